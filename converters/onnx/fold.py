@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 
 from trireme.ir.builder import GraphBuilder
-from trireme.ir.graph import UNKNOWN, Dim, Value
+from trireme.ir.contents import moved_or_computed
+from trireme.ir.graph import Dim, Value
 from trireme.ir.interpreter import interpret
 from trireme.ir.op import call_of, get_op
 from trireme.support.dtypes import INTS, Array
-from trireme.support.errors import TriremeError
 
 MOST_ELEMENTS = 1 << 16
 """The most elements of a tensor that folding makes or reads."""
@@ -68,82 +68,11 @@ def fold_dims(
 ) -> Array | None:
     """Return the elements of a node on shapes, some of them symbols; None for any other node.
 
-    Ops that move elements also move symbols. Arithmetic is folded only if it keeps a symbol
-    unchanged.
+    Ops that move elements also move symbols, and arithmetic makes expressions of them.
     """
     if not any(value is not None and value.id in known for value in values):
         return None
     arrays = [known_dims(value, known) for value in values]
-    first = arrays[0]
-    if first is None or any(a is None and v for a, v in zip(arrays, values, strict=True)):
+    if any(array is None and value for array, value in zip(arrays, values, strict=True)):
         return None
-    if op in ("cast", "identity"):
-        return first if attrs.get("to", "int64") in INTS else None
-    try:
-        if op in _CALLS:
-            second = arrays[1]
-            return None if second is None else np.asarray(_CALLS[op](first, second), object)
-        if op in _MOVES:
-            plain = [
-                a if a is None or position in _MOVES[op] else a.astype(np.int64)
-                for position, a in enumerate(arrays)
-            ]
-            bound = get_op(op).bind(attrs)
-            return np.asarray(get_op(op).reference(*plain, **bound), object)
-    except (TriremeError, ValueError, TypeError, IndexError):
-        return None
-    return None
-
-
-def _mul(a: Dim, b: Dim) -> Dim:
-    if isinstance(a, int) and isinstance(b, int):
-        return a * b
-    return a if b == 1 else b if a == 1 else UNKNOWN
-
-
-def _add(a: Dim, b: Dim) -> Dim:
-    if isinstance(a, int) and isinstance(b, int):
-        return a + b
-    return a if b == 0 else b if a == 0 else UNKNOWN
-
-
-def _div(a: Dim, b: Dim) -> Dim:
-    if isinstance(a, int) and isinstance(b, int) and b:
-        return int(a / b) if abs(a) < 1 << 52 else a // b
-    return a if b == 1 else UNKNOWN
-
-
-def _sub(a: Dim, b: Dim) -> Dim:
-    if isinstance(a, int) and isinstance(b, int):
-        return a - b
-    return a if b == 0 else UNKNOWN
-
-
-_ARITHMETIC = {"mul": _mul, "add": _add, "div": _div, "sub": _sub}
-_CALLS = {name: np.frompyfunc(function, 2, 1) for name, function in _ARITHMETIC.items()}
-_MOVES: dict[str, tuple[int, ...]] = {
-    "gather": (0,),
-    "slice": (0,),
-    "squeeze": (0,),
-    "unsqueeze": (0,),
-    "reshape": (0,),
-    "concat": tuple(range(64)),
-}
-"""Ops that move elements, with the positions of the inputs that hold the dimensions."""
-
-
-def as_target(dims: Array, shape: Dims | None) -> Array | None:
-    """Return the constant shape input of a reshape to these dimensions; None when there is none.
-
-    A symbol at the same place in the input is copied (0); one other dimension is inferred (-1).
-    """
-    target: list[int] = []
-    for axis, dim in enumerate(dims.reshape(-1)):
-        if isinstance(dim, str):
-            same = shape is not None and axis < len(shape) and dim == shape[axis] != UNKNOWN
-            target.append(0 if same else -1)
-        else:
-            target.append(int(dim))
-    if target.count(-1) > 1 or (0 in target and any(d == 0 for d in dims.reshape(-1))):
-        return None
-    return np.array(target, np.int64)
+    return moved_or_computed(op, arrays, attrs)

@@ -15,8 +15,9 @@ from typing import Any
 import numpy as np
 
 from trireme.converters.onnx.file import Files
-from trireme.converters.onnx.fold import Dims, as_target, fold, fold_dims
+from trireme.converters.onnx.fold import Dims, fold, fold_dims
 from trireme.ir.builder import GraphBuilder
+from trireme.ir.contents import as_target
 from trireme.ir.graph import TensorType, Value
 from trireme.ir.op import get_op
 from trireme.ir.python_op import PythonOp
@@ -175,8 +176,7 @@ class Scope:
         """Make the shape of a reshape a constant when its symbols allow it."""
         if op != "reshape" or len(inputs) < 2 or inputs[1] not in self.dims or inputs[0] is None:
             return inputs
-        dims = np.array(self.dims[inputs[1]], object)
-        target = as_target(dims, self.builder.type(inputs[0]).shape)
+        target = as_target(list(self.dims[inputs[1]]), self.builder.type(inputs[0]).shape)
         return inputs if target is None else [inputs[0], self.builder.constant("shape", target)]
 
 

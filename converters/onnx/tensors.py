@@ -14,6 +14,7 @@ from onnx import numpy_helper
 from trireme.converters.onnx.file import MOST_DENSE, Files
 from trireme.converters.onnx.strip import OWN_FILE
 from trireme.ir.bind_shapes import shapes_to_give
+from trireme.ir.dims import symbol_name
 from trireme.ir.graph import Dim, TensorType
 from trireme.support.dtypes import Array, dtype_name, numpy_dtype
 from trireme.support.errors import ConvertError, ModelFileError, TriremeError
@@ -118,7 +119,7 @@ def tensor_type(proto: Any, where: str) -> TensorType:
 
 def symbol(param: str, name: str, axis: int) -> str:
     """Return the name of an open dimension: the model's own, else made of input and axis."""
-    return param if param and param != "?" else f"{name}_{axis}"
+    return symbol_name(param if param and param != "?" else f"{name}_{axis}")
 
 
 def _text(data: bytes) -> str:

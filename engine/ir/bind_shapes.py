@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
+from trireme.ir.dims import Bounds, substituted, symbol_name, symbols_of
 from trireme.ir.graph import UNKNOWN, Dim, Graph, Node, TensorType, Value
 from trireme.ir.op import get_op
 from trireme.ir.verify import check, infer_types
@@ -18,7 +19,6 @@ from trireme.support.errors import ShapeError
 
 Shapes = Mapping[str, Sequence[int | str]]
 """Shapes of inputs by name; a dimension is a size, or a symbol such as "seq" or "1<=seq<=512"."""
-Bounds = tuple[int, int | None]
 _SYMBOL = re.compile(r"(?:(\d+)<=)?([^<>=,\s]+?)(?:<=(\d+))?")
 _IMAGE_SIZE = 224
 _OTHER_SIZE = 16
@@ -58,7 +58,7 @@ def _given_dim(dim: int | str, bounds: dict[str, Bounds]) -> Dim:
     if not isinstance(dim, str):
         return int(dim)
     found = _SYMBOL.fullmatch(dim.strip())
-    if found is None or found[2] == UNKNOWN or found[2].isdecimal():
+    if found is None or found[2] != symbol_name(found[2]):
         raise ShapeError(f"dimension {dim!r}: expected a size, or a symbol such as 'seq<=512'")
     least, name, most = int(found[1] or 0), found[2], int(found[3]) if found[3] else None
     if most is not None and least > most:
@@ -145,7 +145,7 @@ def _rebuilt(
     values = dict(graph.values)
     for value in graph.input_values():
         type = types.get(value.id, value.type)
-        dims = tuple(symbols.get(dim, dim) if isinstance(dim, str) else dim for dim in type.shape)
+        dims = tuple(substituted(dim, symbols) for dim in type.shape)
         values[value.id] = replace(value, type=replace(type, shape=dims))
     nodes = [_bound_node(node, symbols, bounds) for node in graph.nodes]
     for node in nodes:
@@ -154,7 +154,7 @@ def _rebuilt(
         for out, type in zip(node.outputs, made, strict=True):
             kept = values[out]
             values[out] = replace(kept, type=replace(type, quant=kept.quant))
-    used = {dim for value in values.values() for dim in value.shape if isinstance(dim, str)}
+    used = {name for value in values.values() for dim in value.shape for name in symbols_of(dim)}
     own = {str(symbols.get(name, name)): limits for name, limits in graph.symbols.items()}
     left = {name: limits for name, limits in {**own, **bounds}.items() if name in used}
     return check(replace(graph, nodes=tuple(nodes), values=values, symbols=left))

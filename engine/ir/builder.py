@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from trireme.ir.dims import symbols_of
 from trireme.ir.effects import EffectOrder
 from trireme.ir.graph import Graph, Node, Quant, TensorType, Value
 from trireme.ir.op import OpDef, Sample, get_op
@@ -119,10 +120,10 @@ class GraphBuilder:
     def finish(self, *outputs: int) -> Graph:
         """Return the checked graph with these outputs."""
         symbols = {
-            dim: self.symbols.get(dim, (0, None))
+            name: self.symbols.get(name, (0, None))
             for value in self.values.values()
             for dim in value.type.shape
-            if isinstance(dim, str) and dim != "?"
+            for name in sorted(symbols_of(dim))
         }
         return check(
             Graph(

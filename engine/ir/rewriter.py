@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from trireme.ir.dims import symbols_of
 from trireme.ir.graph import UNKNOWN, Graph, Node, Quant, TensorType, Value
 from trireme.ir.op import get_op
 from trireme.ir.verify import check, check_value, infer_types
@@ -373,7 +374,6 @@ def fits(new: TensorType, old: TensorType) -> bool:
 
 
 def _symbols(graph: Graph, values: Mapping[int, Value]) -> dict[str, tuple[int, int | None]]:
-    used = {dim for value in values.values() for dim in value.type.shape if isinstance(dim, str)}
-    used.discard(UNKNOWN)
+    used = {name for value in values.values() for dim in value.shape for name in symbols_of(dim)}
     known = {name: bounds for name, bounds in graph.symbols.items() if name in used}
     return known | {name: (0, None) for name in sorted(used - set(known))}

@@ -13,9 +13,10 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from trireme.ir.dims import is_expression, symbol_name
 from trireme.ir.dtype_rules import check_dtypes
 from trireme.ir.effects import state_types
-from trireme.ir.graph import Graph, Node, Quant, TensorType, Value
+from trireme.ir.graph import UNKNOWN, Graph, Node, Quant, TensorType, Value
 from trireme.ir.op import OpDef, get_op
 from trireme.support.dtypes import INTS, numpy_dtype
 from trireme.support.errors import GraphError, InternalError, ShapeError, TriremeError
@@ -110,6 +111,11 @@ def _check_type(where: str, type: TensorType) -> None:
     for dim in type.shape:
         if not isinstance(dim, str) and (not isinstance(dim, int) or dim < 0):
             raise GraphError(f"{where}: dimension {dim!r}, expected 0 or more, or a symbol")
+        if isinstance(dim, str) and dim != UNKNOWN and not is_expression(dim):
+            raise GraphError(
+                f"{where}: dimension {dim!r}, expected a symbol",
+                fix=f"a name of letters, digits and _, such as {symbol_name(dim)!r}",
+            )
     extent = math.prod(dim for dim in type.shape if isinstance(dim, int) and dim)
     if extent * numpy_dtype(type.dtype).itemsize > _MOST_BYTES:
         raise GraphError(f"{where}: {type} is larger than any array, whatever dimension is 0")
@@ -139,6 +145,22 @@ def _check_quant(where: str, type: TensorType, quant: Quant) -> None:
         raise GraphError(f"{where}: {len(quant.scales)} scales along axis {quant.axis} of {type}")
 
 
+def _agrees(stored: TensorType, inferred: TensorType) -> bool:
+    """Whether a stored type is the inferred one, or says more of dimensions that are not numbers.
+
+    A pass that follows shape tensors (passes/symbolic_shapes.py) knows more than one node tells.
+    """
+    if stored.without_quant() == inferred.without_quant():
+        return True
+    if stored.dtype != inferred.dtype or len(stored.shape) != len(inferred.shape):
+        return False
+    pairs = zip(stored.shape, inferred.shape, strict=True)
+    return all(
+        mine == other or other == UNKNOWN or (isinstance(mine, str) and isinstance(other, str))
+        for mine, other in pairs
+    )
+
+
 def _check_node(graph: Graph, node: Node, defined: set[int], seen: set[int]) -> None:
     if node.id in seen:
         raise GraphError(f"{node.label}: a node with this id came before")
@@ -157,7 +179,7 @@ def _check_node(graph: Graph, node: Node, defined: set[int], seen: set[int]) -> 
         if out in defined:
             raise GraphError(f"{node.label}: output %{out} is already made")
         stored = graph.values[out].type
-        if stored.without_quant() != inferred.without_quant():
+        if not _agrees(stored, inferred):
             raise GraphError(f"{node.label}: output %{out} is {stored}, the op makes {inferred}")
         defined.add(out)
     seen.add(node.id)

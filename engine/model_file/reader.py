@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 import trireme.ops  # noqa: F401  (fills the op registry)
+from trireme.ir.dims import symbols_of
 from trireme.ir.graph import Graph, Node, Value
 from trireme.ir.op import get_op, has_op
 from trireme.ir.python_op import PythonOp
@@ -124,7 +125,7 @@ class _GraphReader:
             table["outputs"],
             tuple(nodes),
             {value.id: value for value in values},
-            symbols,
+            {name: bounds for name, bounds in symbols.items() if symbols_of(name) == {name}},
         )
         if len(graph.values) != len(values):
             raise FileDefect("an id is used twice", at=".values")

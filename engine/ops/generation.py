@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from trireme.ir.dims import larger, subtract
 from trireme.ir.dtype_rules import Like
 from trireme.ir.graph import UNKNOWN, Dim, TensorType, Value
 from trireme.ir.op import Attr, Sample, define, no_flops
@@ -14,6 +15,7 @@ from trireme.ops.movement import draw, ints, move
 from trireme.ops.shapes import (
     Types,
     axis_of,
+    dims_of,
     expect_dims,
     expect_rank,
     expect_single,
@@ -41,7 +43,7 @@ from trireme.support.errors import ShapeError
 
 def _infer_filled(shape: Value, *, value: Array | None) -> Types:
     dtype = TensorType((), "float32") if value is None else _type_of(value)
-    dims = ints_of(shape)
+    dims = dims_of(shape)
     made = (UNKNOWN,) * known_length(shape, "shape") if dims is None else dims
     if any(isinstance(dim, int) and dim < 0 for dim in made):
         raise ShapeError(f"shape {made} has a negative dimension")
@@ -91,6 +93,8 @@ def _infer_range(start: Value, limit: Value, delta: Value) -> Types:
     first, last, step = (
         v.data.reshape(()).item() for v in (start, limit, delta) if v.data is not None
     )
+    if isinstance(first, str) or isinstance(last, str):
+        return one((larger(subtract(last, first), 0) if step == 1 else UNKNOWN,), dtype)
     return one((range_length(first, last, step),), dtype)
 
 

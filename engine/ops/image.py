@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from trireme.ir.dims import add, exact_divide, multiply, subtract
 from trireme.ir.graph import UNKNOWN, Dim, Value
 from trireme.ir.op import Attr, Sample
 from trireme.ops.layouts import (
@@ -27,19 +28,15 @@ Ints = tuple[int, ...]
 
 def _shares(subject: str, dim: Dim, by: int) -> Dim:
     if isinstance(dim, str):
-        return dim if by == 1 else UNKNOWN
+        return exact_divide(dim, by)
     if dim % by:
         raise ShapeError(f"{subject} {dim} does not divide by {by}")
     return dim // by
 
 
-def _times(dim: Dim, by: int) -> Dim:
-    return dim * by if isinstance(dim, int) else (dim if by == 1 else UNKNOWN)
-
-
 def _infer_to_space(x: Value, *, blocksize: int, mode: str, layout: str) -> Types:
     expect_rank("x", x, 4)
-    space = tuple(_times(dim, blocksize) for dim in spatial(x.shape, layout))
+    space = tuple(multiply(dim, blocksize) for dim in spatial(x.shape, layout))
     each = _shares("channel count", channels(x.shape, layout), blocksize * blocksize)
     return one(image_shape(x.shape[0], space, each, layout), x.dtype)
 
@@ -58,7 +55,7 @@ def _infer_to_depth(x: Value, *, blocksize: int, mode: str, layout: str) -> Type
     expect_rank("x", x, 4)
     height, width = spatial(x.shape, layout)
     space = (_shares("height", height, blocksize), _shares("width", width, blocksize))
-    made = _times(channels(x.shape, layout), blocksize * blocksize)
+    made = multiply(channels(x.shape, layout), blocksize * blocksize)
     return one(image_shape(x.shape[0], space, made, layout), x.dtype)
 
 
@@ -129,10 +126,9 @@ def _infer_space_to_batch(x: Value, block: Value, pads: Value) -> Types:
         return one((UNKNOWN,) * len(x.shape), x.dtype)
     shape, batch = list(x.shape), x.shape[0]
     for i, size in enumerate(sizes):
-        batch = _times(batch, size)
+        batch = multiply(batch, size)
         dim, extra = shape[i + 1], edges[2 * i] + edges[2 * i + 1]
-        padded: Dim = dim + extra if isinstance(dim, int) else (UNKNOWN if extra else dim)
-        shape[i + 1] = _shares(f"padded dimension {i + 1},", padded, size)
+        shape[i + 1] = _shares(f"padded dimension {i + 1},", add(dim, extra), size)
     return one((batch, *shape[1:]), x.dtype)
 
 
@@ -159,10 +155,10 @@ def _infer_batch_to_space(x: Value, block: Value, crops: Value) -> Types:
     shape, batch = list(x.shape), x.shape[0]
     for i, size in enumerate(sizes):
         batch = _shares("batch", batch, size)
-        grown, cut = _times(shape[i + 1], size), edges[2 * i] + edges[2 * i + 1]
+        grown, cut = multiply(shape[i + 1], size), edges[2 * i] + edges[2 * i + 1]
         if isinstance(grown, int) and grown < cut:
             raise ShapeError(f"crops cut {cut} of the {grown} elements along axis {i + 1}")
-        shape[i + 1] = grown - cut if isinstance(grown, int) else (UNKNOWN if cut else grown)
+        shape[i + 1] = subtract(grown, cut)
     return one((batch, *shape[1:]), x.dtype)
 
 

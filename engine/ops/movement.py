@@ -20,6 +20,7 @@ from trireme.ops.shapes import (
     axes_of,
     axis_of,
     broadcast,
+    dims_of,
     expect,
     ints_of,
     known_length,
@@ -192,7 +193,7 @@ move(
 
 
 def _infer_expand(x: Value, shape: Value) -> Types:
-    wanted = ints_of(shape)
+    wanted = dims_of(shape)
     if wanted is None:
         rank = max(len(x.shape), known_length(shape, "shape"))
         return one((UNKNOWN,) * rank, x.dtype)
@@ -221,7 +222,7 @@ move(
 
 
 def _infer_tile(x: Value, repeats: Value) -> Types:
-    counts = ints_of(repeats)
+    counts = dims_of(repeats)
     if counts is None:
         return one((UNKNOWN,) * len(x.shape), x.dtype)
     if len(counts) != len(x.shape):

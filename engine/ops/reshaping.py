@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 
 import numpy as np
 
+from trireme.ir.dims import exact_divide
 from trireme.ir.graph import UNKNOWN, Dim, Value
 from trireme.ir.op import Attr, Sample
 from trireme.ops.movement import Ints, draw, ints, move
@@ -14,6 +14,7 @@ from trireme.ops.shapes import (
     Shape,
     Types,
     axes_of,
+    dims_of,
     expect,
     ints_of,
     known_length,
@@ -25,12 +26,12 @@ from trireme.support.dtypes import ANY, INDICES, Array
 from trireme.support.errors import ShapeError
 
 
-def resolve_shape(shape: Shape, wanted: Ints, allowzero: bool) -> Shape:
+def resolve_shape(shape: Shape, wanted: Shape, allowzero: bool) -> Shape:
     """Return the shape a reshape makes: 0 copies a dimension, -1 takes the rest.
 
     Errors: ShapeError, if the element counts cannot be equal. Source: ONNX Reshape-25
     """
-    if wanted.count(-1) > 1 or any(w < -1 for w in wanted):
+    if wanted.count(-1) > 1 or any(isinstance(w, int) and w < -1 for w in wanted):
         raise ShapeError(f"shape {wanted} may hold one -1 and nothing below")
     made: list[Dim] = []
     for i, dim in enumerate(wanted):
@@ -48,24 +49,24 @@ def resolve_shape(shape: Shape, wanted: Ints, allowzero: bool) -> Shape:
     return tuple(made)
 
 
-def _left_over(shape: Shape, rest: list[Dim], wanted: Ints) -> Dim:
-    left = [dim for dim in shape if isinstance(dim, str)]
+def _left_over(shape: Shape, rest: list[Dim], wanted: Shape) -> Dim:
+    """Return the elements left for one dimension: those of the shape over those of the rest."""
+    left, used = list(shape), list[Dim]()
     for dim in rest:
-        if isinstance(dim, str):
-            if dim not in left or dim == UNKNOWN:
-                return UNKNOWN
+        if isinstance(dim, str) and dim != UNKNOWN and dim in left:
             left.remove(dim)
-    have = math.prod(dim for dim in shape if isinstance(dim, int))
-    used = math.prod(dim for dim in rest if isinstance(dim, int))
-    if not left:
-        if used == 0 or have % used:
+        else:
+            used.append(dim)
+    have, taken = product(left), product(used)
+    if isinstance(have, int) and isinstance(taken, int):
+        if taken == 0 or have % taken:
             raise ShapeError(f"{have} elements do not reshape to {wanted}")
-        return have // used
-    return left[0] if len(left) == 1 and have == used else UNKNOWN
+        return have // taken
+    return exact_divide(have, taken)
 
 
 def _infer_reshape(x: Value, shape: Value, *, allowzero: int) -> Types:
-    wanted = ints_of(shape)
+    wanted = dims_of(shape)
     if wanted is None:
         return one((UNKNOWN,) * known_length(shape, "shape"), x.dtype)
     return one(resolve_shape(x.shape, wanted, bool(allowzero)), x.dtype)

@@ -13,12 +13,13 @@ from typing import NamedTuple
 
 import numpy as np
 
+from trireme.ir.dims import floor_divide, multiply
 from trireme.ir.graph import UNKNOWN, Dim, Value
 from trireme.ir.op import Attr, Call, Sample, define
 from trireme.ops import quantized
 from trireme.ops.movement import draw, ints
 from trireme.ops.quantized_samples import with_quantized
-from trireme.ops.shapes import Types, axes_of, ints_of, one, to_ints
+from trireme.ops.shapes import Types, axes_of, dims_of, one, to_ints
 from trireme.support.dtypes import BOOL, FLOATING, INDICES, REALS, Array
 from trireme.support.errors import ShapeError
 
@@ -72,6 +73,15 @@ def plan_axes(
     return {
         axis: AxisPlan(shape[axis], math.floor(shape[axis] * ratio + 0.5), ratio) for axis in axes
     }
+
+
+def _scaled_symbol(dim: str, scale: float) -> Dim:
+    """Return a symbol times a scale that is a whole number or one over one, as float32 rounds."""
+    if scale >= 1:
+        return multiply(dim, int(scale)) if scale == int(scale) else UNKNOWN
+    share = 1 / scale if scale > 0 else 0.0
+    exact = share == int(share) and int(share) & (int(share) - 1) == 0
+    return floor_divide(dim, int(share)) if share and exact else UNKNOWN
 
 
 def _scaled(size: int, scale: float) -> int:
@@ -254,7 +264,7 @@ def _infer_resize(
     given = scales if use_scales else sizes
     if given is None:
         raise ShapeError("neither scales nor sizes is given")
-    known = given.data is not None
+    known = given.data is not None and given.data.dtype != object
     if known and all(isinstance(shape[axis], int) for axis in where):
         fixed = tuple(dim if isinstance(dim, int) else 1 for dim in shape)
         plans = _plans(
@@ -268,14 +278,16 @@ def _infer_resize(
         for axis, plan in plans.items():
             shape[axis] = plan.out
         return one(shape, x.dtype)
-    wanted = ints_of(sizes) if not use_scales and keep_aspect_ratio_policy == "stretch" else None
+    wanted = dims_of(sizes) if not use_scales and keep_aspect_ratio_policy == "stretch" else None
     factors = given.data.reshape(-1) if use_scales and given.data is not None else None
     for i, axis in enumerate(where):
         dim = shape[axis]
         if wanted is not None:
             shape[axis] = wanted[i]
-        elif factors is None or isinstance(dim, str):
-            shape[axis] = dim if factors is not None and float(factors[i]) == 1 else UNKNOWN
+        elif factors is None or isinstance(factors[i], str):
+            shape[axis] = UNKNOWN
+        elif isinstance(dim, str):
+            shape[axis] = _scaled_symbol(dim, float(factors[i]))
         else:
             shape[axis] = _scaled(dim, float(factors[i]))
     return one(shape, x.dtype)

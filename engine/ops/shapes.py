@@ -7,9 +7,9 @@ inputs.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
+from trireme.ir.dims import add, floor_divide, multiply, smaller
 from trireme.ir.graph import UNKNOWN, Dim, TensorType, Value
 from trireme.support.dtypes import Array
 from trireme.support.errors import ShapeError
@@ -99,8 +99,22 @@ def axes_of(axes: Sequence[int], rank: int, subject: str = "axis") -> tuple[int,
 
 def ints_of(value: Value | None) -> tuple[int, ...] | None:
     """Return a constant input as integers; None when it is left out or not constant."""
+    dims = dims_of(value)
+    if dims is None or any(isinstance(dim, str) for dim in dims):
+        return None
+    return tuple(int(dim) for dim in dims)
+
+
+def dims_of(value: Value | None) -> Shape | None:
+    """Return the elements of an input as dimensions; None when it is left out or not known.
+
+    Elements are numbers. While the symbolic contents of a graph are followed (ir/contents.py), some
+    are symbols.
+    """
     if value is None or value.data is None:
         return None
+    if value.data.dtype == object:
+        return tuple(value.data.reshape(-1))
     return to_ints(value.data)
 
 
@@ -140,27 +154,33 @@ def _broadcast_dim(dims: Sequence[Dim], shapes: Sequence[Shape]) -> Dim:
     if numbers:
         return numbers.pop()
     symbols = {dim for dim in dims if isinstance(dim, str)}
-    if len(symbols) > 1:
-        return UNKNOWN
-    return symbols.pop() if symbols else 1
+    if len(symbols) == 2:
+        return _wider(*sorted(symbols))
+    return symbols.pop() if len(symbols) == 1 else UNKNOWN if symbols else 1
+
+
+def _wider(a: str, b: str) -> Dim:
+    """Return what two symbolic dimensions broadcast to: d beside min(d, n) can only be d."""
+    for one, other in ((a, b), (b, a)):
+        if other.startswith("min(") and smaller(one, other) == other:
+            return one
+    return UNKNOWN
 
 
 def product(dims: Sequence[Dim]) -> Dim:
-    """Return the product of dimensions: a number, the one symbol beside ones, or "?"."""
-    numbers = math.prod(dim for dim in dims if isinstance(dim, int))
-    symbols = [dim for dim in dims if isinstance(dim, str)]
-    if not symbols or numbers == 0:
-        return numbers
-    return symbols[0] if len(symbols) == 1 and numbers == 1 else UNKNOWN
+    """Return the product of dimensions."""
+    made: Dim = 1
+    for dim in dims:
+        made = multiply(made, dim)
+    return made
 
 
 def total(dims: Sequence[Dim]) -> Dim:
-    """Return the sum of dimensions: a number, the one symbol beside zeros, or "?"."""
-    numbers = sum(dim for dim in dims if isinstance(dim, int))
-    symbols = [dim for dim in dims if isinstance(dim, str)]
-    if not symbols:
-        return numbers
-    return symbols[0] if len(symbols) == 1 and numbers == 0 else UNKNOWN
+    """Return the sum of dimensions."""
+    made: Dim = 0
+    for dim in dims:
+        made = add(made, dim)
+    return made
 
 
 def windows(
@@ -174,8 +194,7 @@ def windows(
     """
     reach = dilation * (kernel - 1) + 1
     if isinstance(size, str):
-        keeps = stride == 1 and sum(pads) == reach - 1
-        return size if keeps else UNKNOWN
+        return _symbolic_windows(size, reach, stride, pads, ceil)
     room = size + sum(pads) - reach
     count = (-(-room // stride) if ceil else room // stride) + 1
     if ceil and (count - 1) * stride >= size + pads[0]:
@@ -185,6 +204,14 @@ def windows(
             f"a window of {reach} does not fit into {size} elements and pads {pads[0]}+{pads[1]}"
         )
     return count
+
+
+def _symbolic_windows(size: str, reach: int, stride: int, pads: tuple[int, int], ceil: bool) -> Dim:
+    room = add(size, sum(pads) - reach)
+    if not ceil:
+        return add(floor_divide(room, stride), 1)
+    starts = add(floor_divide(add(size, pads[0] - 1), stride), 1)
+    return smaller(add(floor_divide(add(room, stride - 1), stride), 1), starts)
 
 
 def may_miss(size: int, kernel: int, pads: tuple[int, int], dilation: int) -> bool:

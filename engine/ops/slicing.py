@@ -6,13 +6,14 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from trireme.ir.dims import add, larger, smaller, subtract
 from trireme.ir.dtype_rules import Like
 from trireme.ir.graph import UNKNOWN, Dim, Value
 from trireme.ir.op import Attr, Sample
 from trireme.ops import quantized
 from trireme.ops.movement import draw, ints, move
 from trireme.ops.quantized_samples import with_quantized
-from trireme.ops.shapes import Types, axes_of, ints_of, one, to_ints
+from trireme.ops.shapes import Shape, Types, axes_of, dims_of, ints_of, one, to_ints
 from trireme.support.dtypes import ANY, INDICES, Array
 from trireme.support.errors import ShapeError
 
@@ -34,18 +35,31 @@ def slice_range(size: int, start: int, end: int, step: int) -> range:
     return range(min(max(start, 0), last), min(max(end, first), last), step)
 
 
-def _sliced(dim: Dim, start: int, end: int, step: int) -> Dim:
-    if isinstance(dim, int):
-        return len(slice_range(dim, start, end, step))
-    return dim if start == 0 and end >= _FAR - 1 and step == 1 else UNKNOWN
+def _sliced(dim: Dim, start: Dim, end: Dim, step: Dim) -> Dim:
+    if isinstance(start, int) and isinstance(end, int) and isinstance(step, int):
+        if isinstance(dim, int):
+            return len(slice_range(dim, start, end, step))
+        if step == 0:
+            raise ShapeError("a step is 0")
+    if step != 1 or UNKNOWN in (dim, start, end):
+        return UNKNOWN
+    last = dim if isinstance(end, int) and end >= _FAR - 1 else _clamped(dim, end)
+    return larger(subtract(last, _clamped(dim, start)), 0)
+
+
+def _clamped(dim: Dim, at: Dim) -> Dim:
+    """Return a position within an axis; one that is a number below 0 counts from the end."""
+    if isinstance(at, int) and at < 0:
+        return larger(add(dim, at), 0)
+    return smaller(dim, at)
 
 
 def _infer_slice(
     x: Value, starts: Value, ends: Value, axes: Value | None = None, steps: Value | None = None
 ) -> Types:
-    rank, first, last = len(x.shape), ints_of(starts), ints_of(ends)
+    rank, first, last = len(x.shape), dims_of(starts), dims_of(ends)
     where = tuple(range(len(first or ()))) if axes is None else ints_of(axes)
-    stride = (1,) * len(first or ()) if steps is None else ints_of(steps)
+    stride: Shape | None = (1,) * len(first or ()) if steps is None else ints_of(steps)
     if where is None:
         return one((UNKNOWN,) * rank, x.dtype)
     shape = list(x.shape)
@@ -120,7 +134,7 @@ def _infer_pad(
                 raise ShapeError(f"pads {edge} cut more than the {dim} elements there are")
             shape.append(dim + sum(edge))
         else:
-            shape.append(dim if edge == (0, 0) else UNKNOWN)
+            shape.append(add(dim, sum(edge)))
     return one(shape, x.dtype)
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from trireme.ir.dims import add, multiply
 from trireme.ir.dtype_rules import BIAS, WEIGHT
 from trireme.ir.graph import UNKNOWN, Dim, Value
 from trireme.ir.op import Attr, Call, Sample, define
@@ -48,7 +49,7 @@ def _infer_conv_transpose(
         if isinstance(size, int):
             space.append(strides[i] * (size - 1) + grown)
         else:
-            space.append(size if strides[i] == 1 and grown == 1 else UNKNOWN)
+            space.append(add(multiply(strides[i], add(size, -1)), grown))
     if any(isinstance(dim, int) and dim < 1 for dim in space):
         raise ShapeError(f"the output would be {space} after cutting pads {pads}")
     each = channels(w.shape, layout)

@@ -25,6 +25,7 @@ from trireme.passes.layout import layout
 from trireme.passes.move_chains import move_chains
 from trireme.passes.patterns import patterns
 from trireme.passes.quantize_folding import quantize_folding
+from trireme.passes.symbolic_shapes import symbolic_shapes
 from trireme.support.errors import GraphError
 from trireme.support.units import time_text
 
@@ -36,6 +37,7 @@ PASSES: Mapping[str, Run] = {
     run.__name__: run
     for run in (
         dead_code,
+        symbolic_shapes,
         known_branches,
         narrow_bodies,
         simplify,

@@ -1,0 +1,201 @@
+"""Follow dimensions through small integer values: what a shape tensor holds, as numbers or symbols.
+
+A model computes shapes with ordinary nodes: shape, gather, concat, mul. Their elements are known
+before a run as expressions of symbols, so that a reshape to them has a shape.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from trireme.ir.dims import (
+    Bounds,
+    add,
+    exact_divide,
+    floor_divide,
+    larger,
+    multiply,
+    simplified,
+    smaller,
+    subtract,
+)
+from trireme.ir.graph import UNKNOWN, Dim, Graph, Node, TensorType, Value
+from trireme.ir.op import get_op
+from trireme.ir.verify import infer_types
+from trireme.support.dtypes import INTS, Array
+from trireme.support.errors import TriremeError
+
+MOST_ELEMENTS = 256
+"""The most elements of a value that is followed."""
+
+
+def _divided(a: Dim, b: Dim) -> Dim:
+    """Return ONNX's integer division, which rounds towards 0."""
+    if isinstance(a, int) and isinstance(b, int) and b:
+        return abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
+    whole = exact_divide(a, b)
+    if whole != UNKNOWN or not isinstance(b, int):
+        return whole
+    return floor_divide(a, b)
+
+
+_ARITHMETIC = {
+    "mul": multiply,
+    "add": add,
+    "sub": subtract,
+    "div": _divided,
+    "min": smaller,
+    "max": larger,
+}
+_CALLS = {name: np.frompyfunc(function, 2, 1) for name, function in _ARITHMETIC.items()}
+_MOVES: dict[str, tuple[int, ...]] = {
+    "gather": (0,),
+    "slice": (0,),
+    "squeeze": (0,),
+    "unsqueeze": (0,),
+    "reshape": (0,),
+    "concat": tuple(range(64)),
+}
+"""Ops that move elements, with the positions of the inputs that hold the dimensions."""
+
+
+def moved_or_computed(
+    op: str, arrays: Sequence[Array | None], attrs: Mapping[str, Any]
+) -> Array | None:
+    """Return the elements that a node makes of elements, some of them symbols; else None.
+
+    arrays: of objects; None for an input that is left out
+    """
+    first = arrays[0] if arrays else None
+    if first is None:
+        return None
+    if op in ("cast", "identity"):
+        return first if attrs.get("to", "int64") in INTS else None
+    try:
+        if op in _CALLS:
+            return _computed(op, arrays)
+        if op in _MOVES:
+            plain = [
+                a if a is None or position in _MOVES[op] else a.astype(np.int64)
+                for position, a in enumerate(arrays)
+            ]
+            bound = get_op(op).bind(attrs)
+            return np.asarray(get_op(op).reference(*plain, **bound), object)
+    except (TriremeError, ValueError, TypeError, IndexError):
+        return None
+    return None
+
+
+def _computed(op: str, arrays: Sequence[Array | None]) -> Array | None:
+    made: Array | None = None
+    for array in arrays:
+        if array is None:
+            return None
+        made = array if made is None else np.asarray(_CALLS[op](made, array), object)
+    return made
+
+
+def contents_of(graph: Graph, node: Node, known: Mapping[int, Array]) -> Array | None:
+    """Return the elements of the first output of a node as an array of objects, where they follow.
+
+    known: elements of values, as arrays of objects
+    """
+    if node.op in ("shape", "size"):
+        return _of_shape(graph, node)
+    if not any(value in known for value in node.used):
+        return None
+    arrays = []
+    for value in node.inputs:
+        array = None if value is None else _elements(graph.values[value], known)
+        if value is not None and array is None:
+            return None
+        arrays.append(array)
+    return moved_or_computed(node.op, arrays, node.attrs)
+
+
+def _elements(value: Value, known: Mapping[int, Array]) -> Array | None:
+    if value.id in known:
+        return known[value.id]
+    data = value.data
+    if data is None or value.dtype not in INTS or data.size > MOST_ELEMENTS:
+        return None
+    return np.array([int(one) for one in data.reshape(-1)], object).reshape(data.shape)
+
+
+def _of_shape(graph: Graph, node: Node) -> Array | None:
+    dims = graph.type(node.used[0]).shape
+    if node.op == "size":
+        whole: Dim = 1
+        for dim in dims:
+            whole = multiply(whole, dim)
+        return None if whole == UNKNOWN else np.array(whole, object)
+    made = np.empty(len(dims[slice(node.attrs["start"], node.attrs["end"])]), object)
+    made[:] = dims[slice(node.attrs["start"], node.attrs["end"])]
+    return None if UNKNOWN in made.tolist() else made
+
+
+def as_target(dims: list[Dim], shape: tuple[Dim, ...] | None) -> Array | None:
+    """Return the constant sizes of a reshape to these dimensions; None when there are none.
+
+    A symbol at the same place in the input is copied (0); one other dimension is inferred (-1).
+    """
+    target: list[int] = []
+    for axis, dim in enumerate(dims):
+        if isinstance(dim, str):
+            same = shape is not None and axis < len(shape) and dim == shape[axis] != UNKNOWN
+            target.append(0 if same else -1)
+        else:
+            target.append(int(dim))
+    if target.count(-1) > 1 or (0 in target and any(d == 0 for d in dims)):
+        return None
+    return np.array(target, np.int64)
+
+
+def refined(graph: Graph) -> tuple[dict[int, TensorType], dict[int, Array]]:
+    """Return types of values that follow from symbolic contents, and these contents, by value.
+
+    A type is as the graph has it, or holds an expression where the graph has "?".
+    """
+    types: dict[int, TensorType] = {}
+    known: dict[int, Array] = {}
+    values = dict(graph.values)
+    now = replace(graph, values=values)
+    for node in graph.nodes:
+        inputs = [None if i is None else _with_contents(values[i], known) for i in node.inputs]
+        for out, type in zip(node.outputs, _types(graph, node, inputs), strict=True):
+            types[out] = _merged(values[out].type, type, graph.symbols)
+            values[out] = replace(values[out], type=types[out])
+        found = contents_of(now, node, known)
+        out = node.outputs[0]
+        if found is not None and UNKNOWN not in found.reshape(-1).tolist():
+            small = found.size <= MOST_ELEMENTS and found.shape == types[out].shape
+            if small and types[out].dtype in INTS:
+                known[out] = found
+    return types, known
+
+
+def _with_contents(value: Value, known: Mapping[int, Array]) -> Value:
+    return replace(value, data=known[value.id]) if value.id in known else value
+
+
+def _types(graph: Graph, node: Node, inputs: Sequence[Value | None]) -> Sequence[TensorType]:
+    """Return inferred types; the graph's own where a rule knows no symbols as contents."""
+    try:
+        return infer_types(get_op(node.op), inputs, node.attrs, len(node.outputs), node.label)
+    except TriremeError:
+        return [graph.type(out) for out in node.outputs]
+
+
+def _merged(old: TensorType, new: TensorType, symbols: Mapping[str, Bounds]) -> TensorType:
+    """Return the old type with dimensions of the new one in the place of "?"."""
+    if len(old.shape) != len(new.shape):
+        return old
+    shape = tuple(
+        simplified(b, symbols) if a == UNKNOWN else a
+        for a, b in zip(old.shape, new.shape, strict=True)
+    )
+    return old if shape == old.shape else replace(old, shape=shape)

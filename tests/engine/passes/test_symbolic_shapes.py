@@ -1,0 +1,126 @@
+"""Dimensions that follow from shape arithmetic are expressions of the model's symbols."""
+
+import numpy as np
+import onnxruntime
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import trireme
+from trireme.ir.bind_shapes import bind_shapes
+from trireme.ir.builder import GraphBuilder
+from trireme.ir.dims import substituted
+from trireme.ir.graph import TensorType
+from trireme.passes.pipeline import optimise
+
+
+def attention_like():
+    """An ONNX model that computes the shapes of its reshapes, as exporters write them."""
+    ints = {
+        "first": [0],
+        "second": [1],
+        "one": [1],
+        "heads": [4],
+        "rest": [-1],
+        "zero": [0],
+        "step": [1],
+    }
+    nodes = [
+        helper.make_node("Shape", ["x"], ["dims"]),
+        helper.make_node("Gather", ["dims", "first"], ["batch"]),
+        helper.make_node("Gather", ["dims", "second"], ["seq"]),
+        helper.make_node("Concat", ["batch", "seq", "heads", "rest"], ["split"], axis=0),
+        helper.make_node("Reshape", ["x", "split"], ["parts"]),
+        helper.make_node("Transpose", ["parts"], ["turned"], perm=[0, 2, 1, 3]),
+        helper.make_node("Mul", ["batch", "heads"], ["rows"]),
+        helper.make_node("Concat", ["rows", "seq", "rest"], ["flat"], axis=0),
+        helper.make_node("Reshape", ["turned", "flat"], ["y"]),
+        helper.make_node("Slice", ["table", "zero", "seq", "zero", "step"], ["places"]),
+        helper.make_node("Add", ["x", "places"], ["z"]),
+    ]
+    weights = [numpy_helper.from_array(np.array(v, np.int64), k) for k, v in ints.items()]
+    weights.append(numpy_helper.from_array(np.ones((32, 8), np.float32), "table"))
+    graph = helper.make_graph(
+        nodes,
+        "shapes",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["b", "s", 8])],
+        [helper.make_tensor_value_info(n, TensorProto.FLOAT, None) for n in ("y", "z")],
+        weights,
+    )
+    imports = [helper.make_opsetid("", 20)]
+    return helper.make_model(graph, opset_imports=imports, ir_version=10).SerializeToString()
+
+
+def test_computed_shapes_become_expressions():
+    graph = optimise(trireme.convert(attention_like(), shapes={"x": ("b<=4", "s<=32", 8)}))
+    y, z = graph.output_values()
+    assert y.shape == ("4*b", "s", 2)
+    assert z.shape == ("b", "s", 8)
+    assert not any("?" in value.shape for value in graph.values.values())
+
+
+def test_an_unbounded_slice_keeps_the_smaller_of_two():
+    graph = optimise(trireme.convert(attention_like()))
+    cut = [v.shape for v in graph.values.values() if "min(32,s)" in v.shape]
+    assert cut
+    assert graph.type(graph.outputs[1]).shape == ("b", "s", 8)  # what runs at all
+
+
+@pytest.mark.parametrize("shape", [(1, 5, 8), (3, 32, 8), (4, 1, 8)])
+def test_expressions_and_results_are_the_peers(shape):
+    data = attention_like()
+    x = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+    wanted = onnxruntime.InferenceSession(data).run(None, {"x": x})
+    graph = optimise(trireme.convert(data, shapes={"x": ("b<=4", "s<=32", 8)}))
+    sizes = {"b": shape[0], "s": shape[1]}
+    for value, array in zip(graph.output_values(), wanted, strict=True):
+        assert tuple(substituted(dim, sizes) for dim in value.shape) == array.shape
+    bound = optimise(bind_shapes(graph, {"x": shape}))
+    with trireme.Session(bound) as session:
+        for array, found in zip(wanted, session.run({"x": x}).values(), strict=True):
+            np.testing.assert_allclose(found, array, rtol=1e-6)
+
+
+CONV = {"strides": (1, 1), "pads": (0, 0, 0, 0), "dilations": (1, 1), "groups": 1}
+POOL = {"kernel": (3, 2), "strides": (2, 3), "pads": (0, 0, 0, 0), "dilations": (1, 1)}
+WINDOWS = [
+    ("conv", {**CONV, "strides": (2, 2), "pads": (1, 1, 1, 1)}),
+    ("conv", {**CONV, "strides": (3, 1), "pads": (0, 2, 1, 0), "dilations": (2, 1)}),
+    ("max_pool", {**POOL, "ceil_mode": 1}),
+    ("max_pool", {**POOL, "pads": (0, 1, 1, 0)}),
+    ("conv_transpose", {**CONV, "strides": (2, 3), "pads": (1, 0, 1, 1)}),
+    ("pad", {}),
+    ("depth_to_space", {"blocksize": 2}),
+    ("space_to_depth", {"blocksize": 1}),
+    ("resize", {"axes": (0, 1, 2, 3)}),
+]
+
+
+@pytest.mark.parametrize(("op", "attrs"), WINDOWS)
+def test_a_window_over_an_open_axis(op, attrs):
+    """The expression of every op has the number that the op infers for that size."""
+
+    def graph(h, w):
+        b = GraphBuilder("g")
+        x = b.input("x", TensorType((1, h, w, 4), "float32"))
+        more = []
+        if op.startswith("conv"):
+            shape = (4, 3, 3, 4)
+            more = [b.constant("w", np.zeros(shape, np.float32))]
+        if op == "pad":
+            more = [b.constant("p", np.array([0, 1, 2, 0, 0, 3, 0, 0], np.int64))]
+        if op == "resize":
+            more = [None, b.constant("s", np.array([1, 2, 0.5, 1], np.float32))]
+        return (
+            b.finish(b.add(op, x, *more, **attrs))
+            if op in ("pad", "resize")
+            else b.finish(b.add(op, x, *more, layout="NHWC", **attrs))
+        )
+
+    symbolic = graph("h", "w")
+    made = symbolic.type(symbolic.outputs[0]).shape
+    assert "?" not in made
+    for h, w in ((5, 9), (6, 6), (7, 4), (30, 31), (64, 11)):
+        static = graph(h, w)
+        sizes = {"h": h, "w": w}
+        found = tuple(substituted(dim, sizes) for dim in made)
+        assert found == static.type(static.outputs[0]).shape
