@@ -48,6 +48,18 @@ def bind_shapes(graph: Graph, shapes: Shapes) -> Graph:
     return _rebuilt(graph, symbols, types, bounds)
 
 
+def sizes_of(graph: Graph, shapes: Sequence[Sequence[int]]) -> dict[str, int]:
+    """Return the sizes of symbols, given a shape for each input in order.
+
+    Errors: ShapeError, if a shape does not fit its input or a size is outside its bounds
+    """
+    symbols: dict[str, Dim] = {}
+    for value, shape in zip(graph.input_values(), shapes, strict=True):
+        _given_type(value, tuple(shape), symbols)
+    _check_bounds(graph, symbols)
+    return {name: size for name, size in symbols.items() if isinstance(size, int)}
+
+
 def is_open(shape: Sequence[int | str]) -> bool:
     """Whether a shape for `bind_shapes` leaves a dimension open."""
     return any(isinstance(dim, str) for dim in shape)

@@ -52,15 +52,6 @@ _ARITHMETIC = {
     "max": larger,
 }
 _CALLS = {name: np.frompyfunc(function, 2, 1) for name, function in _ARITHMETIC.items()}
-_MOVES: dict[str, tuple[int, ...]] = {
-    "gather": (0,),
-    "slice": (0,),
-    "squeeze": (0,),
-    "unsqueeze": (0,),
-    "reshape": (0,),
-    "concat": tuple(range(64)),
-}
-"""Ops that move elements, with the positions of the inputs that hold the dimensions."""
 
 
 def moved_or_computed(
@@ -78,16 +69,21 @@ def moved_or_computed(
     try:
         if op in _CALLS:
             return _computed(op, arrays)
-        if op in _MOVES:
-            plain = [
-                a if a is None or position in _MOVES[op] else a.astype(np.int64)
-                for position, a in enumerate(arrays)
-            ]
-            bound = get_op(op).bind(attrs)
-            return np.asarray(get_op(op).reference(*plain, **bound), object)
+        if get_op(op).rearranges or op == "concat":
+            return _moved(op, arrays, attrs)
     except (TriremeError, ValueError, TypeError, IndexError):
         return None
     return None
+
+
+def _moved(op: str, arrays: Sequence[Array | None], attrs: Mapping[str, Any]) -> Array:
+    """Return moved elements. All operands of a concat are elements, elsewhere the first alone."""
+    plain = [
+        a if a is None or op == "concat" or not position else a.astype(np.int64)
+        for position, a in enumerate(arrays)
+    ]
+    made = get_op(op).reference(*plain, **get_op(op).bind(attrs))
+    return np.asarray(made[0] if isinstance(made, tuple) else made, object)
 
 
 def _computed(op: str, arrays: Sequence[Array | None]) -> Array | None:
@@ -199,3 +195,16 @@ def _merged(old: TensorType, new: TensorType, symbols: Mapping[str, Bounds]) -> 
         for a, b in zip(old.shape, new.shape, strict=True)
     )
     return old if shape == old.shape else replace(old, shape=shape)
+
+
+def decided_by_shapes(graph: Graph) -> frozenset[int]:
+    """Return the values that the shapes of inputs decide alone, whatever data is fed."""
+    decided: set[int] = set()
+    for node in graph.nodes:
+        op = get_op(node.op)
+        if op.effect or op.random or op.has_body or node.after or node.pin is not None:
+            continue
+        known = all(i in decided or graph.values[i].is_constant for i in node.used)
+        if node.op in ("shape", "size") or (known and node.used):
+            decided |= set(node.outputs)
+    return frozenset(decided)

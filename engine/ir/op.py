@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any, Literal, ParamSpec
 
 import numpy as np
@@ -285,6 +285,7 @@ class OpDef:
         return _arity(self.outputs)
 
 
+@cache
 def _arity(signature: str) -> tuple[int, int | None]:
     names = signature.split()
     least = sum(not name.endswith(("?", "*")) for name in names)

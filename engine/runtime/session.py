@@ -24,15 +24,16 @@ from trireme.cost.calibration import Calibration
 from trireme.ir.bind_shapes import Shapes, shape_advice
 from trireme.ir.graph import Value
 from trireme.model_file.cache import Model
-from trireme.passes.pipeline import optimise
 from trireme.placement.options import FixedPlacement, PlacementOptions
 from trireme.placement.placement import Placement
 from trireme.plan.plan import Plan
 from trireme.profiling.profile import Profile, make_profile
 from trireme.profiling.spans import TaskSpan
 from trireme.runtime.context import ExecutionContext
-from trireme.runtime.dynamic.instances import StageReport, Tools, run_on_reference
-from trireme.runtime.dynamic.program import OpenProgram
+from trireme.runtime.dynamic.instances import Shapes as FeedShapes
+from trireme.runtime.dynamic.instances import StageReport
+from trireme.runtime.dynamic.polymorphic import PolymorphicGraph
+from trireme.runtime.dynamic.program import OpenProgram, open_program
 from trireme.runtime.dynamic.stage import is_open
 from trireme.runtime.execute import check_order, finish, run_profiled
 from trireme.runtime.executors import Executors, Mode
@@ -136,6 +137,7 @@ class Session(Closing, Shown):
         self._streams = Streams("this session")
         self._open: OpenProgram | None = None
         self._direct: Callable[[Mapping[str, Any]], dict[str, Array]] | None = None
+        self._price: Callable[[], None] | None = None
         self._closing = ExitStack()
         weakref.finalize(self, self._closing.close).atexit = False
         self.dropped: dict[str, str] = {}
@@ -165,15 +167,32 @@ class Session(Closing, Shown):
             placement_options=asked,
             execution_options=replace(how, passes=(), passes_off=(), signature=None),
         )
-        tools = Tools(
-            partial(optimise, passes=how.passes, disable=how.passes_off),
-            open_region,
-            partial(run_on_reference, self.states),
-            how.most_shapes,
-        )
-        self._open = OpenProgram(prepared.graph, tools, self.states)
+        open_polymorphic = partial(self._of_shapes, prepared, mode)
+        self._open = open_program(prepared, asked, how, open_region, open_polymorphic)
         self._devices = prepared.devices
         self._closing.callback(self._open.close)
+
+    def _of_shapes(
+        self, prepared: Prepared, mode: Mode, program: PolymorphicGraph, shapes: FeedShapes
+    ) -> Session:
+        """Return a session for some shapes of a program that serves all."""
+        session = Session.__new__(Session)
+        session._begin()
+        made = program.program(shapes)
+        session.execution_options, session.placement_options = (
+            self.execution_options,
+            self.placement_options,
+        )
+        session.graph, session.states = made.plan.placement.source, prepared.states
+        session.unmeasured, session._calibration = prepared.unmeasured, prepared.calibration
+        session._keep(made, program.context(made), mode)
+
+        def price() -> None:
+            priced = program.priced(made)
+            session._keep(priced, program.context(priced), mode)
+
+        session._price = price
+        return session
 
     def __str__(self) -> str:
         shapes = ", ".join(f"{value.name} {value.type}" for value in self.inputs)
@@ -226,7 +245,14 @@ class Session(Closing, Shown):
                 "no program has run: the shapes are open",
                 fix=shape_advice(self.inputs) or "run the session first",
             )
-        return last.region
+        return last.region._with_prices()
+
+    def _with_prices(self) -> Session:
+        """Return this session with the estimates of its shapes, which runs do without."""
+        if self._price is not None:
+            self._price()
+            self._price = None
+        return self
 
     @checked(RunError)
     def kernels(self, form: str = "ir") -> dict[str, str]:
@@ -311,7 +337,7 @@ class Session(Closing, Shown):
             found = self._open.whole(feeds)
             if not isinstance(found, Session):
                 raise InternalError(f"an instance is a {type(found).__name__}")
-            return found
+            return found._with_prices()
 
     @checked(RunError)
     def stream(self, feeds: Iterable[Mapping[str, Any]], depth: int | None = None) -> Stream:

@@ -31,6 +31,7 @@ TABLES = {
 """Where lists of op names are tables: a module or the start of its path, and of what."""
 
 RULES = {
+    ("engine/ir/contents.py", "mul add sub div min max"): "arithmetic on dimensions",
     ("engine/passes/algebra.py", "add sub mul div pow neg"): "the arithmetic of a polynomial",
     ("engine/passes/axes.py", "gather pad resize slice"): "one function renumbers one op",
     ("engine/passes/integer_ops.py", "add sub mul"): "the arithmetic that a number may be part of",
@@ -46,6 +47,7 @@ RULES = {
 
 NOT_OPS = {
     ("devices/cpu/compile/table.py", "conv_transpose resize top_k"): "modules",
+    ("engine/ir/dims.py", "min max"): "functions in the text of a dimension",
 }
 """Lists of other things that have the names of ops."""
 

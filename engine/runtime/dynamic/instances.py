@@ -10,23 +10,27 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from trireme.ir.bind_shapes import bind_shapes
 from trireme.ir.effects import States
 from trireme.ir.graph import Graph, Node
-from trireme.ir.interpreter import evaluate, interpret
+from trireme.ir.interpreter import interpret
+from trireme.runtime.dynamic.polymorphic import PolymorphicGraph
 from trireme.runtime.dynamic.stage import Stage, cut, flops_of
 from trireme.support.dtypes import Array
-from trireme.support.errors import RunError
+from trireme.support.errors import CompileError, RunError
 
 MOST_REFERENCE_FLOPS = 1 << 20
 """A later stage with less work runs on the numpy references: compiling it takes longer (50 ms)."""
 Shapes = tuple[tuple[int, ...], ...]
+Tier = Literal["polymorphic", "specialised", "reference"]
 
 
 class StaticRegion(Protocol):
     """What runs a graph of static shapes: a session."""
+
+    graph: Graph
 
     @property
     def devices(self) -> Mapping[str, object]:
@@ -47,12 +51,16 @@ class Tools:
 
     optimise: the passes that the caller chose
     open_region: opens a session for a static graph
+    polymorphic: compiles a graph once for every shape, or says why not
+    open_polymorphic: opens a session for such a graph at some shapes
     run_step: runs one node whose results have shapes that depend on values
     most: instances kept; the one unused for longest goes
     """
 
     optimise: Callable[[Graph], Graph]
     open_region: Callable[[Graph], StaticRegion]
+    polymorphic: Callable[[Graph], PolymorphicGraph | str]
+    open_polymorphic: Callable[[PolymorphicGraph, Shapes], StaticRegion]
     run_step: Callable[[Graph, Node, list[Array | None]], Sequence[Array]]
     most: int
 
@@ -64,17 +72,24 @@ class StageReport:
     shapes: of its inputs, by name
     nodes: the nodes of its region
     on: the devices of the region, or "numpy reference"; "" without nodes
+    tier: "polymorphic" where one program serves every shape, "specialised" where the program is
+        compiled for these shapes, "reference" for numpy; why is why it is not polymorphic
     steps: the nodes that the host ran, because the shapes of their results depend on values
     """
 
     shapes: Mapping[str, tuple[int, ...]]
     nodes: int
     on: str
+    tier: Tier
+    why: str
     steps: tuple[str, ...]
 
     def __str__(self) -> str:
         shapes = ", ".join(f"{name} {list(shape)}" for name, shape in self.shapes.items())
-        lines = [f"{shapes}: {self.nodes} nodes on {self.on}" if self.nodes else f"{shapes}:"]
+        lines = [f"{shapes}:"]
+        if self.nodes:
+            why = f" ({self.why})" if self.why else ""
+            lines = [f"{shapes}: {self.nodes} nodes on {self.on}, {self.tier}{why}"]
         lines += [f"  then host: {step}" for step in self.steps]
         return "\n".join(lines)
 
@@ -142,6 +157,7 @@ class OpenGraph:
         self.graph, self._tools, self._kept = graph, tools, kept
         self._states, self._path = states, path
         self._names = [value.name for value in graph.input_values()]
+        self._polymorphic = tools.polymorphic(graph) if not path else "its shapes come late"
 
     def instance(self, shapes: Shapes) -> Instance:
         """Return the instance for these shapes of the inputs, in their order.
@@ -151,6 +167,20 @@ class OpenGraph:
         return self._kept.get((*self._path, shapes), lambda: self._make(shapes))
 
     def _make(self, shapes: Shapes) -> Instance:
+        if not isinstance(self._polymorphic, str):
+            try:
+                return self._of_all_shapes(self._polymorphic, shapes)
+            except CompileError as error:
+                return self._specialised(shapes, error.summary)
+        return self._specialised(shapes, self._polymorphic)
+
+    def _of_all_shapes(self, program: PolymorphicGraph, shapes: Shapes) -> Instance:
+        region = self._tools.open_polymorphic(program, shapes)
+        stage = Stage(region.graph, region.graph, (), None)
+        return Instance(stage, region, None, _report(stage, region, "polymorphic", ""))
+
+    def _specialised(self, shapes: Shapes, why: str) -> Instance:
+        """Return the instance of a program compiled for these shapes."""
         bound = bind_shapes(self.graph, dict(zip(self._names, shapes, strict=True)))
         stage = cut(self._tools.optimise(bound))
         region = None
@@ -160,7 +190,8 @@ class OpenGraph:
         if stage.rest is not None:
             path = (*self._path, shapes)
             rest = OpenGraph(stage.rest, self._tools, self._kept, self._states, path)
-        return Instance(stage, region, rest, _report(stage, region))
+        tier: Tier = "reference" if region is None else "specialised"
+        return Instance(stage, region, rest, _report(stage, region, tier, why))
 
     def _is_small(self, region: Graph) -> bool:
         return bool(self._path) and flops_of(region) <= MOST_REFERENCE_FLOPS
@@ -196,19 +227,12 @@ class OpenGraph:
         return {value: results[region.values[value].name] for value in region.outputs}
 
 
-def _report(stage: Stage, region: StaticRegion | None) -> StageReport:
+def _report(stage: Stage, region: StaticRegion | None, tier: Tier, why: str) -> StageReport:
     nodes = () if stage.region is None else stage.region.nodes
     on = "numpy reference" if region is None else ", ".join(region.devices)
     shapes = {value.name: value.type.dims for value in stage.graph.input_values()}
     steps = tuple(node.label for node in stage.steps)
-    return StageReport(shapes, len(nodes), on if nodes else "", steps)
-
-
-def run_on_reference(
-    states: States, graph: Graph, node: Node, arrays: list[Array | None]
-) -> Sequence[Array]:
-    """Return the outputs of a node on its numpy reference, which knows nothing of sizes."""
-    return evaluate(graph, node, arrays, states.arrays)
+    return StageReport(shapes, len(nodes), on if nodes else "", tier, why, steps)
 
 
 def _operands(graph: Graph, node: Node, known: Mapping[int, Array]) -> list[Array | None]:

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from trireme.ir.effects import States
-from trireme.ir.graph import Graph, Value
+from trireme.ir.graph import Graph, Node, Value
+from trireme.ir.interpreter import evaluate
+from trireme.ir.op import get_op
+from trireme.passes.pipeline import optimise
+from trireme.placement.options import PlacementOptions
+from trireme.runtime.control.body import Workshop
+from trireme.runtime.control.dynamic import ControlFlow
 from trireme.runtime.dynamic.instances import (
     Instance,
     Kept,
@@ -19,7 +26,10 @@ from trireme.runtime.dynamic.instances import (
     StaticRegion,
     Tools,
 )
+from trireme.runtime.dynamic.polymorphic import PolymorphicGraph, polymorphic
 from trireme.runtime.feeds import as_array, refuse_names
+from trireme.runtime.options import ExecutionOptions
+from trireme.runtime.prepare import Prepared
 from trireme.support.dtypes import Array, dtype_name, numpy_dtype
 from trireme.support.errors import RunError, ShapeError
 
@@ -93,6 +103,43 @@ class OpenProgram:
         if not isinstance(feeds, Mapping) or set(feeds) != set(names):
             refuse_names(feeds, self._inputs)
         return [_fitting(value, feeds[value.name]) for value in self._inputs]
+
+
+def open_program(
+    prepared: Prepared,
+    asked: PlacementOptions,
+    how: ExecutionOptions,
+    open_region: Callable[[Graph], StaticRegion],
+    open_polymorphic: Callable[[PolymorphicGraph, Shapes], StaticRegion],
+) -> OpenProgram:
+    """Return what runs a graph with open shapes on open devices.
+
+    asked: of each placement
+    open_region, open_polymorphic: open a session for a graph of static shapes
+    """
+    states, devices = prepared.states, prepared.devices
+    control = ControlFlow(Workshop(devices, prepared.calibration, how))
+
+    def run_step(graph: Graph, node: Node, arrays: list[Array | None]) -> Sequence[Array]:
+        if get_op(node.op).has_body:
+            return control.run_control(node, arrays)
+        return evaluate(graph, node, arrays, states.arrays)
+
+    tools = Tools(
+        partial(optimise, passes=how.passes, disable=how.passes_off),
+        open_region,
+        partial(
+            polymorphic,
+            devices=devices,
+            calibration=prepared.calibration,
+            asked=asked,
+            options=how,
+        ),
+        open_polymorphic,
+        run_step,
+        how.most_shapes,
+    )
+    return OpenProgram(prepared.graph, tools, states)
 
 
 def feeds_of(values: list[Value]) -> list[str]:

@@ -1,0 +1,93 @@
+"""A graph with symbols at one size of each: types inferred, and what shapes decide computed.
+
+Every dimension of the graph is a number or an expression of the inputs' symbols. No pass runs and
+nothing is searched, so a graph of a hundred nodes takes one or two milliseconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from trireme.ir.bind_shapes import sizes_of
+from trireme.ir.contents import decided_by_shapes
+from trireme.ir.dims import substituted
+from trireme.ir.graph import UNKNOWN, Graph, Node, TensorType, Value
+from trireme.ir.interpreter import evaluate
+from trireme.ir.op import get_op
+from trireme.ir.verify import infer_types
+from trireme.support.dtypes import Array
+from trireme.support.errors import ShapeError
+
+
+def why_not_closed(graph: Graph) -> str:
+    """Say which value has a shape that does not follow from the inputs' shapes; "" if none has."""
+    for value in graph.values.values():
+        if UNKNOWN in value.shape:
+            return f"the shape of '{value.name}' {value.type} does not follow from the inputs'"
+        if value.dtype == "string":
+            return f"'{value.name}' holds strings"
+    return ""
+
+
+class ClosedGraph:
+    """A graph all of whose shapes follow from the sizes of its inputs' symbols."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self._decided = decided_by_shapes(graph)
+
+    def at(self, shapes: Sequence[Sequence[int]]) -> Graph:
+        """Return the graph for these shapes of the inputs; node and value ids stay.
+
+        Errors: ShapeError, if the shapes do not fit the inputs, or a node refuses them
+        """
+        sizes = sizes_of(self.graph, shapes)
+        values = dict(self.graph.values)
+        for value in self.graph.input_values():
+            values[value.id] = _sized(value, sizes)
+        now = Graph(self.graph.name, (), (), (), values)
+        nodes = []
+        for node in self.graph.nodes:
+            if node.outputs[0] in self._decided:
+                _compute(now, node, values)
+            else:
+                _infer(node, values)
+                nodes.append(node)
+        return replace(self.graph, nodes=tuple(nodes), values=values, symbols={})
+
+
+def _sized(value: Value, sizes: Mapping[str, int]) -> Value:
+    dims = tuple(substituted(dim, sizes) for dim in value.shape)
+    return replace(value, type=replace(value.type, shape=dims))
+
+
+def _compute(now: Graph, node: Node, values: dict[int, Value]) -> None:
+    """Make the outputs of a node that shapes decide constants."""
+    if node.op in ("shape", "size"):  # their input may be of a type alone
+        dims = values[node.used[0]].type.dims
+        arrays: Sequence[Array] = [_shape(node, dims)]
+    else:
+        arrays = evaluate(now, node, [None if i is None else values[i].data for i in node.inputs])
+    for out, array in zip(node.outputs, arrays, strict=True):
+        kept = values[out]
+        type = TensorType(array.shape, kept.dtype, kept.quant)
+        values[out] = Value(out, kept.name, type, array)
+
+
+def _shape(node: Node, dims: tuple[int, ...]) -> Array:
+    if node.op == "size":
+        return np.array(int(np.prod(dims)), np.int64)
+    return np.array(dims[slice(node.attrs["start"], node.attrs["end"])], np.int64)
+
+
+def _infer(node: Node, values: dict[int, Value]) -> None:
+    inputs = [None if i is None else values[i] for i in node.inputs]
+    types = infer_types(get_op(node.op), inputs, node.attrs, len(node.outputs), node.label)
+    for out, type in zip(node.outputs, types, strict=True):
+        kept = values[out]
+        if not type.is_static:
+            raise ShapeError(f"{node.label}: the shape of '{kept.name}' is {type} at these sizes")
+        values[out] = Value(out, kept.name, replace(type, quant=kept.quant))
