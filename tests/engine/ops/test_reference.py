@@ -18,7 +18,13 @@ onnxruntime = pytest.importorskip("onnxruntime", reason="the references' peer is
 
 from onnx_answers import peer_outputs  # noqa: E402
 
-OF_LITERT = {"complex_abs", "detection_post_process", "rfft2d"}
+OF_LITERT = {
+    "complex_abs",
+    "detection_post_process",
+    "integer_lstm",
+    "integer_svdf",
+    "rfft2d",
+}
 """Ops that ONNX has not; LiteRT is their peer, and of quantised samples: converters/tflite."""
 
 CASES = list(
