@@ -92,12 +92,7 @@ def _give(use: OperatorUse, made: Sequence[Operand]) -> None:
         if isinstance(operand, str):
             use.state.handles[tensor.index] = operand
             continue
-        name = use.state.names.get(tensor.index, tensor.name)
-        quant = use.builder.type(operand).quant
-        named = use.builder.add(
-            "identity", operand, names=[name], quants=[quant], source=use.source
-        )
-        use.bind(position, named)
+        use.give(position, operand)
 
 
 def call(use: OperatorUse) -> None:

@@ -50,8 +50,7 @@ def dynamic_range(
     if data.dtype != np.int8 or any(quant.zero_points):
         raise use.fail(f"{data.dtype} weights under a float input must be symmetric int8")
     scales = np.array(quant.scales, np.float32)
-    quantise = _asymmetric if asymmetric else _symmetric
-    levels, step = quantise(use, x, use.int_constant(axes))
+    levels, step = float_levels(use, x, use.int_constant(axes), asymmetric=asymmetric)
     weights = use.builder.constant(f"{use.source}_levels", data.astype(np.float32))
     product = use.add(op, levels, weights, activation="", **attrs)
     scale = use.add("mul", step, use.builder.constant(f"{use.source}_scales", scales))
@@ -59,6 +58,11 @@ def dynamic_range(
         use.done("mul", product, scale, activation=activation)
     else:
         use.done("add", use.add("mul", product, scale), bias, activation=activation)
+
+
+def float_levels(use: OperatorUse, x: int, axes: int, *, asymmetric: bool) -> tuple[int, int]:
+    """Quantise a float value and return (whole numbers as floats, the step between them)."""
+    return (_asymmetric if asymmetric else _symmetric)(use, x, axes)
 
 
 def _symmetric(use: OperatorUse, x: int, axes: int) -> tuple[int, int]:

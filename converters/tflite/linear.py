@@ -181,6 +181,68 @@ def transpose_conv(use: OperatorUse) -> None:
     )
 
 
+def _spatial_3d(use: OperatorUse, position: int, first: int) -> list[int]:
+    """Return the three dimensions of an input of rank 5 from `first` on."""
+    dims = use.dims(position)
+    if len(dims) != 5 or 0 in dims:
+        raise ModelFileError(f"{use.source}: input {position} has shape {list(dims)}")
+    return list(dims[first : first + 3])
+
+
+def _steps_3d(use: OperatorUse) -> tuple[list[int], list[int]]:
+    """Return (depth, height, width) strides and dilations."""
+    steps = [use.option(f"Stride{axis}") for axis in "DHW"]
+    return steps, [use.option(f"Dilation{axis}Factor", 1) for axis in "DHW"]
+
+
+def conv_3d(use: OperatorUse) -> None:
+    """CONV_3D: weights [KD,KH,KW,C,O] become [O,KD,KH,KW,C]."""
+    sizes, window, data = _spatial_3d(use, 0, 1), _spatial_3d(use, 1, 0), use.constant(1)
+    steps, dilations = _steps_3d(use)
+    weights = np.ascontiguousarray(data.transpose(4, 0, 1, 2, 3))
+    use.done(
+        "conv",
+        use.value(0),
+        use.builder.constant(use.tensor(1).name, weights),
+        use.optional(2),
+        strides=steps,
+        dilations=dilations,
+        layout="NHWC",
+        pads=padding(use, sizes, window, steps, dilations),
+        activation=use.activation(),
+    )
+
+
+def conv_3d_transpose(use: OperatorUse) -> None:
+    """CONV_3D_TRANSPOSE (output_shape, weights [KD,KH,KW,O,C], x, bias?)."""
+    target, window = use.ints(0), _spatial_3d(use, 1, 0)
+    sizes, (steps, dilations) = _spatial_3d(use, 2, 1), _steps_3d(use)
+    if len(target) != 5 or min(target) < 1 or min(steps) < 1:
+        raise ModelFileError(f"{use.source}: output shape {target}, strides {steps}")
+    padding(use, sizes, window, steps, dilations)
+    totals = [
+        (size - 1) * step + (reach - 1) * dilation + 1 - out
+        for size, step, reach, dilation, out in zip(
+            sizes, steps, window, dilations, target[1:4], strict=True
+        )
+    ]
+    before = [max(total, 0) // 2 for total in totals]
+    after = [max(total, 0) - first for total, first in zip(totals, before, strict=True)]
+    weights = np.ascontiguousarray(use.constant(1).transpose(4, 0, 1, 2, 3))
+    use.done(
+        "conv_transpose",
+        use.value(2),
+        use.builder.constant(use.tensor(1).name, weights),
+        use.optional(3),
+        strides=steps,
+        pads=(*before, *after),
+        dilations=dilations,
+        layout="NHWC",
+        activation=use.activation(),
+        output_padding=[max(-total, 0) for total in totals],
+    )
+
+
 def fully_connected(use: OperatorUse) -> None:
     """FULLY_CONNECTED: the input is flattened to the weights' columns where it has others."""
     if use.option("WeightsFormat") != tflite.FullyConnectedOptionsWeightsFormat.DEFAULT:
@@ -204,6 +266,8 @@ def fully_connected(use: OperatorUse) -> None:
 
 LINEAR: dict[str, Converter] = {
     "CONV_2D": conv,
+    "CONV_3D": conv_3d,
+    "CONV_3D_TRANSPOSE": conv_3d_transpose,
     "DEPTHWISE_CONV_2D": depthwise,
     "FULLY_CONNECTED": fully_connected,
     "TRANSPOSE_CONV": transpose_conv,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -35,7 +36,9 @@ _REDUCTIONS = ("MEAN", "SUM", "REDUCE_PROD", "REDUCE_MAX", "REDUCE_MIN", "REDUCE
 _SHARED_OPTIONS = {
     "AVERAGE_POOL_2D": "Pool2DOptions",
     "MAX_POOL_2D": "Pool2DOptions",
+    "CONV_3D_TRANSPOSE": "Conv3DOptions",
     "L2_NORMALIZATION": "L2NormOptions",
+    "UNIDIRECTIONAL_SEQUENCE_RNN": "SequenceRNNOptions",
     **dict.fromkeys(_REDUCTIONS, "ReducerOptions"),
 }
 _BY_LETTERS = {name.lower(): name for name in OPTIONS.values()}
@@ -235,6 +238,21 @@ class OperatorUse:
         )
         for position, value in enumerate(made):
             self.bind(position, value)
+
+    def give(self, position: int, value: int) -> None:
+        """Make a value an output of the operator, with the name of its tensor."""
+        tensor, quant = self.output(position), self.builder.type(value).quant
+        name = self.state.names.get(tensor.index, tensor.name)
+        named = self.builder.add(
+            "identity", value, names=[name], quants=[quant], source=self.source
+        )
+        self.bind(position, named)
+
+    def into(self, builder: GraphBuilder) -> OperatorUse:
+        """Return the use of the same operator whose nodes go to another builder."""
+        other = copy.copy(self)
+        other.builder = builder
+        return other
 
     def bind(self, position: int, value: int) -> None:
         """Make a value an output of the operator, if it has the type that the file declares."""

@@ -19,6 +19,7 @@ from trireme.converters.tflite.linear import LINEAR
 from trireme.converters.tflite.movement import MOVERS
 from trireme.converters.tflite.ops import COMPUTERS
 from trireme.converters.tflite.order import ORDERERS
+from trireme.converters.tflite.recurrent import RECURRENT
 from trireme.converters.tflite.scope import BodyScope, ModelScope
 from trireme.converters.tflite.use import ConversionState, OperatorUse
 from trireme.ir.builder import GraphBuilder
@@ -28,7 +29,7 @@ from trireme.support.errors import ConvertError, GraphError, ModelFileError
 from trireme.support.mapped import OnOpen, ignore_file
 
 OPERATORS: dict[str, Callable[[OperatorUse], None]] = (
-    COMPUTERS | CONTROL | LINEAR | MOVERS | ORDERERS
+    COMPUTERS | CONTROL | LINEAR | MOVERS | ORDERERS | RECURRENT
 )
 """The TensorFlow Lite operators that can be converted, by builtin (or custom) name."""
 
@@ -118,11 +119,23 @@ def _check_supported(graphs: Sequence[FileGraph]) -> None:
             f"{sum(missing.values())} of {len(operators)} operators are not supported",
             facts=[f"{n} x {code} (first {first[code]})" for code, n in missing.most_common()],
         )
+    tensors = [tensor for graph in graphs for tensor in _plain_tensors(graph)]
     for trouble, refused in _REFUSED.items():
-        names = [t.name for graph in graphs for t in graph.tensors if refused(t)]
+        names = [t.name for t in tensors if refused(t)]
         if names:
             more = [f"and {len(names) - 8} more"] if len(names) > 8 else []
             raise ConvertError(f"tensors {trouble} are not supported", facts=[*names[:8], *more])
+
+
+def _plain_tensors(graph: FileGraph) -> list[FileTensor]:
+    """Return the tensors that an operator reads or makes, but for the parts of recurrent layers.
+
+    The converters of recurrent layers check the weights, states and intermediates themselves.
+    """
+    used = set(graph.inputs) | set(graph.outputs)
+    for op in graph.operators:
+        used.update(op.inputs[:1] if op.code in RECURRENT else op.inputs, op.outputs)
+    return [tensor for tensor in graph.tensors if tensor.index in used]
 
 
 def _add_inputs(

@@ -122,6 +122,42 @@ def elementwise():
     float_case("L2_NORMALIZATION", "L2_NORMALIZATION", [T((3, 7))], [T((3, 7))])
 
 
+def linear_3d():
+    for stride, pad, dilation in ((1, SAME, 1), (2, VALID, 1), (1, SAME, 2)):
+        space = [-(-d // stride) for d in (5, 6, 7)]
+        if pad == VALID:
+            space = [(d - k) // stride + 1 for d, k in zip((5, 6, 7), (2, 3, 3), strict=True)]
+        options = {f"Stride{axis}": stride for axis in "DHW"}
+        options |= {f"Dilation{axis}Factor": dilation for axis in "DHW"}
+        float_case(
+            f"CONV_3D {stride} {pad} {dilation}",
+            "CONV_3D",
+            [T((2, 5, 6, 7, 4)), floats(2, 3, 3, 4, 6), floats(6)],
+            [T((2, *space, 6))],
+            "Conv3DOptions",
+            Padding=pad,
+            FusedActivationFunction=RELU if stride == 2 else NONE,
+            **options,
+        )
+    for stride, pad, out, bias in (
+        (1, SAME, (3, 4, 5), True),
+        (2, SAME, (6, 8, 10), False),
+        (2, VALID, (6, 9, 11), True),
+    ):
+        inputs = [ints(2, *out, 6), floats(2, 3, 3, 6, 4), T((2, 3, 4, 5, 4))]
+        float_case(
+            f"CONV_3D_TRANSPOSE {stride} {pad}",
+            "CONV_3D_TRANSPOSE",
+            [*inputs, floats(6)] if bias else inputs,
+            [T((2, *out, 6))],
+            "Conv3DOptions",
+            Padding=pad,
+            StrideD=stride,
+            StrideH=stride,
+            StrideW=stride,
+        )
+
+
 def linear():
     x = T(NHWC)
     for stride, pad, dilation, act in (
@@ -426,3 +462,4 @@ linear()
 reductions()
 movement()
 images()
+linear_3d()

@@ -41,13 +41,13 @@ def test_a_missing_file(tmp_path):
 
 def test_all_unsupported_operators_in_one_error():
     tensors = [T((2, 3)) for _ in range(4)]
-    operators = [Op("LSTM", [0], [1]), Op("SVDF", [1], [2]), Op("LSTM", [2], [3])]
+    operators = [Op("HASHTABLE", [0], [1]), Op("FlexErf", [1], [2]), Op("HASHTABLE", [2], [3])]
     with pytest.raises(ConvertError) as caught:
         convert(model(tensors, operators, [0], [3]))
     assert "3 of 3 operators" in caught.value.summary
     assert caught.value.facts == (
-        "2 x LSTM (first tflite:LSTM#0)",
-        "1 x SVDF (first tflite:SVDF#1)",
+        "2 x HASHTABLE (first tflite:HASHTABLE#0)",
+        "1 x FlexErf (first tflite:FlexErf#1)",
     )
 
 

@@ -9,6 +9,7 @@ from tflite_cases import CASES, RNG, SEED
 from tflite_quantised_cases import quantised  # noqa: F401  adds its cases
 
 from trireme.converters.tflite.control import CONTROL
+from trireme.converters.tflite.recurrent import RECURRENT
 from trireme.converters.tflite.walk import OPERATORS, convert
 from trireme.ir.interpreter import run_reference
 
@@ -94,5 +95,6 @@ def test_every_operator_of_the_table_is_tried():
         "BITCAST",
         "WHERE",
         *CONTROL,
+        *RECURRENT,
     }
     assert set(OPERATORS) - tried - elsewhere == set()
