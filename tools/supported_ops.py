@@ -15,6 +15,7 @@ import numpy as np
 
 from trireme.backend.device import Device
 from trireme.backend.registry import device_names, kind_named, open_device
+from trireme.converters.tflite.walk import OPERATORS as TFLITE_OPERATORS
 from trireme.ir.builder import graph_of_sample
 from trireme.ir.graph import Graph
 from trireme.ir.op import OpDef, Sample, all_ops
@@ -26,6 +27,11 @@ Which device has a kernel for which op, by the dtype of the first input: `refere
 numpy reference inside the cpu device (every profile and `explain` say so), `-` is refused with a
 sentence. int8 and uint8 are quantised types. Printed by `trireme supported-ops`; a test keeps it
 current. Control flow and effects run on the `host` device (docs/explanation/execution.md).
+"""
+
+
+_TFLITE = """These operators. [How to run a TensorFlow Lite
+model](docs/how-to/run-a-tflite-model.md) says how they run and what is refused.
 """
 
 
@@ -161,5 +167,7 @@ def table_text(table: SupportTable) -> str:
     for name, said in table.demands.items():
         lines += ["", f"## What {name} asks of a node", ""]
         lines += [f"* {sentence}" for sentence in said]
+    lines += ["", "## What a .tflite file may hold", "", _TFLITE]
+    lines += [f"* {operator}" for operator in sorted(TFLITE_OPERATORS)]
     lines += [f"\n{name} could not be opened: {why}" for name, why in table.absent.items()]
     return "\n".join(lines)

@@ -69,7 +69,7 @@ def _lstm_step(
         """Return a gate: input, forget, cell, output; a peephole looks at a state."""
         x = gates[k]
         if peephole is not None and p["peepholes"] is not None:
-            seen = _cycled(p["peepholes"][peephole], state.shape, h.shape[1], p["alone"]) * state
+            seen = cycled(p["peepholes"][peephole], state.shape, h.shape[1], p["alone"]) * state
             x = _accumulated(x, seen, scales.peepholes[peephole], _INT16)
         if p["norms"] is not None:
             own = k - 4 + count
@@ -96,7 +96,7 @@ def _lstm_step(
     return y, new
 
 
-def _cycled(weights: Array, shape: tuple[int, ...], outputs: int, alone: bool) -> Array:
+def cycled(weights: Array, shape: tuple[int, ...], outputs: int, alone: bool) -> Array:
     """Return the peephole weight of each unit [B,H].
 
     LiteRT walks B times over as many units as the layer has outputs. With a projection to fewer,
