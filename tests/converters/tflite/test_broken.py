@@ -51,6 +51,11 @@ def test_all_unsupported_operators_in_one_error():
     )
 
 
+def test_strings_are_refused():
+    with pytest.raises(ConvertError, match="tensors of strings are not supported"):
+        convert(model([T((2,), "string"), T((2,), "string")], [Op("PACK", [0], [1])], [0], [1]))
+
+
 @pytest.mark.parametrize(
     ("data", "sentence"),
     [

@@ -321,11 +321,14 @@ def integers(net, limits, dtype, *shape, scale):
     return net.add(constant(data, *([scale] if scale else [])))
 
 
-def int8_lstm(v, seed=SEED, hidden_zero=0, single=False):
-    """A full int8 lstm: weights int8, biases int32, norms and peepholes int16."""
+def int8_lstm(v, seed=SEED, hidden_zero=0, single=False, gain=1.0):
+    """A full int8 lstm: weights int8, biases int32, norms and peepholes int16.
+
+    gain: a factor of the input's scale; large ones saturate gates
+    """
     net, outputs = Net(np.random.default_rng(seed)), v.projection or UNITS
     shape = (BATCH, INPUTS) if single else sequence_shape(v, INPUTS)
-    net.x(*shape, dtype="int8", scales=(0.02,), zeros=(-9,))
+    net.x(*shape, dtype="int8", scales=(0.02 * gain,), zeros=(-9,))
     gates = 3 if v.coupled else 4
     for columns in (INPUTS, outputs):
         if v.coupled:
@@ -500,7 +503,7 @@ IN_SESSIONS = [
 @pytest.mark.parametrize("name", IN_SESSIONS)
 def test_session_agrees_with_litert(name):
     data, limit = MODELS[name]
-    with Session(data, devices=["cpu", "host"]) as session:
+    with Session(data) as session:
         feeds = list(feeds_of(session.graph))
         for run, want in zip(feeds, litert_runs(data, feeds, reference=True), strict=True):
             check(session.run(run), want, limit, f"{name}, seed {SEED}")
@@ -508,7 +511,7 @@ def test_session_agrees_with_litert(name):
 
 @pytest.mark.parametrize("name", ["lstm plain", "rnn 4", "two-way rnn True "])
 def test_plain_float_layers_are_one_node_with_a_kernel(name):
-    with Session(MODELS[name][0], devices=["cpu", "host"]) as session:
+    with Session(MODELS[name][0]) as session:
         graph = session.placement.graph
         found = [node for node in graph.nodes if node.op in ("lstm", "rnn", "scan")]
         assert found
@@ -542,3 +545,45 @@ def test_a_cell_whose_scale_is_no_power_of_two_is_refused():
     data = net.finish("UNIDIRECTIONAL_SEQUENCE_LSTM", [y], kind, parts, TimeMajor=True)
     with pytest.raises(ConvertError, match="the cell's scale is 0.0003"):
         convert(data)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_random_int8_lstms_have_the_bits_of_litert(seed, monkeypatch):
+    rng = np.random.default_rng(seed)
+    sizes = {"STEPS": (1, 6), "BATCH": (1, 4), "INPUTS": (1, 20), "UNITS": (2, 24)}
+    for name, (low, high) in sizes.items():
+        monkeypatch.setitem(globals(), name, int(rng.integers(low, high)))
+    v = Lstm(
+        "int8",
+        coupled=bool(rng.random() < 0.3),
+        peepholes=bool(rng.random() < 0.4),
+        projection=int(rng.integers(1, UNITS + 1)) if rng.random() < 0.4 else 0,
+        norms=bool(rng.random() < 0.4),
+        time_major=bool(rng.random() < 0.5),
+        cell_clip=float(rng.choice([0.0, 0.7])),
+        proj_clip=float(rng.choice([0.0, 0.7])),
+    )
+    print("seed", seed, v, {name: globals()[name] for name in sizes})
+    gain = float(rng.choice([0.3, 1.0, 5.0]))
+    data = int8_lstm(v, seed, int(rng.integers(-9, 9)), bool(rng.random() < 0.3), gain)
+    graph = convert(data)
+    feeds, states = list(feeds_of(graph, seed)), {}
+    wanted = list(litert_runs(data, feeds, reference=bool(seed % 2)))
+    for run, want in zip(feeds, wanted, strict=True):
+        check(run_reference(graph, run, states), want, 0, f"seed {seed}")
+    with Session(data) as session:
+        for run, want in zip(feeds, wanted, strict=True):
+            check(session.run(run), want, 0, f"seed {seed}")
+
+
+@pytest.mark.parametrize("name", ["lstm plain", "int8 lstm projection 23", "svdf int8 True"])
+def test_states_are_tensors_by_name_and_a_reset_forgets_them(name):
+    with Session(MODELS[name][0]) as session:
+        feeds = next(feeds_of(session.graph))
+        first = session.run(feeds)
+        assert all(tensor.startswith("t") for tensor in session.states)
+        second = session.run(feeds)
+        assert any((second[k] != first[k]).any() for k in first)
+        session.states.clear()
+        for output, array in session.run(feeds).items():
+            np.testing.assert_array_equal(array, first[output])
