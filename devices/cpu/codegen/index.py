@@ -30,3 +30,8 @@ def minus(fn: Function, index: Index, other: Index) -> Index:
     if isinstance(index, int) and isinstance(other, Value):
         return fn.as_value("i64", index) - other
     return index - other
+
+
+def known(size: Index) -> bool:
+    """Whether a size is a number, not read when the kernel runs."""
+    return isinstance(size, int)

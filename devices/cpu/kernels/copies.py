@@ -10,6 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from trireme.devices.cpu.codegen.index import known, minus, plus, times
 from trireme.devices.cpu.codegen.ir import Function, Index, Value
 from trireme.devices.cpu.codegen.kernel_cache import Code
 from trireme.devices.cpu.codegen.llvm_types import vector
@@ -45,17 +46,36 @@ def dense(shape: Sequence[int]) -> Ints:
 
 def merged(copy: Copy) -> Copy:
     """Return the same copy with as few dimensions as can be."""
-    dims: list[list[int]] = []
-    for size, source, target in zip(copy.shape, copy.source, copy.target, strict=True):
+    return with_runs(copy, copy_runs(copy))
+
+
+def copy_runs(copy: Copy) -> tuple[Ints, ...]:
+    """Return runs of axes that both sides walk as one; axes of size 1 are left out."""
+    runs: list[Ints] = []
+    for axis, size in enumerate(copy.shape):
         if size == 1:
             continue
-        if dims and dims[-1][1:] == [source * size, target * size]:
-            dims[-1] = [dims[-1][0] * size, source, target]
+        sides = (copy.source, copy.target)
+        if runs and all(side[runs[-1][-1]] == side[axis] * size for side in sides):
+            runs[-1] = (*runs[-1], axis)
         else:
-            dims.append([size, source, target])
-    dims = dims or [[1, 1, 1]]
-    shape, sources, targets = (tuple(column) for column in zip(*dims, strict=True))
-    return replace(copy, shape=shape, source=sources, target=targets)
+            runs.append((axis,))
+    return tuple(runs)
+
+
+def with_runs(copy: Copy, runs: Sequence[Ints]) -> Copy:
+    """Return the same copy with a dimension for each run of axes; of one element without any."""
+    if not runs:
+        return replace(copy, shape=(1,), source=(1,), target=(1,))
+    shape = tuple(math.prod([copy.shape[axis] for axis in run]) for run in runs)
+    source, target = (tuple(side[run[-1]] for run in runs) for side in (copy.source, copy.target))
+    return Copy(shape, source, target, copy.item, copy.source_at, copy.target_at)
+
+
+def is_transposed(copy: Copy) -> bool:
+    """Whether a merged copy is done by squares that are transposed in registers."""
+    runs_across = copy.target[-1] == 1 and copy.source[-1] != 1
+    return runs_across and 1 in copy.source and copy.item == 4
 
 
 def copy_s(copy: Copy) -> float:
@@ -75,7 +95,7 @@ def copy_kernel(isa: Isa, copy: Copy, name: str) -> tuple[Code, int]:
     fn, (x, y), chunk, _ = begin(f"{name}_b{bits}", isa, 2)
     element = f"i{bits}"
     x, y = fn.at(x, copy.source_at, element), fn.at(y, copy.target_at, element)
-    if copy.target[-1] == 1 and copy.source[-1] != 1 and 1 in copy.source and copy.item == 4:
+    if is_transposed(copy):
         chunks = _transposed(fn, copy, x, y, chunk)
     else:
         chunks = _rows(fn, copy, x, y, chunk, element)
@@ -99,41 +119,60 @@ def _rows(fn: Function, copy: Copy, x: Value, y: Value, chunk: Value, element: s
     """Emit a copy row by row; returns the number of chunks."""
     inner = copy.shape[-1]
     if len(copy.shape) == 1 and inner > LONG_ROW and copy.source == copy.target == (1,):
-        return _flat(fn, copy, x, y, chunk, element)
-    axes = range(len(copy.shape) - 1)
+        return _flat(fn, copy, x, y, chunk)
     rows = math.prod(copy.shape[:-1])
     size, chunks = deal(rows, copy_s(copy))
     first: Index = chunk * size if chunks > 1 else 0
-    for row in fn.range(first, fn.minimum(first + size, rows)):
-        source, target = _offsets(fn, row, copy, axes)
-        copy_row(fn, copy, fn.at(x, source, element), fn.at(y, target, element), element, inner)
+    emit_rows(fn, copy, x, y, element, (first, fn.minimum(first + size, rows)))
     return chunks
 
 
-def _flat(fn: Function, copy: Copy, x: Value, y: Value, chunk: Value, element: str) -> int:
+def emit_rows(
+    fn: Function, copy: Copy, x: Value, y: Value, element: str, rows: tuple[Index, Index]
+) -> None:
+    """Emit the copy of some of the rows along the last dimension."""
+    axes = range(len(copy.shape) - 1)
+    for row in fn.range(*rows):
+        source, target = _offsets(fn, row, copy, axes)
+        at, to = fn.at(x, source, element), fn.at(y, target, element)
+        copy_row(fn, copy, at, to, element, copy.shape[-1])
+
+
+def _flat(fn: Function, copy: Copy, x: Value, y: Value, chunk: Value) -> int:
     inner = copy.shape[0]
     size, chunks = deal(inner, copy_s(copy))
-    first = chunk * size
-    count = fn.minimum(first + size, inner) - first
+    emit_piece(fn, copy, x, y, chunk * size, size)
+    return chunks
+
+
+def emit_piece(fn: Function, copy: Copy, x: Value, y: Value, first: Index, size: Index) -> None:
+    """Emit the copy of a part of a dense copy: `size` items, or as many as there are."""
+    element = f"i{8 * copy.item}"
+    count = minus(fn, fn.minimum(plus(fn, first, size), copy.shape[0]), first)
     nbytes = fn.as_value("i64", count * copy.item)
     to, at = fn.at(y, first, element), fn.at(x, first, element)
     fn.declarations.add("declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)")
     fn.line(f"call void @llvm.memcpy.p0.p0.i64({to}, {at}, {nbytes}, i1 false)")
-    return chunks
 
 
-def copy_row(fn: Function, copy: Copy, x: Value, y: Value, element: str, count: int) -> None:
+def copy_row(fn: Function, copy: Copy, x: Value, y: Value, element: str, count: Index) -> None:
     """Emit the copy of one row along the last dimension."""
     source, target = copy.source[-1], copy.target[-1]
     if source in (0, 1) and target == 1:
         lanes = fn.isa.vector_bits // (8 * copy.item)
         type = vector(lanes, element)
         same = fn.splat(fn.load(element, x, copy.item), lanes) if source == 0 else None
-        whole = count // lanes * lanes
+        whole = minus(fn, count, fn.integer("urem", count, lanes))
         for i in fn.range(0, whole, lanes):
             value = same or fn.load(type, fn.at(x, i, element), copy.item)
             fn.store(value, fn.at(y, i, element), copy.item)
-        _pieces(fn, x, y, element, (whole, count), same, copy.item)
+        if isinstance(whole, int) and isinstance(count, int):
+            _pieces(fn, x, y, element, (whole, count), same, copy.item)
+            return
+        rest = fn.as_value("i64", minus(fn, count, whole))
+        with fn.when(fn.compare("ne", rest, 0)):
+            value = same or fn.load_some(type, fn.at(x, whole, element), rest, copy.item)
+            fn.store_some(value, fn.at(y, whole, element), rest, copy.item)
         return
     for i in fn.range(0, count):
         value = fn.load(element, fn.at(x, i * source, element), copy.item)
@@ -164,41 +203,70 @@ def _pieces(
 
 def _transposed(fn: Function, copy: Copy, x: Value, y: Value, chunk: Value) -> int:
     """Emit a copy whose source runs along another dimension than its target."""
-    along, last = copy.source.index(1), len(copy.shape) - 1
-    lanes = fn.isa.lanes
-    blocks = -(-copy.shape[along] // lanes)
-    others = [axis for axis in range(last) if axis != along]
-    outer = math.prod(copy.shape[axis] for axis in others)
-    items = outer * blocks
+    items = transposed_items(copy, copy.source.index(1), fn.isa.lanes)
     size, chunks = deal(items, copy_s(copy))
     first: Index = chunk * size if chunks > 1 else 0
-    for item in fn.range(first, fn.minimum(first + size, items)):
-        row, block = fn.integer("udiv", item, blocks), fn.integer("urem", item, blocks)
-        source, target = _offsets(fn, row, copy, others) if others else (0, 0)
-        source = block * lanes + source
-        target = block * (lanes * copy.target[along]) + target
-        at, to = fn.at(x, source), fn.at(y, target)
-        rest = copy.shape[along] % lanes
-        if not rest or isinstance(block, int):
-            _strip(fn, copy, along, at, to, rest or lanes)
-            continue
-        for is_last in fn.either(fn.compare("eq", block, blocks - 1)):
-            _strip(fn, copy, along, at, to, rest if is_last else lanes)
+    emit_strips(fn, copy, x, y, (first, fn.minimum(first + size, items)))
     return chunks
 
 
-def _strip(fn: Function, copy: Copy, along: int, x: Value, y: Value, rows: int) -> None:
+def transposed_items(copy: Copy, along: int, lanes: int) -> int:
+    """Return the strips of a transposed copy, each of at most `lanes` rows of the target.
+
+    along: the dimension that the source runs along
+    """
+    blocks = -(-copy.shape[along] // lanes)
+    return math.prod(copy.shape[:along]) * blocks * math.prod(copy.shape[along + 1 : -1])
+
+
+def emit_strips(fn: Function, copy: Copy, x: Value, y: Value, items: tuple[Index, Index]) -> None:
+    """Emit some of the strips of a transposed copy."""
+    along, last = copy.source.index(1), len(copy.shape) - 1
+    lanes, length = fn.isa.lanes, copy.shape[along]
+    blocks = fn.integer("udiv", plus(fn, length, lanes - 1), lanes)
+    others = [axis for axis in range(last) if axis != along]
+    for item in fn.range(*items):
+        row, block = fn.integer("udiv", item, blocks), fn.integer("urem", item, blocks)
+        source, target = _offsets(fn, row, copy, others) if others else (0, 0)
+        source = block * lanes + source
+        target = times(fn, block, copy.target[along] * lanes) + target
+        at, to = fn.at(x, source), fn.at(y, target)
+        rest = fn.integer("urem", length, lanes)
+        if isinstance(block, int) or (isinstance(rest, int) and not rest):
+            _strip(fn, copy, along, at, to, rest or lanes)
+            continue
+        left = fn.as_value("i64", fn.minimum(minus(fn, length, block * lanes), lanes))
+        is_short = fn.compare("slt", left, lanes)
+        for short in fn.either(is_short):
+            _strip(
+                fn,
+                copy,
+                along,
+                at,
+                to,
+                (rest if isinstance(rest, int) else left) if short else lanes,
+            )
+
+
+def _strip(fn: Function, copy: Copy, along: int, x: Value, y: Value, rows: Index) -> None:
     """Emit the transposition of a strip: `rows` target rows of the last dimension's length."""
     lanes, count = fn.isa.lanes, copy.shape[-1]
-    if count <= 4 <= lanes and copy.target[along] == count:
+    few = known(count) and count <= 4 <= lanes and copy.target[along] == count
+    if few and isinstance(rows, int):
         _interleave(fn, copy, x, y, rows)
         return
-    whole = count // lanes * lanes
+    rest = fn.integer("urem", count, lanes)
+    whole = minus(fn, count, rest)
     for i in fn.range(0, whole, lanes):
         _square(fn, copy, along, fn.at(x, i * copy.source[-1]), fn.at(y, i), rows, lanes)
-    if whole < count:
-        at, to = fn.at(x, whole * copy.source[-1]), fn.at(y, whole)
-        _square(fn, copy, along, at, to, rows, count - whole)
+    if isinstance(rest, int) and not rest:
+        return
+    at, to = fn.at(x, times(fn, whole, copy.source[-1])), fn.at(y, whole)
+    if isinstance(rest, int):
+        _square(fn, copy, along, at, to, rows, rest)
+        return
+    with fn.when(fn.compare("ne", rest, 0)):
+        _square(fn, copy, along, at, to, rows, rest)
 
 
 def _interleave(fn: Function, copy: Copy, x: Value, y: Value, rows: int) -> None:
@@ -219,18 +287,26 @@ def _interleave(fn: Function, copy: Copy, x: Value, y: Value, rows: int) -> None
 
 
 def _square(
-    fn: Function, copy: Copy, along: int, x: Value, y: Value, rows: int, columns: int
+    fn: Function, copy: Copy, along: int, x: Value, y: Value, rows: Index, columns: Index
 ) -> None:
     """Emit the transposition of at most lanes by lanes elements in registers."""
-    lanes = fn.isa.lanes
+    lanes, stride = fn.isa.lanes, copy.source[-1]
     type = vector(lanes, "float")
-    nothing = fn.as_value(type, 0.0)
-    lines = [
-        fn.load_some(type, fn.at(x, k * copy.source[-1]), rows) if k < columns else nothing
-        for k in range(lanes)
-    ]
-    for r, line in enumerate(transpose_registers(fn, lines)[:rows]):
-        fn.store_some(line, fn.at(y, r * copy.target[along]), columns)
+    lines = []
+    for k in range(lanes):
+        if isinstance(columns, int) and k >= columns:
+            lines.append(fn.as_value(type, 0.0))
+            continue
+        of = k if isinstance(columns, int) else fn.minimum(k, columns - 1)  # none beyond the last
+        lines.append(fn.load_some(type, fn.at(x, times(fn, of, stride)), rows))
+    for r, line in enumerate(transpose_registers(fn, lines)):
+        to = fn.at(y, times(fn, r, copy.target[along]))
+        if isinstance(rows, int):
+            if r < rows:
+                fn.store_some(line, to, columns)
+            continue
+        with fn.when(fn.compare("sgt", rows, r)):
+            fn.store_some(line, to, columns)
 
 
 def transpose_registers(fn: Function, lines: Sequence[Value]) -> list[Value]:

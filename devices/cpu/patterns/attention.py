@@ -23,6 +23,7 @@ from trireme.devices.cpu.kernels.f32.attention import (
     attention_kernel,
 )
 from trireme.devices.cpu.kernels.lowering import Context, Operand, Step
+from trireme.devices.cpu.kernels.polymorphic.sample import varies
 from trireme.ir.graph import Graph, Node
 from trireme.support.dtypes import Array
 
@@ -58,6 +59,27 @@ class _View:
 
 
 @dataclass(frozen=True)
+class AttentionParts:
+    """What an attention's shape follows from: its products, scales, mask and last transpose."""
+
+    first: Node
+    second: Node
+    after: Node | None
+    mask: int | None
+    scales: tuple[float, float]
+
+    def views(self, graph: Graph) -> tuple[_View, _View, _View, _View]:
+        """Return Q, K, V and the result as matrices in memory."""
+        q, k, v = (_view(graph, i) for i in (*self.first.used, self.second.used[1]))
+        turned = _turned_view(graph, self.after) if self.after else None
+        return q, k.flipped(), v, turned or _plain(graph, self.second.outputs[0])
+
+    def shape(self, graph: Graph) -> AttentionShape | None:
+        """Return the kernel's shape, None when it cannot walk the operands."""
+        return _shape(graph, self.views(graph), self.mask, self.scales)
+
+
+@dataclass(frozen=True)
 class Attention:
     """An attention in a graph: its nodes in order, where its operands lie, its kernel's shape."""
 
@@ -68,6 +90,7 @@ class Attention:
     mask: int | None
     output: int
     shape: AttentionShape
+    parts: AttentionParts
 
     def lower(self, context: Context) -> list[Step]:
         """Return the step that computes it."""
@@ -110,16 +133,16 @@ def _match(graph: Graph, softmax: Node) -> Attention | None:
     first, between, scale, mask = before
     beta = float(softmax.attrs.get("beta", 1.0))
     after = _turned_result(graph, second)
-    q, k, v = (_view(graph, i) for i in (*first.used, second.used[1]))
-    out = after[1] if after else _plain(graph, second.outputs[0])
-    shape = _shape(graph, (q, k.flipped(), v, out), mask, (scale * beta, beta))
-    nodes = [*between, first, softmax, second, *([after[0]] if after else [])]
+    parts = AttentionParts(first, second, after, mask, (scale * beta, beta))
+    q, k, v, out = parts.views(graph)
+    shape = parts.shape(graph)
+    nodes = [*between, first, softmax, second, *([after] if after else [])]
     nodes += [t for t, reader in _turners(graph, first, second) if _is_only_for(graph, t, reader)]
     if shape is None or any(not _is_float(graph, node) for node in nodes):
         return None
     order = {node.id: place for place, node in enumerate(graph.nodes)}
     nodes = sorted(dict.fromkeys(nodes, None), key=lambda node: order[node.id])
-    return Attention(tuple(nodes), q.value, k.value, v.value, mask, out.value, shape)
+    return Attention(tuple(nodes), q.value, k.value, v.value, mask, out.value, shape, parts)
 
 
 def _scores_of(graph: Graph, softmax: Node) -> tuple[Node, list[Node], float, int | None] | None:
@@ -188,7 +211,11 @@ def _shape(
     batch, (queries, width) = out.shape[:-2], out.shape[-2:]
     walks = [view.over(batch) for view in views]
     (depth, keys) = q.shape[-1], k.shape[-2]
-    if any(walk is None for walk in walks) or keys > MOST_KEYS or not math.prod(out.shape):
+    if (
+        any(walk is None for walk in walks)
+        or (keys > MOST_KEYS and not varies(keys))
+        or not math.prod(out.shape)
+    ):
         return None
     first, second, third, last = (walk for walk in walks if walk is not None)
     if (q.strides[-1] != 1 and depth > 1) or (out.strides[-1] != 1 and width > 1):
@@ -217,9 +244,8 @@ def _lay_mask(context: Context, mask: int, shape: AttentionShape) -> tuple[Opera
     full = (*shape.batch, shape.queries, shape.keys)
     dims = context.type(mask).dims
     sizes = (1,) * (len(full) - len(dims)) + dims
-    strides = [s if n > 1 else 0 for s, n in zip(dense(sizes), sizes, strict=True)]
     if sizes[-2] == 1:
-        return context.operand(mask), OperandStrides(tuple(strides[:-2]), strides[-1], 0)
+        return context.operand(mask), row_mask_walk(context.graph, mask, shape)
     lanes = context.isa.lanes
     room = -(-shape.queries // lanes) * lanes
 
@@ -232,6 +258,14 @@ def _lay_mask(context: Context, mask: int, shape: AttentionShape) -> tuple[Opera
     turned = (*sizes[:-2], sizes[-1], room)
     steps = [s if n > 1 else 0 for s, n in zip(dense(turned), turned, strict=True)]
     return laid, OperandStrides(tuple(steps[:-2]), steps[-2], 1)
+
+
+def row_mask_walk(graph: Graph, mask: int, shape: AttentionShape) -> OperandStrides:
+    """Return how a mask that is the same for all queries is walked."""
+    dims = graph.type(mask).dims
+    sizes = (1,) * (len(shape.batch) + 2 - len(dims)) + dims
+    strides = [s if n > 1 else 0 for s, n in zip(dense(sizes), sizes, strict=True)]
+    return OperandStrides(tuple(strides[:-2]), int(sizes[-1] == shape.keys), 0)
 
 
 def _plain(graph: Graph, value: int) -> _View:
@@ -253,17 +287,20 @@ def _view(graph: Graph, value: int) -> _View:
     )
 
 
-def _turned_result(graph: Graph, second: Node) -> tuple[Node, _View] | None:
-    """The transpose that alone reads the result, and its output as a view in the result's axes."""
+def _turned_result(graph: Graph, second: Node) -> Node | None:
+    """The transpose that alone reads the result, if the kernel can write its output."""
     node = _only_reader(graph, second.outputs[0], "transpose")
-    if node is None:
+    if node is None or _turned_view(graph, node).strides[-1] != 1:
         return None
+    return node
+
+
+def _turned_view(graph: Graph, node: Node) -> _View:
+    """The output of the last transpose as a view in the result's axes."""
     target, order = _plain(graph, node.outputs[0]), _order(graph, node)
     back = [order.index(axis) for axis in range(len(order))]
     shape, strides = (tuple(row[axis] for axis in back) for row in (target.shape, target.strides))
-    if strides[-1] != 1:
-        return None
-    return node, _View(target.value, shape, strides)
+    return _View(target.value, shape, strides)
 
 
 def _order(graph: Graph, node: Node) -> list[int]:

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from trireme.devices.cpu.codegen import mathfn
+from trireme.devices.cpu.codegen.index import known, minus, plus, times
 from trireme.devices.cpu.codegen.ir import Function, Index, Value, Var
 from trireme.devices.cpu.codegen.kernel_cache import Code
 from trireme.devices.cpu.codegen.llvm_types import vector
@@ -24,6 +25,8 @@ _VECTORS = 2
 """Vectors of queries in a block."""
 _MOST_ROWS = 14
 _UNROLL = 4
+REST_ROWS = 4
+"""Rows of the tiles at the end of keys whose number varies."""
 
 
 @dataclass(frozen=True)
@@ -61,24 +64,47 @@ def attention_kernel(isa: Isa, shape: AttentionShape) -> tuple[Code, int, int, f
 
     Operands: Q, K, V, the mask where there is one, the result
     """
-    vectors = min(_VECTORS, -(-shape.queries // isa.lanes))
-    most = min(_MOST_ROWS, (isa.registers - 1 - vectors) // vectors)
+    vectors = block_vectors(isa, shape.queries)
     fn, operands, chunk, local = begin(
-        f"attention_f32_{most}x{vectors}", isa, 4 + (shape.mask is not None)
+        attention_name(isa, vectors), isa, 4 + (shape.mask is not None)
     )
-    emitter = _AttentionEmitter(fn, shape, vectors, most, operands, local)
-    blocks = -(-shape.queries // emitter.block)
-    items = math.prod(shape.batch) * blocks
-    cycles = shape.keys * vectors * (shape.depth + shape.width + 12)
-    seconds = items * cycles / 3e9
+    emitter = AttentionEmitter(fn, shape, vectors, operands, local)
+    items, seconds = attention_work(isa, shape, vectors)
     size, chunks = deal(items, seconds)
     first: Index = chunk * size if chunks > 1 else 0
     for item in fn.range(first, fn.minimum(first + size, items)):
-        emitter.item(item, blocks)
-    return finish(fn), chunks, emitter.local_bytes, seconds
+        emitter.item(item, -(-shape.queries // emitter.block))
+    return finish(fn), chunks, local_bytes(isa, shape, vectors), seconds
 
 
-class _AttentionEmitter:
+def block_vectors(isa: Isa, queries: int) -> int:
+    """Return the vectors of a block of queries."""
+    return min(_VECTORS, -(-queries // isa.lanes))
+
+
+def tile_height(isa: Isa, vectors: int) -> int:
+    """Return the most rows of a register tile."""
+    return min(_MOST_ROWS, (isa.registers - 1 - vectors) // vectors)
+
+
+def attention_name(isa: Isa, vectors: int) -> str:
+    """Return the name of a kernel: with the size of its register tiles."""
+    return f"attention_f32_{tile_height(isa, vectors)}x{vectors}"
+
+
+def attention_work(isa: Isa, shape: AttentionShape, vectors: int) -> tuple[int, float]:
+    """Return the blocks of queries of all batches, and about how many seconds they take."""
+    items = math.prod(shape.batch) * -(-shape.queries // (vectors * isa.lanes))
+    cycles = shape.keys * vectors * (shape.depth + shape.width + 12)
+    return items, items * cycles / 3e9
+
+
+def local_bytes(isa: Isa, shape: AttentionShape, vectors: int) -> int:
+    """Return the bytes that a thread needs of its own: Q of a block, turned, and its scores."""
+    return 4 * vectors * isa.lanes * (max(shape.depth, shape.width) + shape.keys)
+
+
+class AttentionEmitter:
     """Writes one attention kernel: item (a block of queries of a batch) > the five steps of it."""
 
     def __init__(
@@ -86,20 +112,18 @@ class _AttentionEmitter:
         fn: Function,
         shape: AttentionShape,
         vectors: int,
-        rows: int,
         operands: Sequence[Value],
         local: Value,
     ) -> None:
-        self.fn, self.shape, self.most = fn, shape, rows
+        self.fn, self.shape, self.most = fn, shape, tile_height(fn.isa, vectors)
         self.lanes = fn.isa.lanes
         self.block = vectors * self.lanes
         self.type = vector(self.lanes, "float")
         self.operands = operands
         held = max(shape.depth, shape.width)
         self.turned, self.scores = local, fn.at(local, held * self.block)
-        self.local_bytes = 4 * self.block * (held + shape.keys)
 
-    def item(self, item: Index, blocks: int) -> None:
+    def item(self, item: Index, blocks: Index) -> None:
         """Emit a block of queries of one batch."""
         fn, shape = self.fn, self.shape
         batch, block = (fn.integer(op, item, blocks) for op in ("udiv", "urem"))
@@ -112,6 +136,11 @@ class _AttentionEmitter:
         q, out = fn.at(q, first * shape.q.row), fn.at(out, first * shape.out.row)
         if shape.mask and shape.mask.column:
             mask = [fn.at(mask[0], first * shape.mask.column)]
+        if not known(shape.queries):
+            left = fn.as_value("i64", fn.minimum(minus(fn, shape.queries, first), self.block))
+            for is_whole in fn.either(fn.compare("eq", left, self.block)):
+                self._block(self.block if is_whole else left, q, k, v, mask, out)
+            return
         rest = shape.queries % self.block
         if not rest or blocks == 1:
             self._block(rest or self.block, q, k, v, mask, out)
@@ -129,15 +158,17 @@ class _AttentionEmitter:
         return offset
 
     def _block(
-        self, count: int, q: Value, k: Value, v: Value, mask: Sequence[Value], out: Value
+        self, count: Index, q: Value, k: Value, v: Value, mask: Sequence[Value], out: Value
     ) -> None:
         """Emit the attention of `count` queries."""
-        counts = [min(self.lanes, count - at) for at in range(0, count, self.lanes)]
-        self._turn_in(q, counts)
-        largest = self._scores(k, mask, len(counts))
+        vectors = self.block // self.lanes
+        if isinstance(count, int):
+            vectors = -(-count // self.lanes)
+        self._turn_in(q, count, vectors)
+        largest = self._scores(k, mask, vectors)
         scales = self._exponentials(largest)
         self._sums(v, scales)
-        self._turn_out(out, counts)
+        self._turn_out(out, count, vectors)
 
     def _tiles(self, total: int) -> list[tuple[range, int]]:
         """Cut rows into tiles of equal height and a last one: their starts, and the height."""
@@ -146,26 +177,24 @@ class _AttentionEmitter:
         tiles = [(range(0, whole, height), height)]
         return tiles if whole == total else [*tiles, (range(whole, total), total - whole)]
 
-    def _turn_in(self, q: Value, counts: Sequence[int]) -> None:
+    def _turn_in(self, q: Value, queries: Index, vectors: int) -> None:
         """Emit scale * Q^T: squares transposed in registers."""
         fn, lanes, depth = self.fn, self.lanes, self.shape.depth
         nothing = fn.as_value(self.type, 0.0)
 
+        def line(row: int, at: Index, columns: int) -> Value:
+            if isinstance(queries, int) and row >= queries:
+                return nothing
+            of = row if isinstance(queries, int) else fn.minimum(row, queries - 1)
+            place = fn.at(fn.at(q, times(fn, of, self.shape.q.row)), at)
+            return fn.load_some(self.type, place, columns)
+
         def square(at: Index, columns: int) -> None:
-            for v, count in enumerate(counts):
-                lines = [
-                    fn.load_some(
-                        self.type,
-                        fn.at(fn.at(q, (v * lanes + r) * self.shape.q.row), at),
-                        columns,
-                    )
-                    if r < count
-                    else nothing
-                    for r in range(lanes)
-                ]
+            for v in range(vectors):
+                lines = [line(v * lanes + r, at, columns) for r in range(lanes)]
                 to = fn.at(fn.at(self.turned, _times(at, self.block)), v * lanes)
-                for c, line in enumerate(transpose_registers(fn, lines)[:columns]):
-                    fn.store(line * self.shape.scale, fn.at(to, c * self.block))
+                for c, made in enumerate(transpose_registers(fn, lines)[:columns]):
+                    fn.store(made * self.shape.scale, fn.at(to, c * self.block))
 
         whole = depth // lanes * lanes
         for at in fn.range(0, whole, lanes):
@@ -175,31 +204,53 @@ class _AttentionEmitter:
 
     def _scores(self, k: Value, mask: Sequence[Value], vectors: int) -> list[Value]:
         """Emit the scores, a row for each key; returns the largest of each query."""
-        fn, shape = self.fn, self.shape
+        fn, keys = self.fn, self.shape.keys
         largest = [Var(fn, self.type, -math.inf) for _ in range(vectors)]
-        for starts, height in self._tiles(shape.keys):
-            for key in fn.range(starts.start, starts.stop, height):
-                a = fn.at(k, _times(key, shape.k.row))
-                totals = self._tile(
-                    a, (shape.k.row, shape.k.column), self.turned, shape.depth, height, vectors
-                )
-                to = fn.at(self.scores, _times(key, self.block))
-                for r, row in enumerate(totals):
-                    for v, total in enumerate(row):
-                        value = total.get()
-                        if mask:
-                            value = self._masked(value, mask[0], _plus(key, r), v)
-                        top = largest[v].get()  # NaN is left out: the sum of exponentials has it
-                        above = fn.compare("ogt", value, top)
-                        largest[v].set(fn.select(above, value, top))
-                        fn.store(value, fn.at(to, r * self.block + v * self.lanes))
+        if known(keys):
+            for starts, height in self._tiles(keys):
+                for key in fn.range(starts.start, starts.stop, height):
+                    self._key_tile(k, mask, largest, key, [plus(fn, key, r) for r in range(height)])
+            return [top.get() for top in largest]
+        whole = minus(fn, keys, fn.integer("urem", keys, self.most))
+        for key in fn.range(0, whole, self.most):
+            self._key_tile(k, mask, largest, key, [plus(fn, key, r) for r in range(self.most)])
+        for key in fn.range(whole, keys, REST_ROWS):  # none beyond the last is read
+            last = minus(fn, keys, 1)
+            of = [fn.minimum(plus(fn, key, r), last) for r in range(REST_ROWS)]
+            self._key_tile(k, mask, largest, key, of, True)
         return [top.get() for top in largest]
+
+    def _key_tile(
+        self,
+        k: Value,
+        mask: Sequence[Value],
+        largest: Sequence[Var],
+        key: Index,
+        of: Sequence[Index],
+        apart: bool = False,
+    ) -> None:
+        """Emit the scores of some keys; apart: whether they are not neighbours."""
+        fn, shape = self.fn, self.shape
+        a = fn.at(k, times(fn, key, shape.k.row))
+        rows = [fn.at(k, times(fn, one, shape.k.row)) for one in of] if apart else None
+        strides = shape.k.row, shape.k.column
+        totals = self._tile(a, strides, self.turned, shape.depth, len(of), len(largest), rows)
+        to = fn.at(self.scores, _times(key, self.block))
+        for r, row in enumerate(totals):
+            for v, total in enumerate(row):
+                value = total.get()
+                if mask:
+                    value = self._masked(value, mask[0], of[r], v)
+                top = largest[v].get()  # NaN is left out: the sum of exponentials has it
+                above = fn.compare("ogt", value, top)
+                largest[v].set(fn.select(above, value, top))
+                fn.store(value, fn.at(to, r * self.block + v * self.lanes))
 
     def _masked(self, value: Value, mask: Value, key: Index, v: int) -> Value:
         """Return scores plus their mask."""
         fn, walk = self.fn, self.shape.mask
         assert walk is not None
-        at = fn.at(mask, _times(key, walk.row))
+        at = fn.at(mask, times(fn, key, walk.row))
         if walk.column:
             more = fn.load(self.type, fn.at(at, v * self.lanes))
         else:
@@ -219,12 +270,13 @@ class _AttentionEmitter:
                 fn.store(power, place)
                 sums[v][which].set(sums[v][which].get() + power)
 
-        even = self.shape.keys // 2 * 2
+        keys = self.shape.keys
+        even = minus(fn, keys, fn.integer("urem", keys, 2))
         for key in fn.range(0, even, 2):
             row(key, 0)
             row(_plus(key, 1), 1)
-        if even < self.shape.keys:
-            row(even, 0)
+        for key in fn.range(even, keys):
+            row(key, 0)
         return [1.0 / (a.get() + b.get()) for a, b in sums]
 
     def _sums(self, values: Value, scales: Sequence[Value]) -> None:
@@ -242,44 +294,63 @@ class _AttentionEmitter:
                         fn.store(total.get() * scales[v], place)
 
     def _tile(
-        self, a: Value, strides: tuple[int, int], b: Value, depth: int, height: int, vectors: int
+        self,
+        a: Value,
+        strides: tuple[int, int],
+        b: Value,
+        depth: int,
+        height: int,
+        vectors: int,
+        rows: Sequence[Value] | None = None,
     ) -> list[list[Var]]:
-        """Emit a register tile of A B: A in place with its strides, B in rows of a block."""
+        """Emit a register tile of A B: A in place with its strides, B in rows of a block.
+
+        rows: where the rows of A begin, if they are not neighbours
+        """
         fn = self.fn
         totals = [[Var(fn, self.type, 0.0) for _ in range(vectors)] for _ in range(height)]
 
         def step(at: Index) -> None:
             line = fn.at(b, _times(at, self.block))
             columns = [fn.load(self.type, fn.at(line, v * self.lanes)) for v in range(vectors)]
-            element = fn.at(a, _times(at, strides[1]))
+            along = times(fn, at, strides[1])
+            element = fn.at(a, along)
             for r, row in enumerate(totals):
-                factor = fn.splat(fn.load("float", fn.at(element, r * strides[0])), self.lanes)
+                place = fn.at(rows[r], along) if rows else fn.at(element, r * strides[0])
+                factor = fn.splat(fn.load("float", place), self.lanes)
                 for total, column in zip(row, columns, strict=True):
                     total.set(fn.fma(factor, column, total.get()))
 
-        whole = depth // _UNROLL * _UNROLL
+        whole = minus(fn, depth, fn.integer("urem", depth, _UNROLL))
         for at in fn.range(0, whole, _UNROLL):
             for u in range(_UNROLL):
                 step(_plus(at, u))
-        for at in range(whole, depth):
+        rest = range(whole, depth) if isinstance(whole, int) else fn.range(whole, depth)
+        for at in rest:
             step(at)
         return totals
 
-    def _turn_out(self, out: Value, counts: Sequence[int]) -> None:
+    def _turn_out(self, out: Value, queries: Index, vectors: int) -> None:
         """Emit the result's rows from its transpose."""
         fn, lanes, width = self.fn, self.lanes, self.shape.width
         nothing = fn.as_value(self.type, 0.0)
 
         def square(at: Index, columns: int) -> None:
-            for v, count in enumerate(counts):
+            for v in range(vectors):
                 place = fn.at(fn.at(self.turned, _times(at, self.block)), v * lanes)
                 lines = [
                     fn.load(self.type, fn.at(place, c * self.block)) if c < columns else nothing
                     for c in range(lanes)
                 ]
-                for r, line in enumerate(transpose_registers(fn, lines)[:count]):
-                    to = fn.at(fn.at(out, (v * lanes + r) * self.shape.out.row), at)
-                    fn.store_some(line, to, columns)
+                for r, line in enumerate(transpose_registers(fn, lines)):
+                    row = v * lanes + r
+                    to = fn.at(fn.at(out, row * self.shape.out.row), at)
+                    if isinstance(queries, int):
+                        if row < queries:
+                            fn.store_some(line, to, columns)
+                        continue
+                    with fn.when(fn.compare("sgt", queries, row)):
+                        fn.store_some(line, to, columns)
 
         whole = width // lanes * lanes
         for at in fn.range(0, whole, lanes):

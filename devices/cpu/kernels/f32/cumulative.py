@@ -13,7 +13,7 @@ from trireme.devices.cpu.codegen.llvm_types import vector
 from trireme.devices.cpu.codegen.scalars import SCALARS, convert, load, store
 from trireme.devices.cpu.codegen.target import Isa
 from trireme.devices.cpu.kernels.f32.ranking import rows_along
-from trireme.devices.cpu.kernels.f32.reductions import Rows
+from trireme.devices.cpu.kernels.f32.rows import Rows
 from trireme.devices.cpu.kernels.lowering import TABLE, Context, Rule, Step, begin, deal, finish
 from trireme.ir.graph import Graph, Node
 

@@ -21,7 +21,8 @@ from trireme.devices.cpu.codegen.llvm_types import vector
 from trireme.devices.cpu.codegen.target import Isa
 from trireme.devices.cpu.kernels.f32.im2row import ImageWindow
 from trireme.devices.cpu.kernels.f32.products import image_reason, window_of
-from trireme.devices.cpu.kernels.f32.reductions import Rows, reduce_kernel
+from trireme.devices.cpu.kernels.f32.reductions import reduce_kernel
+from trireme.devices.cpu.kernels.f32.rows import Rows
 from trireme.devices.cpu.kernels.f32.window_body import (
     AverageBody,
     DepthwiseBody,

@@ -18,7 +18,7 @@ from trireme.devices.cpu.codegen.ir import Function, Index, Value, Var
 from trireme.devices.cpu.codegen.kernel_cache import Code
 from trireme.devices.cpu.codegen.llvm_types import vector
 from trireme.devices.cpu.codegen.target import Isa
-from trireme.devices.cpu.kernels.f32.reductions import EmittedRow, Rows, across, each_row, keep
+from trireme.devices.cpu.kernels.f32.rows import EmittedRow, Rows, across, each_row, keep
 from trireme.devices.cpu.kernels.lowering import (
     TABLE,
     Context,

@@ -19,7 +19,7 @@ from trireme.devices.cpu.codegen.llvm_types import lanes_of, mangled, vector
 from trireme.devices.cpu.codegen.scalars import SCALARS, bits, load
 from trireme.devices.cpu.codegen.target import Isa
 from trireme.devices.cpu.kernels.f32.ranking import FORMS, Order, order_reason, rows_along
-from trireme.devices.cpu.kernels.f32.reductions import Rows
+from trireme.devices.cpu.kernels.f32.rows import Rows
 from trireme.devices.cpu.kernels.lowering import TABLE, Context, Rule, Step, begin, deal, finish
 from trireme.ir.graph import Graph, Node
 

@@ -7,6 +7,7 @@ slice by slice. An index outside -size..size-1 reads slice 0 and ends the run wi
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from trireme.devices.cpu.codegen.ir import Function, Index, Value
@@ -23,7 +24,7 @@ from trireme.devices.cpu.kernels.lowering import (
     deal,
     finish,
 )
-from trireme.devices.cpu.kernels.movement.move import copy_step
+from trireme.devices.cpu.kernels.movement.move import Move, copy_step
 from trireme.ir.graph import Graph, Node
 from trireme.ops.bounds import outside_axis
 from trireme.support.dtypes import itemsize
@@ -45,7 +46,8 @@ class Lookup:
     index_bits: int
 
 
-def _lookup(graph: Graph, node: Node) -> Lookup:
+def lookup_of(graph: Graph, node: Node) -> Lookup:
+    """Return a gather's sizes."""
     x, indices = (graph.type(i) for i in node.used)
     axis, lead = node.attrs["axis"] % len(x.dims), node.attrs["batch_dims"]
     return Lookup(
@@ -59,21 +61,40 @@ def _lookup(graph: Graph, node: Node) -> Lookup:
     )
 
 
+def lookup_work(lookup: Lookup) -> tuple[int, float]:
+    """Return the slices that a gather copies, and about how many seconds that takes."""
+    rows = lookup.batch * lookup.outer * lookup.picks
+    return rows, rows * (lookup.inner * lookup.item / 4e9 + 2e-9)
+
+
 def lookup_kernel(isa: Isa, lookup: Lookup) -> tuple[Code, int, float]:
     """Return the kernel of a gather, its chunks and seconds. Operands: x, indices, fault, y."""
     bits = 8 * lookup.item
     fn, (x, indices, fault, y), chunk, _ = begin(f"gather_b{bits}", isa, 4)
-    rows = lookup.batch * lookup.outer * lookup.picks
-    seconds = rows * (lookup.inner * lookup.item / 4e9 + 2e-9)
+    rows, seconds = lookup_work(lookup)
     size, chunks = deal(rows, seconds)
-    if chunks == 1:
+    first: Index = chunk * size if chunks > 1 else 0
+    span = first, fn.minimum(first + size, rows)
+    emit_lookup(fn, lookup, (x, indices, fault, y), span, None if chunks == 1 else chunk)
+    return finish(fn), chunks, seconds
+
+
+def emit_lookup(
+    fn: Function,
+    lookup: Lookup,
+    operands: Sequence[Value],
+    span: tuple[Index, Index],
+    chunk: Value | None,
+) -> None:
+    """Emit the copy of some slices, and in chunk 0 a look at all indices."""
+    (x, indices, fault, y), bits = operands, 8 * lookup.item
+    if chunk is None:
         _check(fn, lookup, indices, fault)
     else:
         with fn.when(fn.compare("eq", chunk, 0)):
             _check(fn, lookup, indices, fault)
-    first: Index = chunk * size if chunks > 1 else 0
     along = Copy((lookup.inner,), (1,), (1,), lookup.item)
-    for row in fn.range(first, fn.minimum(first + size, rows)):
+    for row in fn.range(*span):
         pick, before = (fn.integer(op, row, lookup.picks) for op in ("urem", "udiv"))
         batch = fn.integer("udiv", before, lookup.outer)
         at = fn.as_value("i64", batch) * lookup.picks + pick
@@ -88,7 +109,6 @@ def lookup_kernel(isa: Isa, lookup: Lookup) -> tuple[Code, int, float]:
             f"i{bits}",
             lookup.inner,
         )
-    return finish(fn), chunks, seconds
 
 
 def _place(fn: Function, lookup: Lookup, indices: Value, at: Index) -> tuple[Value, Value]:
@@ -115,7 +135,8 @@ def _check(fn: Function, lookup: Lookup, indices: Value, fault: Value) -> None:
             fn.store(_index(fn, lookup, indices, at), fn.at(fault, 1, "i64"), 8)
 
 
-def _reason(graph: Graph, node: Node) -> str | None:
+def gather_reason(graph: Graph, node: Node) -> str | None:
+    """Say why a gather has no native kernel, None when it has."""
     types = [graph.type(i) for i in (node.used[0], *node.outputs)]
     if types[0].quant != types[1].quant:
         return "gather has no native kernel between different quantisations"
@@ -127,12 +148,10 @@ def _reason(graph: Graph, node: Node) -> str | None:
 
 
 def _lower(context: Context, node: Node) -> list[Step]:
-    lookup = _lookup(context.graph, node)
-    data = context.graph.values[node.used[1]].data
-    picked = [] if data is None else [int(i) for i in data.reshape(-1)]
-    inside = all(-lookup.size <= i < lookup.size for i in picked)
-    if data is not None and inside and len(picked) <= _FEW and lookup.batch == 1:
-        return _slices(context, node, lookup, picked)
+    lookup = lookup_of(context.graph, node)
+    moves = slice_moves(context.graph, node, lookup)
+    if moves is not None:
+        return [copy_step(context, node, m.copy, m.target, "gather") for m in moves]
     label = node.label
     fault = KernelFault(lambda bad: f"{label}: {outside_axis(bad, lookup.size)}")
     code, chunks, seconds = context.kernel(lookup_kernel, lookup)
@@ -142,21 +161,30 @@ def _lower(context: Context, node: Node) -> list[Step]:
     ]
 
 
-def _slices(context: Context, node: Node, lookup: Lookup, picked: list[int]) -> list[Step]:
-    """Copy the slices of a few known indices one by one."""
+def slice_moves(graph: Graph, node: Node, lookup: Lookup) -> list[Move] | None:
+    """Return a gather of a few known indices as copies, one an index; None for any other."""
+    data = graph.values[node.used[1]].data
+    if data is None or data.size > _FEW or lookup.batch != 1:
+        return None
     outer, size, inner = lookup.outer, lookup.size, lookup.inner
-    steps = []
-    for k, index in enumerate(picked):
-        copy = Copy(
-            (outer, inner),
-            (size * inner, 1),
-            (len(picked) * inner, 1),
-            lookup.item,
-            index % size * inner,
-            k * inner,
+    picked = [int(i) for i in data.reshape(-1)]
+    if not all(-size <= i < size for i in picked):
+        return None
+    return [
+        Move(
+            Copy(
+                (outer, inner),
+                (size * inner, 1),
+                (len(picked) * inner, 1),
+                lookup.item,
+                index % size * inner,
+                k * inner,
+            ),
+            node.used[0],
+            node.outputs[0],
         )
-        steps.append(copy_step(context, node, copy, node.outputs[0], "gather"))
-    return steps
+        for k, index in enumerate(picked)
+    ]
 
 
-TABLE.add("gather", Rule(_reason, _lower))
+TABLE.add("gather", Rule(gather_reason, _lower))

@@ -7,7 +7,8 @@ quantised tensors too.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -29,6 +30,15 @@ from trireme.ops.slicing import slice_range
 from trireme.support.dtypes import itemsize
 
 Ints = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Move:
+    """A copy from a value to another."""
+
+    copy: Copy
+    source: int
+    target: int
 
 
 def copy_step(context: Context, node: Node, copy: Copy, output: int, name: str) -> Step:
@@ -53,11 +63,11 @@ def _step(context: Context, node: Node, copy: Copy, source: int, target: int, na
         chunks,
         seconds=copy_s(copy),
         nodes=(node.id,),
-        family=_family(name, copy.item),
+        family=copy_family(name, copy.item),
     )
 
 
-def _family(name: str, item: int) -> str:
+def copy_family(name: str, item: int) -> str:
     """Return the family of a copy: bytes are transposed and joined unlike larger elements."""
     if name == "gather":
         return name
@@ -80,10 +90,15 @@ def move_reason(graph: Graph, node: Node) -> str | None:
         return f"{node.op} has no native kernel for empty tensors"
     if types[0].dtype == "string" or itemsize(types[0].dtype) not in (1, 2, 4, 8):
         return f"{node.op} has no native kernel for {types[0].dtype}"
-    for value in node.used[len(moved) :]:
+    return None
+
+
+def _move_reason(graph: Graph, node: Node) -> str | None:
+    """Say the same, or that a parameter is not constant."""
+    for value in node.used[len(_moved(node)) :]:
         if not graph.values[value].is_constant:
             return f"{node.op} has native kernels for constant parameters only"
-    return None
+    return move_reason(graph, node)
 
 
 def _moved(node: Node) -> tuple[int, ...]:
@@ -91,108 +106,106 @@ def _moved(node: Node) -> tuple[int, ...]:
     return node.used if node.op == "concat" else node.used[:1]
 
 
-def const_ints(context: Context, node: Node, position: int) -> Ints | None:
+def const_ints(graph: Graph, node: Node, position: int) -> Ints | None:
     """Return a constant input as integers, None where it was left out."""
     value = node.inputs[position] if position < len(node.inputs) else None
     if value is None:
         return None
-    data = context.graph.values[value].data
+    data = graph.values[value].data
     return tuple(int(v) for v in np.asarray(data).reshape(-1))
 
 
-def item_bytes(context: Context, node: Node) -> int:
+def item_bytes(graph: Graph, node: Node) -> int:
     """Return the bytes of an element of input 0."""
-    return itemsize(context.type(node.used[0]).dtype)
+    return itemsize(graph.type(node.used[0]).dtype)
 
 
-def _lower_transpose(context: Context, node: Node) -> list[Step]:
-    x, y = context.type(node.used[0]).dims, context.type(node.outputs[0]).dims
+def _transpose_moves(graph: Graph, node: Node) -> list[Move]:
+    x, y = graph.type(node.used[0]).dims, graph.type(node.outputs[0]).dims
     perm = node.attrs["perm"] or tuple(reversed(range(len(x))))
     strides = dense(x)
     source = tuple(strides[axis % len(x)] for axis in perm)
-    copy = Copy(y, source, dense(y), item_bytes(context, node))
-    return [copy_step(context, node, copy, node.outputs[0], "transpose")]
+    copy = Copy(y, source, dense(y), item_bytes(graph, node))
+    return [Move(copy, node.used[0], node.outputs[0])]
 
 
-def _lower_concat(context: Context, node: Node) -> list[Step]:
-    y = context.type(node.outputs[0]).dims
+def _concat_moves(graph: Graph, node: Node) -> list[Move]:
+    y = graph.type(node.outputs[0]).dims
     axis, target, at, steps = node.attrs["axis"] % len(y), dense(y), 0, []
     for value in node.used:
-        x = context.type(value).dims
-        copy = Copy(x, dense(x), target, item_bytes(context, node), 0, at)
-        steps.append(_step(context, node, copy, value, node.outputs[0], "concat"))
+        x = graph.type(value).dims
+        copy = Copy(x, dense(x), target, item_bytes(graph, node), 0, at)
+        steps.append(Move(copy, value, node.outputs[0]))
         at += x[axis] * target[axis]
-    activation, y_id = node.attrs["activation"], node.outputs[0]
-    if activation:
-        steps.append(activation_step(context, activation, y_id, node.id))
     return steps
 
 
-def _concat_reason(graph: Graph, node: Node) -> str | None:
+def concat_reason(graph: Graph, node: Node) -> str | None:
+    """Say why a concat has no native kernel, None when it has."""
     if node.attrs["activation"]:
         return float_reason(graph, node) or activation_reason(node)
     return move_reason(graph, node)
 
 
-def _lower_split(context: Context, node: Node) -> list[Step]:
-    x = context.type(node.used[0]).dims
+def _split_moves(graph: Graph, node: Node) -> list[Move]:
+    x = graph.type(node.used[0]).dims
     axis, source, at, steps = node.attrs["axis"] % len(x), dense(x), 0, []
     for output in node.outputs:
-        y = context.type(output).dims
-        copy = Copy(y, source, dense(y), item_bytes(context, node), at)
-        steps.append(copy_step(context, node, copy, output, "split"))
+        y = graph.type(output).dims
+        copy = Copy(y, source, dense(y), item_bytes(graph, node), at)
+        steps.append(Move(copy, node.used[0], output))
         at += y[axis] * source[axis]
     return steps
 
 
-def _lower_slice(context: Context, node: Node) -> list[Step]:
-    x, y = context.type(node.used[0]).dims, context.type(node.outputs[0]).dims
-    starts, ends = const_ints(context, node, 1) or (), const_ints(context, node, 2) or ()
-    axes = const_ints(context, node, 3) or tuple(range(len(starts)))
-    every = const_ints(context, node, 4) or (1,) * len(starts)
+def _slice_moves(graph: Graph, node: Node) -> list[Move]:
+    x, y = graph.type(node.used[0]).dims, graph.type(node.outputs[0]).dims
+    starts, ends = const_ints(graph, node, 1) or (), const_ints(graph, node, 2) or ()
+    axes = const_ints(graph, node, 3) or tuple(range(len(starts)))
+    every = const_ints(graph, node, 4) or (1,) * len(starts)
     source, at = list(dense(x)), 0
     for axis, start, end, step in zip(axes, starts, ends, every, strict=True):
         stride = source[axis % len(x)]
         at += slice_range(x[axis % len(x)], start, end, step).start * stride
         source[axis % len(x)] = stride * step
-    copy = Copy(y, tuple(source), dense(y), item_bytes(context, node), at)
-    return [copy_step(context, node, copy, node.outputs[0], "slice")]
+    copy = Copy(y, tuple(source), dense(y), item_bytes(graph, node), at)
+    return [Move(copy, node.used[0], node.outputs[0])]
 
 
-def _lower_expand(context: Context, node: Node) -> list[Step]:
-    x, y = context.type(node.used[0]).dims, context.type(node.outputs[0]).dims
+def _expand_moves(graph: Graph, node: Node) -> list[Move]:
+    x, y = graph.type(node.used[0]).dims, graph.type(node.outputs[0]).dims
     padded = (1,) * (len(y) - len(x)) + x
     strides = (0,) * (len(y) - len(x)) + dense(x)
     source = tuple(s if p != 1 else 0 for s, p in zip(strides, padded, strict=True))
-    copy = Copy(y, source, dense(y), item_bytes(context, node))
-    return [copy_step(context, node, copy, node.outputs[0], "expand")]
+    copy = Copy(y, source, dense(y), item_bytes(graph, node))
+    return [Move(copy, node.used[0], node.outputs[0])]
 
 
-def _lower_reverse(context: Context, node: Node) -> list[Step]:
-    x = context.type(node.used[0]).dims
+def _reverse_moves(graph: Graph, node: Node) -> list[Move]:
+    x = graph.type(node.used[0]).dims
     axes = {axis % len(x) for axis in node.attrs["axes"]}
     strides = dense(x)
     source = tuple(-s if axis in axes else s for axis, s in enumerate(strides))
     at = sum((x[axis] - 1) * strides[axis] for axis in axes)
-    copy = Copy(x, source, strides, item_bytes(context, node), at)
-    return [copy_step(context, node, copy, node.outputs[0], "reverse")]
+    copy = Copy(x, source, strides, item_bytes(graph, node), at)
+    return [Move(copy, node.used[0], node.outputs[0])]
 
 
-def _lower_tile(context: Context, node: Node) -> list[Step]:
-    x, y = context.type(node.used[0]).dims, context.type(node.outputs[0]).dims
+def _tile_moves(graph: Graph, node: Node) -> list[Move]:
+    x, y = graph.type(node.used[0]).dims, graph.type(node.outputs[0]).dims
     strides = dense(x)
     shape = tuple(d for size, whole in zip(x, y, strict=True) for d in (whole // size, size))
     source = tuple(d for stride in strides for d in (0, stride))
     target = tuple(
         d for size, stride in zip(x, dense(y), strict=True) for d in (size * stride, stride)
     )
-    copy = Copy(shape or (1,), source or (1,), target or (1,), item_bytes(context, node))
-    return [copy_step(context, node, copy, node.outputs[0], "tile")]
+    copy = Copy(shape or (1,), source or (1,), target or (1,), item_bytes(graph, node))
+    return [Move(copy, node.used[0], node.outputs[0])]
 
 
-def _lower_blocks(context: Context, node: Node) -> list[Step]:
+def _blocks_moves(graph: Graph, node: Node) -> list[Move]:
     """Move n, h, i, w, j, c between [n, h b + i, w b + j, c] and channels made of i, j and c."""
-    x, y = context.type(node.used[0]).dims, context.type(node.outputs[0]).dims
+    x, y = graph.type(node.used[0]).dims, graph.type(node.outputs[0]).dims
     to_space, b = node.op == "depth_to_space", node.attrs["blocksize"]
     order = (0, 1, 2, 3) if node.attrs["layout"] == "NHWC" else (0, 2, 3, 1)
     space, depth = (y, x) if to_space else (x, y)
@@ -208,15 +221,34 @@ def _lower_blocks(context: Context, node: Node) -> list[Step]:
     )
     ends = [(size, d, s) if to_space else (size, s, d) for size, s, d in rows]
     shape, source, target = zip(*sorted(ends, key=lambda row: -row[2]), strict=True)
-    copy = Copy(shape, source, target, item_bytes(context, node))
-    return [copy_step(context, node, copy, node.outputs[0], node.op)]
+    copy = Copy(shape, source, target, item_bytes(graph, node))
+    return [Move(copy, node.used[0], node.outputs[0])]
 
 
-TABLE.add("transpose", Rule(move_reason, _lower_transpose))
-TABLE.add("concat", Rule(_concat_reason, _lower_concat), [PLAIN])
-TABLE.add("split", Rule(move_reason, _lower_split))
-TABLE.add("slice", Rule(move_reason, _lower_slice))
-TABLE.add("expand", Rule(move_reason, _lower_expand))
-TABLE.add("reverse", Rule(move_reason, _lower_reverse))
-TABLE.add("tile", Rule(move_reason, _lower_tile))
-TABLE.add(("depth_to_space", "space_to_depth"), Rule(move_reason, _lower_blocks))
+MovesOf = Callable[[Graph, Node], list[Move]]
+MOVES: dict[str, MovesOf] = {
+    "transpose": _transpose_moves,
+    "concat": _concat_moves,
+    "split": _split_moves,
+    "slice": _slice_moves,
+    "expand": _expand_moves,
+    "reverse": _reverse_moves,
+    "tile": _tile_moves,
+    "depth_to_space": _blocks_moves,
+    "space_to_depth": _blocks_moves,
+}
+"""The copies that each op is."""
+
+
+def _lower(context: Context, node: Node) -> list[Step]:
+    steps = [
+        _step(context, node, move.copy, move.source, move.target, node.op)
+        for move in MOVES[node.op](context.graph, node)
+    ]
+    if node.attrs.get("activation"):
+        steps.append(activation_step(context, node.attrs["activation"], node.outputs[0], node.id))
+    return steps
+
+
+TABLE.add("concat", Rule(concat_reason, _lower), [PLAIN])
+TABLE.add([op for op in MOVES if op != "concat"], Rule(_move_reason, _lower))

@@ -39,8 +39,8 @@ def _pad_reason(graph: Graph, node: Node) -> str | None:
 
 def _edges(context: Context, node: Node) -> Edges:
     rank = len(context.type(node.used[0]).dims)
-    pads = const_ints(context, node, 1) or ()
-    axes = const_ints(context, node, 3) or tuple(range(len(pads) // 2))
+    pads = const_ints(context.graph, node, 1) or ()
+    axes = const_ints(context.graph, node, 3) or tuple(range(len(pads) // 2))
     edges = [(0, 0)] * rank
     for k, axis in enumerate(axes):
         edges[axis % rank] = pads[k], pads[k + len(axes)]
@@ -53,7 +53,7 @@ def _lower_pad(context: Context, node: Node) -> list[Step]:
         return _by_index(context, node, edges)
     x, y = context.type(node.used[0]).dims, context.type(node.outputs[0]).dims
     kept = tuple(size + min(b, 0) + min(a, 0) for size, (b, a) in zip(x, edges, strict=True))
-    source, target, item = dense(x), dense(y), item_bytes(context, node)
+    source, target, item = dense(x), dense(y), item_bytes(context.graph, node)
     steps = [_fill_step(context, node, _fill(context, node))]
     if all(size > 0 for size in kept):
         copy = Copy(
@@ -70,7 +70,7 @@ def _lower_pad(context: Context, node: Node) -> list[Step]:
 
 def _by_index(context: Context, node: Node, edges: Edges) -> list[Step]:
     """Gather along each padded axis, the first first; what lies between is as large as needed."""
-    dims, item = list(context.type(node.used[0]).dims), item_bytes(context, node)
+    dims, item = list(context.type(node.used[0]).dims), item_bytes(context.graph, node)
     padded = [axis for axis, edge in enumerate(edges) if edge != (0, 0)] or [0]
     source, steps = context.operand(node.used[0]), []
     for axis in padded:
@@ -113,7 +113,7 @@ def _fill(context: Context, node: Node) -> Array:
 
 def _fill_step(context: Context, node: Node, fill: Array) -> Step:
     y = context.type(node.outputs[0]).dims
-    copy = Copy((math.prod(y),), (0,), (1,), item_bytes(context, node))
+    copy = Copy((math.prod(y),), (0,), (1,), item_bytes(context.graph, node))
     code, chunks = context.kernel(copy_kernel, copy, "fill")
     return Step(code, (fill,), (node.outputs[0],), chunks, nodes=(node.id,))
 
