@@ -27,6 +27,11 @@ from trireme.devices.cpu.kernels.polymorphic.elementwise import expression_step
 from trireme.devices.cpu.kernels.polymorphic.sample import GenericSample, sample_of, varies
 from trireme.devices.cpu.kernels.polymorphic.step import PolymorphicStep
 from trireme.devices.cpu.kernels.polymorphic.table import POLYMORPHIC
+from trireme.devices.cpu.patterns.attention import Attention
+from trireme.devices.cpu.patterns.polymorphic_attention import (
+    attention_step,
+    find_polymorphic_attention,
+)
 from trireme.devices.cpu.runtime.pool import StepPool
 from trireme.devices.cpu.runtime.server import Server
 from trireme.ir.graph import Graph, Node, Value
@@ -113,7 +118,7 @@ def build_polymorphic(
     def lacks(_: Graph, node: Node) -> str | None:
         return polymorphic_reason(sample, folded, node)
 
-    for group in grouped(context, (), lacks):
+    for group in grouped(context, find_polymorphic_attention(context.graph), lacks):
         if len(group.nodes) == 1 and is_alias(context.graph, group.node):
             kernels[group.node.id] = "alias"
             continue
@@ -134,6 +139,8 @@ def packed(program: PolymorphicProgram) -> PolymorphicProgram:
 
 def _lower(context: Context, group: Group) -> Sequence[PolymorphicStep]:
     nodes = tuple(node.id for node in group.nodes)
+    if isinstance(group.pattern, Attention):
+        return [attention_step(context, group.pattern)]
     if len(nodes) > 1:
         name, terms, inputs = chain_terms(context, group)
         return [expression_step(context, name, terms, inputs, group.node.outputs[0], nodes)]

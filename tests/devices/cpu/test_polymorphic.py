@@ -115,6 +115,107 @@ def batched_products(c):
     return [c.add("matmul", scores, c.input("v", "b", 3, "t", 24))]
 
 
+def norm(c):
+    x = c.input("x", "b", "s", 100)
+    y = c.add("layer_normalization", x, c.weight(100), c.weight(100), epsilon=1e-5)
+    return [y, c.add("rms_normalization", x, c.weight(100), epsilon=1e-5)]
+
+
+def softmax_of_any_length(c):
+    x = c.input("x", "b", "t")
+    return [c.add("softmax", x, axis=-1), c.add("log_softmax", x, axis=-1)]
+
+
+def softmax_across(c):
+    return [c.add("softmax", c.input("x", "b", "t", 20), axis=1)]
+
+
+def reductions(c):
+    x, axes = c.input("x", "b", "s", 45), c.builder.constant("a", np.array([1]))
+    last = c.builder.constant("l", np.array([2]))
+    y = c.input("y", "b", "t")
+    mean = [c.add(f"reduce_{kind}", x, axes, keepdims=0) for kind in ("mean", "max")]
+    total = c.add("reduce_sum", x, last, keepdims=1)
+    length = c.add("reduce_l2", y, c.builder.constant("m", np.array([-1])), keepdims=0)
+    return [*mean, total, length, c.add("reduce_mean", y, axes, keepdims=1)]
+
+
+def heads(c):
+    return [c.add("transpose", c.input("x", "b", "s", 4, 24), perm=(0, 2, 1, 3))]
+
+
+def turned(c):
+    x = c.input("x", "b", "s", "t")
+    return [c.add("transpose", x, perm=(0, 2, 1)), c.add("transpose", x, perm=(2, 1, 0))]
+
+
+def turned_wide(c):
+    x = c.input("x", "b", "s", 35)
+    return [c.add("transpose", x, perm=(0, 2, 1)), c.add("transpose", x, perm=(1, 2, 0))]
+
+
+def turned_bytes(c):
+    return [c.add("transpose", c.input("x", "b", "s", 35, dtype="int8"), perm=(0, 2, 1))]
+
+
+def joined(c):
+    x, y = c.input("x", "b", "s", 20), c.input("y", "b", "t", 20)
+    z = c.add("concat", x, y, axis=1)
+    return [z, c.add("concat", z, z, axis=-1)]
+
+
+def parted(c):
+    x = c.input("x", "b", "s", 21)
+    return c.builder.add_node(
+        "split", [x, c.builder.constant("p", np.array([8, 13]))], {"axis": 2}, outputs=2
+    )
+
+
+def sliced(c):
+    x, numbers = c.input("x", "b", "s", 24), lambda *n: c.builder.constant("", np.array(n))
+    first = c.add("slice", x, numbers(0), numbers(1), numbers(1))
+    every = c.add("slice", x, numbers(20), numbers(0), numbers(2), numbers(-3))
+    return [first, every, c.add("slice", x, numbers(-1), numbers(1 << 62), numbers(1))]
+
+
+def embedded(c):
+    table, ids = c.weight(30, 50), c.input("i", "b", "s", dtype="int64")
+    x = c.add("gather", table, ids, axis=0)
+    return [x, c.add("gather", x, c.builder.constant("z", np.array(0)), axis=1)]
+
+
+def last_of_each(c):
+    x = c.input("x", "b", "s", 18)
+    return [c.add("gather", x, c.builder.constant("z", np.array([-1, 0])), axis=1)]
+
+
+def heads_of(c, name, length, width):
+    x = c.input(name, "b", length, 3, width)
+    return c.add("transpose", x, perm=(0, 2, 1, 3))
+
+
+def attention(c):
+    q, k, v = (heads_of(c, name, "s", 24) for name in "qkv")
+    scores = c.add("matmul", q, c.add("transpose", k, perm=(0, 1, 3, 2)))
+    scaled = c.add("mul", scores, c.builder.constant("d", np.float32(0.2)))
+    masked = c.add("add", scaled, c.input("m", "b", 1, 1, "s"))
+    y = c.add("matmul", c.add("softmax", masked, axis=-1), v)
+    return [c.add("transpose", y, perm=(0, 2, 1, 3))]
+
+
+def cross_attention(c):
+    q, k, v = heads_of(c, "q", "s", 19), heads_of(c, "k", "t", 19), heads_of(c, "v", "t", 33)
+    scores = c.add("matmul", q, c.add("transpose", k, perm=(0, 1, 3, 2)))
+    return [c.add("matmul", c.add("softmax", scores, axis=-1), v)]
+
+
+def attention_of_masked_queries(c):
+    q, k, v = (heads_of(c, name, "s", 16) for name in "qkv")
+    scores = c.add("matmul", q, c.add("transpose", k, perm=(0, 1, 3, 2)))
+    masked = c.add("add", scores, c.input("m", "b", 1, "s", "s"))
+    return [c.add("matmul", c.add("softmax", masked, axis=-1), v)]
+
+
 CASES = {
     f.__name__: f
     for f in (
@@ -132,6 +233,22 @@ CASES = {
         residual_layer,
         products_of_constants,
         batched_products,
+        norm,
+        softmax_of_any_length,
+        softmax_across,
+        reductions,
+        heads,
+        turned,
+        turned_wide,
+        turned_bytes,
+        joined,
+        parted,
+        sliced,
+        embedded,
+        last_of_each,
+        attention,
+        cross_attention,
+        attention_of_masked_queries,
     )
 }
 MOST = {"b": 5, "s": 70, "t": 90}
@@ -163,6 +280,7 @@ def fed(graph, rng):
     feeds = {}
     for value in graph.input_values():
         data = rng.standard_normal(value.type.dims) * (9 if value.dtype != "float32" else 1)
+        data = np.abs(data).clip(max=29) if value.name == "i" else data  # indices
         feeds[value.id] = data.astype(value.dtype)
     return feeds
 

@@ -118,6 +118,12 @@ def expression_step(
     return PolymorphicStep((code,), reads, (output,), size, nodes)
 
 
+def activation_step(context: Context, activation: str, value: int, node: int) -> PolymorphicStep:
+    """Return the step that applies an activation to a value where it lies."""
+    terms = [Term("_activation", {"activation": activation}, (-1,))]
+    return expression_step(context, activation, terms, (value,), value, (node,))
+
+
 def _lower(context: Context, node: Node) -> Sequence[PolymorphicStep]:
     """Return the steps of one node: one, or more where a sum, max or min has many operands."""
     steps: list[PolymorphicStep] = []

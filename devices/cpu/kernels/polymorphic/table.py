@@ -1,6 +1,12 @@
 """The table of polymorphic kernels, filled: import this, not step.py, to look ops up."""
 
-from trireme.devices.cpu.kernels.polymorphic import elementwise, products
+from trireme.devices.cpu.kernels.polymorphic import (
+    elementwise,
+    gather,
+    moves,
+    products,
+    rows,
+)
 from trireme.devices.cpu.kernels.polymorphic.step import POLYMORPHIC
 
-__all__ = ["POLYMORPHIC", "elementwise", "products"]
+__all__ = ["POLYMORPHIC", "elementwise", "gather", "moves", "products", "rows"]

@@ -1,0 +1,69 @@
+"""gather for every shape: slices of a tensor picked by indices, known or not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from trireme.devices.cpu.codegen.kernel_cache import Code
+from trireme.devices.cpu.codegen.target import Isa
+from trireme.devices.cpu.kernels.lowering import Context, KernelFault, finish
+from trireme.devices.cpu.kernels.movement.gather import (
+    Lookup,
+    emit_lookup,
+    gather_reason,
+    lookup_of,
+    lookup_work,
+    slice_moves,
+)
+from trireme.devices.cpu.kernels.movement.move import Move
+from trireme.devices.cpu.kernels.polymorphic.moves import copy_steps
+from trireme.devices.cpu.kernels.polymorphic.sample import deal_evenly, generalised, varies
+from trireme.devices.cpu.kernels.polymorphic.step import (
+    POLYMORPHIC,
+    PolymorphicRule,
+    PolymorphicStep,
+    Sized,
+    begin_sized,
+)
+from trireme.ir.graph import Graph, Node
+from trireme.ops.bounds import outside_axis
+
+
+def sized_lookup_kernel(isa: Isa, lookup: Lookup, words: int) -> Code:
+    """Return the kernel of a gather; the last words are a chunk's slices, and all."""
+    fn, operands, chunk, _ = begin_sized(f"gather_b{8 * lookup.item}", isa, 4, words + 2)
+    size, rows = fn.words[words:]
+    first = chunk * size
+    span = first, fn.minimum(first + size, rows)
+    emit_lookup(fn, fn.known(lookup), operands, span, chunk)
+    return finish(fn)
+
+
+def _lower(context: Context, node: Node) -> Sequence[PolymorphicStep]:
+    sample = lookup_of(context.graph, node)
+    moves = slice_moves(context.graph, node, sample)
+    if moves is not None:
+        return copy_steps(context, node, moves, _moves_in)
+    known, count, words = generalised(sample, node.label)
+    code = context.kernel(sized_lookup_kernel, known, count)
+    label, axis = node.label, sample.size
+
+    def wrong(bad: int) -> str:
+        outside = f"index {bad} lies outside its axis" if varies(axis) else outside_axis(bad, axis)
+        return f"{label}: {outside}"
+
+    def size(graph: Graph) -> Sized:
+        lookup = lookup_of(graph, node)
+        rows, seconds = lookup_work(lookup)
+        part, chunks = deal_evenly(rows, seconds)
+        return Sized((*words(lookup), part, rows), chunks, seconds)
+
+    reads = (*(context.operand(i) for i in node.used), KernelFault(wrong))
+    return [PolymorphicStep((code,), reads, node.outputs, size, (node.id,), "gather")]
+
+
+def _moves_in(graph: Graph, node: Node) -> list[Move]:
+    return slice_moves(graph, node, lookup_of(graph, node)) or []
+
+
+POLYMORPHIC.add("gather", PolymorphicRule(gather_reason, _lower))

@@ -1,0 +1,89 @@
+"""Attention for every shape: batch, queries and keys vary, heads and their sizes may not.
+
+The order of sums is that of the kernel of one shape, so results have its bits.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from trireme.devices.cpu.codegen.index import plus
+from trireme.devices.cpu.codegen.kernel_cache import Code
+from trireme.devices.cpu.codegen.target import Isa
+from trireme.devices.cpu.kernels.f32.attention import (
+    REST_ROWS,
+    AttentionEmitter,
+    AttentionShape,
+    attention_name,
+    attention_work,
+    block_vectors,
+    local_bytes,
+)
+from trireme.devices.cpu.kernels.lowering import Context, finish
+from trireme.devices.cpu.kernels.polymorphic.sample import deal_evenly, generalised, varies
+from trireme.devices.cpu.kernels.polymorphic.step import PolymorphicStep, Sized, begin_sized
+from trireme.devices.cpu.patterns.attention import Attention, find_attention, row_mask_walk
+from trireme.ir.graph import Graph
+from trireme.support.errors import CompileError
+
+_VARIANTS = (1, 2)
+"""Vectors of queries in a block."""
+
+
+def find_polymorphic_attention(graph: Graph) -> list[Attention]:
+    """Return the attentions of a sample that one kernel serves for every shape."""
+    return [one for one in find_attention(graph) if _is_served(graph, one)]
+
+
+def _is_served(graph: Graph, one: Attention) -> bool:
+    fixed = not varies(one.shape.depth) and not varies(one.shape.width)
+    if one.mask is None:
+        return fixed
+    dims = graph.type(one.mask).dims
+    return fixed and (len(dims) < 2 or dims[-2] == 1)
+
+
+def sized_attention_kernel(isa: Isa, shape: AttentionShape, vectors: int, words: int) -> Code:
+    """Return the kernel; the last words are the items of a chunk, and all."""
+    fn, operands, chunk, local = begin_sized(
+        attention_name(isa, vectors), isa, 4 + (shape.mask is not None), words + 2
+    )
+    size, items = fn.words[words:]
+    known = fn.known(shape)
+    emitter = AttentionEmitter(fn, known, vectors, operands, local)
+    blocks = fn.integer("udiv", plus(fn, known.queries, emitter.block - 1), emitter.block)
+    first = chunk * size
+    for item in fn.range(first, fn.minimum(first + size, items)):
+        emitter.item(item, blocks)
+    return finish(fn)
+
+
+def attention_step(context: Context, one: Attention) -> PolymorphicStep:
+    """Return the step of an attention for every shape."""
+    isa = context.isa
+
+    def shape_of(graph: Graph) -> AttentionShape:
+        shape = one.parts.shape(graph)
+        if shape is None:
+            raise CompileError(f"cpu: {one.parts.first.label}: no kernel for this shape")
+        if one.mask is None:
+            return shape
+        return replace(shape, mask=row_mask_walk(graph, one.mask, shape))
+
+    known, count, words = generalised(shape_of(context.graph), one.parts.first.label)
+    codes = tuple(
+        context.kernel(sized_attention_kernel, known, vectors, count) for vectors in _VARIANTS
+    )
+
+    def size(graph: Graph) -> Sized:
+        shape = shape_of(graph)
+        vectors = block_vectors(isa, shape.queries)
+        items, seconds = attention_work(isa, shape, vectors)
+        part, chunks = deal_evenly(items, seconds)
+        room = local_bytes(isa, replace(shape, keys=shape.keys + REST_ROWS), vectors)
+        return Sized((*words(shape), part, items), chunks, seconds, room, variant=vectors - 1)
+
+    places = [one.q, one.k, one.v, *([] if one.mask is None else [one.mask])]
+    reads = tuple(context.operand(i) for i in places)
+    nodes = tuple(node.id for node in one.nodes)
+    return PolymorphicStep(codes, reads, (one.output,), size, nodes, "attention_f32")
