@@ -1,12 +1,16 @@
 """ONNX Runtime's fused norms, activations, products and quantised ops, against ONNX Runtime."""
 
+import re
+
 import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper
 from onnx_single import Single, assert_single
+from zoo import CHECKOUT
 
 from trireme.converters.onnx import convert
+from trireme.converters.onnx.microsoft import MICROSOFT_TABLE
 from trireme.support.errors import ConvertError
 
 SEED = 20261124
@@ -263,6 +267,12 @@ def test_an_op_in_blocks_of_channels_is_refused_with_the_level_to_save_at():
         convert(data)
     assert "com.microsoft.nchwc.ReorderOutput: 1 x" in str(caught.value)
     assert "ORT_ENABLE_EXTENDED" in caught.value.fix
+
+
+def test_the_page_names_every_op():
+    page = CHECKOUT / "docs" / "reference" / "onnx-runtime-files.md"
+    words = set(re.findall(r"\w+", page.read_text()))
+    assert not set(MICROSOFT_TABLE) - words
 
 
 REFUSED = {
