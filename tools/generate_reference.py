@@ -224,7 +224,9 @@ def _entry(name: str, found: Any) -> Iterator[str]:
 
 def _members(kind: type) -> Iterator[tuple[str, str]]:
     """Yield (call, first paragraph of the docstring) of the public members of a class."""
-    for name, member in vars(kind).items():
+    inherited = [base for base in kind.__mro__[1:] if base.__module__.startswith("trireme.")]
+    found = {n: m for base in reversed([kind, *inherited]) for n, m in vars(base).items()}
+    for name, member in found.items():
         if name.startswith("_"):
             continue
         if isinstance(member, (classmethod, staticmethod)):
