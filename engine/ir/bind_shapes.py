@@ -168,7 +168,8 @@ def _rebuilt(
             values[out] = replace(kept, type=replace(type, quant=kept.quant))
     used = {name for value in values.values() for dim in value.shape for name in symbols_of(dim)}
     own = {str(symbols.get(name, name)): limits for name, limits in graph.symbols.items()}
-    left = {name: limits for name, limits in {**own, **bounds}.items() if name in used}
+    limits = {**dict.fromkeys(sorted(used), (0, None)), **own, **bounds}
+    left = {name: limits[name] for name in limits if name in used}
     return check(replace(graph, nodes=tuple(nodes), values=values, symbols=left))
 
 

@@ -16,8 +16,9 @@ from trireme.ir.bind_shapes import bind_shapes
 from trireme.ir.effects import States
 from trireme.ir.graph import Graph, Node
 from trireme.ir.interpreter import interpret
-from trireme.runtime.dynamic.polymorphic import PolymorphicGraph
-from trireme.runtime.dynamic.stage import Stage, cut, flops_of
+from trireme.runtime.dynamic.closed import ClosedGraph, why_not_closed
+from trireme.runtime.dynamic.polymorphic import PolymorphicGraph, usual_shapes
+from trireme.runtime.dynamic.stage import Stage, cut, flops_of, with_symbols
 from trireme.support.dtypes import Array
 from trireme.support.errors import CompileError, RunError
 
@@ -157,7 +158,17 @@ class OpenGraph:
         self.graph, self._tools, self._kept = graph, tools, kept
         self._states, self._path = states, path
         self._names = [value.name for value in graph.input_values()]
-        self._polymorphic = tools.polymorphic(graph) if not path else "its shapes come late"
+        self._polymorphic = self._late_program() if path else tools.polymorphic(graph)
+
+    def _late_program(self) -> PolymorphicGraph | str:
+        """Return the program of a later stage for every shape; why not, where it has none."""
+        self.graph = self._tools.optimise(with_symbols(self.graph))
+        if why := why_not_closed(self.graph):
+            return why
+        usual = ClosedGraph(self.graph).at(usual_shapes(self.graph))
+        if flops_of(usual) <= MOST_REFERENCE_FLOPS:
+            return "it has little work at usual sizes"
+        return self._tools.polymorphic(self.graph)
 
     def instance(self, shapes: Shapes) -> Instance:
         """Return the instance for these shapes of the inputs, in their order.

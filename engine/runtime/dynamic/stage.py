@@ -12,7 +12,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from trireme.backend.device import HOST
-from trireme.ir.graph import Graph, Node, TensorType
+from trireme.ir.bind_shapes import retyped
+from trireme.ir.dims import symbol_name
+from trireme.ir.graph import UNKNOWN, Graph, Node, TensorType
 from trireme.ir.op import call_of, get_op
 from trireme.support.errors import PlacementError
 
@@ -96,6 +98,17 @@ def _part(graph: Graph, name: str, nodes: Sequence[Node], outputs: Sequence[int]
         replace(node, after=tuple(other for other in node.after if other in ids)) for node in nodes
     )
     return Graph(f"{graph.name}.{name}", tuple(inputs), tuple(outputs), inside, values)
+
+
+def with_symbols(graph: Graph) -> Graph:
+    """Return the graph with a symbol for each unknown dimension of its inputs."""
+    types = []
+    for value in graph.input_values():
+        names = [f"{symbol_name(value.name)}_{axis}" for axis in range(len(value.shape))]
+        dims = zip(value.shape, names, strict=True)
+        shape = tuple(name if dim == UNKNOWN else dim for dim, name in dims)
+        types.append(replace(value.type, shape=shape))
+    return retyped(graph, types)
 
 
 def is_planned(type: TensorType) -> bool:

@@ -140,3 +140,31 @@ def test_a_shape_that_depends_on_values_is_not_closed():
     b = GraphBuilder("g")
     text = b.input("t", TensorType(("n",), "string"))
     assert "holds strings" in why_not_closed(b.finish(text))
+
+
+def late_rows():
+    """Rows of x that are not zero, times a large matrix: how many depends on values."""
+    b = GraphBuilder("late")
+    x = b.input("x", TensorType(("n", 256), "float32"))
+    keep = b.add(
+        "greater",
+        b.add("reduce_max", x, b.constant("a", np.array([1])), keepdims=0),
+        b.constant("z", np.float32(0)),
+    )
+    rows = b.add("compress", x, keep, axis=0)
+    w = b.constant("w", np.random.default_rng(0).integers(0, 3, (256, 128)).astype(np.float32))
+    return b.finish(b.add("matmul", rows, w, names=["y"]))
+
+
+def test_a_late_stage_is_compiled_once_for_every_shape():
+    device = AnyShape("cpu")
+    x = np.zeros((12, 256), np.float32)
+    with Session(late_rows(), devices=[device]) as session:
+        for count in (3, 12, 5):
+            x[:count] = 1
+            x[count:] = 0
+            wanted = run_reference(late_rows(), {"x": x})["y"]
+            np.testing.assert_array_equal(session.run({"x": x})["y"], wanted)
+            assert [stage.tier for stage in session.stages] == ["specialised", "polymorphic"]
+    assert device.compiled == 1
+    assert [shapes[0] for shapes in device.asked] == [(3, 256), (12, 256), (5, 256)]
