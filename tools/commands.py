@@ -22,16 +22,14 @@ from trireme.support.units import bytes_text, rate_text, time_text
 from trireme.tools.feeds import make_feeds
 from trireme.tools.image import load_labels, top_k
 from trireme.tools.output import emit
-from trireme.tools.parsed import open_session, parse_shapes
+from trireme.tools.parsed import model_shapes, open_session
 from trireme.tools.progress import Progress
 from trireme.tools.supported_ops import kernel_lines, support_table, table_text
 
 
 def load(options: argparse.Namespace) -> Graph:
     """Return the model of the options as it is, not optimised."""
-    return convert_model(
-        options.model, shapes=parse_shapes(options.shape) or None, signature=options.signature
-    )
+    return convert_model(options.model, shapes=model_shapes(options), signature=options.signature)
 
 
 def convert(options: argparse.Namespace) -> int:

@@ -37,6 +37,13 @@ def add_model(parser: argparse.ArgumentParser) -> None:
         help="shape of an input that the model leaves open: sizes, or symbols such as seq<=512",
     )
     group.add_argument(
+        "--at",
+        action="append",
+        default=[],
+        metavar="SYMBOL=128",
+        help="size of a symbol in the shapes that the model leaves open",
+    )
+    group.add_argument(
         "--signature", metavar="NAME", help="name of one graph of a .tflite file with several"
     )
 

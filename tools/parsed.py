@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from trireme.backend.registry import kind_named
+from trireme.ir.bind_shapes import shapes_at
 from trireme.ir.graph import Graph
+from trireme.model_file.convert import convert
 from trireme.placement.lock import Lock, devices_of
 from trireme.placement.lockfile import load_lock
 from trireme.placement.options import PlacementOptions, Sharding
@@ -29,6 +31,28 @@ def parse_shapes(rows: Sequence[str]) -> dict[str, tuple[int | str, ...]]:
             raise RunError(f"--shape {row}: expected NAME=1,3,224,224 or NAME=1,seq<=512")
         shapes[name] = tuple(int(dim) if dim.lstrip("-").isdecimal() else dim for dim in given)
     return shapes
+
+
+def parse_sizes(rows: Sequence[str]) -> dict[str, int]:
+    """Return the sizes of symbols given as SYMBOL=128,OTHER=1."""
+    sizes = {}
+    for row in rows:
+        for part in row.split(","):
+            name, _, size = part.partition("=")
+            if not name.strip() or not size.strip().isdecimal():
+                raise RunError(f"--at {row}: expected SYMBOL=128, or several with commas")
+            sizes[name.strip()] = int(size)
+    return sizes
+
+
+def model_shapes(options: argparse.Namespace) -> dict[str, tuple[int | str, ...]] | None:
+    """Return the shapes of inputs that --shape and --at give; None without."""
+    shapes = parse_shapes(getattr(options, "shape", []))
+    sizes = parse_sizes(getattr(options, "at", []))
+    if sizes:
+        graph = convert(options.model, shapes=shapes or None, signature=options.signature)
+        shapes = {**shapes, **shapes_at(graph, sizes)}
+    return shapes or None
 
 
 def parse_pins(rows: Sequence[str]) -> dict[str, str]:
@@ -152,7 +176,7 @@ def session_arguments(options: argparse.Namespace) -> dict[str, Any]:
         mode=options.mode,
         placement=options.placement,
         measure=options.measure,
-        shapes=parse_shapes(getattr(options, "shape", [])) or None,
+        shapes=model_shapes(options),
         placement_options=PlacementOptions(**placement_fields(options)),
         execution_options=ExecutionOptions(**execution_fields(options)),
     )

@@ -55,6 +55,7 @@ from trireme.tools.parsed import (
     plan_choices,
     sharding,
 )
+from trireme.tools.place_over import show_ranges
 from trireme.tools.progress import Progress
 from trireme.tools.streams import clipped_to, wrapped_to
 from trireme.version import __version__
@@ -76,6 +77,13 @@ ARGUMENTS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
         dict(
             metavar="FILE",
             help="write the predicted timeline as a Chrome trace (open it in ui.perfetto.dev)",
+        ),
+    ),
+    (
+        ("--over",),
+        dict(
+            metavar="SYMBOL=1..512",
+            help="place over a range of an open size, and show where the placement flips",
         ),
     ),
     (("--lock",), dict(metavar="FILE", help="write the placement and its reasons to a lockfile")),
@@ -114,6 +122,8 @@ def place_model(options: argparse.Namespace) -> int:
     devices, absent = _devices(options, before)
     try:
         progress(f"placing {options.model}")
+        if options.over:
+            return show_ranges(options, load(options), devices)
         graph = optimise(load(options), disable=passes_off(options))
         graph = graph if options.batch is None else batched(graph, options.batch)
         described = options.soc is not None

@@ -48,6 +48,23 @@ def bind_shapes(graph: Graph, shapes: Shapes) -> Graph:
     return _rebuilt(graph, symbols, types, bounds)
 
 
+def shapes_at(graph: Graph, sizes: Mapping[str, int]) -> dict[str, tuple[int | str, ...]]:
+    """Return the shapes of the inputs that have one of these symbols, with the sizes in place.
+
+    Errors: ShapeError, if no input has a symbol of a name
+    """
+    inputs = list(graph.input_values())
+    known = {name for value in inputs for dim in value.shape for name in symbols_of(dim)}
+    if unknown := sorted(set(sizes) - known):
+        facts = [f"symbols: {', '.join(sorted(known)) or 'none'}"]
+        raise ShapeError(f"no input has the symbol {unknown[0]!r}", facts=facts)
+    return {
+        value.name: tuple(substituted(dim, sizes) for dim in value.shape)
+        for value in inputs
+        if any(symbols_of(dim) & sizes.keys() for dim in value.shape)
+    }
+
+
 def sizes_of(graph: Graph, shapes: Sequence[Sequence[int]]) -> dict[str, int]:
     """Return the sizes of symbols, given a shape for each input in order.
 

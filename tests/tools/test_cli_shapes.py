@@ -1,0 +1,62 @@
+"""Open shapes on the command line: symbols that stay open, sizes of symbols, and ranges."""
+
+import json
+
+import numpy as np
+import pytest
+
+import trireme
+from trireme.ir.builder import GraphBuilder
+from trireme.ir.graph import TensorType
+from trireme.tools.cli import main
+
+
+@pytest.fixture
+def model(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    b = GraphBuilder("open")
+    x = b.input("x", TensorType(("n", "seq"), "float32"))
+    y = b.add("softmax", b.add("tanh", x), axis=-1, names=["y"])
+    trireme.save(b.finish(y), tmp_path / "open.trm")
+    return str(tmp_path / "open.trm")
+
+
+def test_sizes_of_symbols(model, capsys):
+    assert main(["run", model, "--at", "n=2", "--at", "seq=5"]) == 0
+    assert "y: float32[2, 5]" in capsys.readouterr().out
+    assert main(["place", model, "--at", "n=2,seq=5"]) == 0
+    assert "cpu" in capsys.readouterr().out
+
+
+def test_an_input_from_a_file_has_its_own_size(model, capsys, tmp_path):
+    np.save(tmp_path / "x.npy", np.zeros((3, 4), np.float32))
+    assert main(["run", model, "--input", f"x={tmp_path / 'x.npy'}", "--shape", "x=n<=8,seq"]) == 0
+    assert "y: float32[3, 4]" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--at", "q=2"], "symbols: n, seq"),
+        (["--at", "n"], "expected SYMBOL=128"),
+        (["--shape", "x=n<8,4"], "a symbol such as 'seq<=512'"),
+        (["--shape", "x="], "expected NAME=1,3,224,224"),
+        ([], "has open dimensions"),
+    ],
+)
+def test_what_cannot_be_read(model, capsys, arguments, sentence):
+    assert main(["run", model, *arguments]) != 0
+    assert sentence in capsys.readouterr().err
+
+
+def test_a_range_of_sizes(model, capsys):
+    assert main(["place", model, "--at", "n=2", "--over", "seq=1..64", "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["symbol"] == "seq"
+    (one,) = shown["ranges"]
+    assert (one["low"], one["high"], one["nodes"]) == (1, 64, {"cpu": 2})
+    assert 0 < one["predicted_s_at_low"] <= one["predicted_s_at_high"]
+    assert main(["place", model, "--at", "n=2", "--over", "seq=1..64"]) == 0
+    assert "one placement holds for the whole range" in capsys.readouterr().out
+    assert main(["place", model, "--at", "n=2", "--over", "seq"]) != 0
+    assert "expected SYMBOL=1..512" in capsys.readouterr().err
