@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from trireme.devices.cpu.codegen.ir import Function, Index, Value
 
 
@@ -30,6 +32,14 @@ def minus(fn: Function, index: Index, other: Index) -> Index:
     if isinstance(index, int) and isinstance(other, Value):
         return fn.as_value("i64", index) - other
     return index - other
+
+
+def product(fn: Function, sizes: Iterable[Index]) -> Index:
+    """Return the product of sizes; 1 of none."""
+    found: Index = 1
+    for size in sizes:
+        found = times(fn, found, size)
+    return found
 
 
 def known(size: Index) -> bool:

@@ -216,6 +216,12 @@ def attention_of_masked_queries(c):
     return [c.add("matmul", c.add("softmax", masked, axis=-1), v)]
 
 
+def picked(c):
+    x, places = c.input("x", "b", "s"), c.input("o", "t", 3, 2, dtype="int64")
+    rows = c.add("gather_nd", c.input("y", 1, 1, 7), places)
+    return [rows, c.add("gather_elements", x, c.input("o2", "b", "t", dtype="int32"), axis=1)]
+
+
 CASES = {
     f.__name__: f
     for f in (
@@ -246,6 +252,7 @@ CASES = {
         sliced,
         embedded,
         last_of_each,
+        picked,
         attention,
         cross_attention,
         attention_of_masked_queries,
@@ -281,6 +288,8 @@ def fed(graph, rng):
     for value in graph.input_values():
         data = rng.standard_normal(value.type.dims) * (9 if value.dtype != "float32" else 1)
         data = np.abs(data).clip(max=29) if value.name == "i" else data  # indices
+        if value.name[0] == "o":  # indices that every axis has
+            data = -(data > 0).astype(np.int64)
         feeds[value.id] = data.astype(value.dtype)
     return feeds
 

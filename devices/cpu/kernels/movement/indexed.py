@@ -11,6 +11,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from trireme.devices.cpu.codegen.index import known, minus, product
 from trireme.devices.cpu.codegen.ir import Function, Index, Value, Var
 from trireme.devices.cpu.codegen.kernel_cache import Code
 from trireme.devices.cpu.codegen.llvm_types import vector
@@ -65,7 +66,8 @@ class Picks:
         return math.prod(self.dims)
 
 
-def _picks(graph: Graph, node: Node) -> Picks:
+def picks_of(graph: Graph, node: Node) -> Picks:
+    """Return the picks of a gather or a scatter."""
     x, indices = (graph.type(value) for value in node.used[:2])
     strides = dense(x.dims)
     item, index_bits = itemsize(x.dtype), 8 * itemsize(indices.dtype)
@@ -128,11 +130,13 @@ class _IndexedEmitter:
 
     def check(self, faults: Sequence[Value]) -> None:
         """Emit a look at all indices: of each axis the first that is outside is reported."""
-        fn, count = self.fn, self.picks.count
+        fn, count = self.fn, product(self.fn, self.picks.dims)
         for k, (fault, size) in enumerate(zip(faults, self.picks.sizes, strict=True)):
             with fn.when(self._any_outside(k, size)):
                 for back in fn.range(0, count):
-                    pick = fn.as_value("i64", count - 1) - back  # so the first is written last
+                    pick = (
+                        fn.as_value("i64", minus(fn, count, 1)) - back
+                    )  # so the first is written last
                     index = self.index(pick, k)
                     with fn.when(self._outside(index, size)):
                         fn.store(fn.as_value("i64", 1), fault, 8)
@@ -140,13 +144,15 @@ class _IndexedEmitter:
 
     def _any_outside(self, k: int, size: int) -> Value:
         """Whether an index of an axis is outside; in vectors where a pick has one index."""
-        fn, count = self.fn, self.picks.count
+        fn, count = self.fn, product(self.fn, self.picks.dims)
         lanes = fn.isa.vector_bits // self.picks.index_bits
         element = f"i{self.picks.index_bits}"
         found = Var(fn, "i1", 0)
-        in_vectors = len(self.picks.sizes) == 1 and size < 1 << 31
-        whole = count // lanes * lanes if in_vectors else 0
-        if whole:
+        in_vectors = known(size) and len(self.picks.sizes) == 1 and size < 1 << 31
+        whole: Index = 0
+        if in_vectors:
+            whole = minus(fn, count, fn.integer("urem", count, lanes))
+        if not (isinstance(whole, int) and whole == 0):
             wrong = Var(fn, vector(lanes, "i1"), 0)
             for i in fn.range(0, whole, lanes):
                 index = fn.load(vector(lanes, element), fn.at(self.indices, i, element), 4)
@@ -160,7 +166,7 @@ class _IndexedEmitter:
 
     def _outside(self, index: Value, size: int) -> Value:
         """Whether indices are outside -size..size-1."""
-        low = self.fn.compare("slt", index, -size)
+        low = self.fn.compare("slt", index, minus(self.fn, 0, size))
         return bits(self.fn, "or", low, self.fn.compare("sgt", index, size - 1))
 
 
@@ -169,21 +175,38 @@ def gather_picks_kernel(isa: Isa, picks: Picks) -> tuple[Code, int, float]:
 
     Operands: x, indices, a fault for each axis, y
     """
-    element = f"i{8 * picks.item}"
     count = 3 + len(picks.sizes)
     fn, (x, indices, *faults, y), chunk, _ = begin(f"gather_picks_b{8 * picks.item}", isa, count)
-    emit = _IndexedEmitter(fn, picks, indices)
-    rows, inner = math.prod(picks.dims[:-1]), (picks.dims or (1,))[-1]
-    seconds = _pick_s(picks)
+    rows, seconds = math.prod(picks.dims[:-1]), pick_s(picks)
     size, chunks = deal(rows, seconds)
+    first: Index = chunk * size if chunks > 1 else 0
+    span = first, fn.minimum(first + size, rows)
+    emit_picks(fn, picks, (x, indices, y), faults, span, chunk)
+    return finish(fn), chunks, seconds
+
+
+def emit_picks(
+    fn: Function,
+    picks: Picks,
+    operands: tuple[Value, Value, Value],
+    faults: Sequence[Value],
+    span: tuple[Index, Index],
+    chunk: Value,
+) -> None:
+    """Emit the gather of some rows of picks, and in chunk 0 a look at all indices."""
+    (x, indices, y), element = operands, f"i{8 * picks.item}"
+    emit = _IndexedEmitter(fn, picks, indices)
     with fn.when(fn.compare("eq", chunk, 0)):
         emit.check(faults)
-    first: Index = chunk * size if chunks > 1 else 0
+    inner = (picks.dims or (1,))[-1]
     slice_ = Copy((picks.inner,), (1,), (1,), picks.item)
-    for row in fn.range(first, fn.minimum(first + size, rows)):
+    in_vectors = picks.is_of_items and all(map(known, (*picks.sizes, *picks.strides)))
+    lanes = fn.isa.lanes if in_vectors else 1
+    whole: Index = 0
+    if lanes > 1:
+        whole = minus(fn, inner, fn.integer("urem", inner, lanes))
+    for row in fn.range(*span):
         base = _base(fn, row, picks)
-        lanes = isa.lanes if picks.is_of_items else 1
-        whole = inner // lanes * lanes if lanes > 1 else 0
         for i in fn.range(0, whole, lanes):
             emit.gather_items(x, y, row * inner + i, _plus(base, i, picks))
         for i in fn.range(whole, inner):
@@ -191,7 +214,6 @@ def gather_picks_kernel(isa: Isa, picks: Picks) -> tuple[Code, int, float]:
             place, _ = emit.place(pick, _plus(base, i, picks))
             source, target = fn.at(x, place, element), fn.at(y, pick * picks.inner, element)
             copy_row(fn, slice_, source, target, element, picks.inner)
-    return finish(fn), chunks, seconds
 
 
 def scatter_picks_kernel(isa: Isa, picks: Picks, reduction: str, dtype: str) -> tuple[Code, float]:
@@ -222,7 +244,7 @@ def scatter_picks_kernel(isa: Isa, picks: Picks, reduction: str, dtype: str) -> 
                     copy_row(fn, slice_, source, target, element, picks.inner)
                 else:
                     _combine_row(fn, reduction, dtype, (source, target), picks.inner)
-    return finish(fn), _pick_s(picks)
+    return finish(fn), pick_s(picks)
 
 
 def _combine_row(
@@ -263,13 +285,14 @@ def _plus(base: Index, i: Index, picks: Picks) -> Index:
     return i * picks.base[-1] + base if picks.base and picks.base[-1] else base
 
 
-def _pick_s(picks: Picks) -> float:
+def pick_s(picks: Picks) -> float:
     """Return about how many seconds the picks take: their indices, and the bytes of the slices."""
     slice_s = 0.0 if picks.inner == 1 else 2e-9 + picks.inner * picks.item / 3e10
     return picks.count * (1.1e-9 * len(picks.sizes) + slice_s)
 
 
-def _reason(graph: Graph, node: Node) -> str | None:
+def picks_reason(graph: Graph, node: Node) -> str | None:
+    """Say why a gather or a scatter has no native kernel, None when it has."""
     x, y = graph.type(node.used[0]), graph.type(node.outputs[0])
     types = [graph.type(value) for value in (*node.used, *node.outputs)]
     if any(type.quant != x.quant for type in types if type.dtype == x.dtype) or x.quant != y.quant:
@@ -294,7 +317,7 @@ def _faults(node: Node, picks: Picks) -> list[KernelFault]:
 
 
 def _lower_gather(context: Context, node: Node) -> list[Step]:
-    picks = _picks(context.graph, node)
+    picks = picks_of(context.graph, node)
     code, chunks, seconds = context.kernel(gather_picks_kernel, picks)
     reads = (*(context.operand(i) for i in node.used), *_faults(node, picks))
     return [
@@ -303,7 +326,7 @@ def _lower_gather(context: Context, node: Node) -> list[Step]:
 
 
 def _lower_scatter(context: Context, node: Node) -> list[Step]:
-    picks, x = _picks(context.graph, node), context.type(node.used[0])
+    picks, x = picks_of(context.graph, node), context.type(node.used[0])
     whole = Copy((x.elements,), (1,), (1,), picks.item)
     copy, chunks = context.kernel(copy_kernel, whole, "copy")
     first = Step(
@@ -324,5 +347,5 @@ def _lower_scatter(context: Context, node: Node) -> list[Step]:
     ]
 
 
-TABLE.add(("gather_elements", "gather_nd"), Rule(_reason, _lower_gather))
-TABLE.add(("scatter_elements", "scatter_nd"), Rule(_reason, _lower_scatter))
+TABLE.add(("gather_elements", "gather_nd"), Rule(picks_reason, _lower_gather))
+TABLE.add(("scatter_elements", "scatter_nd"), Rule(picks_reason, _lower_scatter))

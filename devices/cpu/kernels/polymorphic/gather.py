@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from functools import partial
 
 from trireme.devices.cpu.codegen.kernel_cache import Code
 from trireme.devices.cpu.codegen.target import Isa
@@ -14,6 +16,13 @@ from trireme.devices.cpu.kernels.movement.gather import (
     lookup_of,
     lookup_work,
     slice_moves,
+)
+from trireme.devices.cpu.kernels.movement.indexed import (
+    Picks,
+    emit_picks,
+    pick_s,
+    picks_of,
+    picks_reason,
 )
 from trireme.devices.cpu.kernels.movement.move import Move
 from trireme.devices.cpu.kernels.polymorphic.moves import copy_steps
@@ -46,11 +55,6 @@ def _lower(context: Context, node: Node) -> Sequence[PolymorphicStep]:
         return copy_steps(context, node, moves, _moves_in)
     known, count, words = generalised(sample, node.label)
     code = context.kernel(sized_lookup_kernel, known, count)
-    label, axis = node.label, sample.size
-
-    def wrong(bad: int) -> str:
-        outside = f"index {bad} lies outside its axis" if varies(axis) else outside_axis(bad, axis)
-        return f"{label}: {outside}"
 
     def size(graph: Graph) -> Sized:
         lookup = lookup_of(graph, node)
@@ -58,12 +62,50 @@ def _lower(context: Context, node: Node) -> Sequence[PolymorphicStep]:
         part, chunks = deal_evenly(rows, seconds)
         return Sized((*words(lookup), part, rows), chunks, seconds)
 
-    reads = (*(context.operand(i) for i in node.used), KernelFault(wrong))
+    reads = (
+        *(context.operand(i) for i in node.used),
+        KernelFault(partial(_wrong, node.label, sample.size)),
+    )
     return [PolymorphicStep((code,), reads, node.outputs, size, (node.id,), "gather")]
+
+
+def _wrong(label: str, axis: int, bad: int) -> str:
+    """Return the sentence about an index outside its axis."""
+    outside = f"index {bad} lies outside its axis" if varies(axis) else outside_axis(bad, axis)
+    return f"{label}: {outside}"
 
 
 def _moves_in(graph: Graph, node: Node) -> list[Move]:
     return slice_moves(graph, node, lookup_of(graph, node)) or []
 
 
+def sized_picks_kernel(isa: Isa, picks: Picks, words: int) -> Code:
+    """Return the kernel of a gather of picks; the last words are a chunk's rows, and all."""
+    operands = 3 + len(picks.sizes)
+    name = f"gather_picks_b{8 * picks.item}"
+    fn, (x, indices, *faults, y), chunk, _ = begin_sized(name, isa, operands, words + 2)
+    size, rows = fn.words[words:]
+    first = chunk * size
+    span = first, fn.minimum(first + size, rows)
+    emit_picks(fn, fn.known(picks), (x, indices, y), faults, span, chunk)
+    return finish(fn)
+
+
+def _lower_picks(context: Context, node: Node) -> Sequence[PolymorphicStep]:
+    sample = picks_of(context.graph, node)
+    known, count, words = generalised(sample, node.label)
+    code = context.kernel(sized_picks_kernel, known, count)
+
+    def size(graph: Graph) -> Sized:
+        picks = picks_of(graph, node)
+        rows, seconds = math.prod(picks.dims[:-1]), pick_s(picks)
+        part, chunks = deal_evenly(rows, seconds)
+        return Sized((*words(picks), part, rows), chunks, seconds)
+
+    faults = (KernelFault(partial(_wrong, node.label, axis)) for axis in sample.sizes)
+    reads = (*(context.operand(i) for i in node.used), *faults)
+    return [PolymorphicStep((code,), reads, node.outputs, size, (node.id,), "gather")]
+
+
+POLYMORPHIC.add(("gather_elements", "gather_nd"), PolymorphicRule(picks_reason, _lower_picks))
 POLYMORPHIC.add("gather", PolymorphicRule(gather_reason, _lower))
