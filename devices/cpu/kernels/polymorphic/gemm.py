@@ -8,8 +8,11 @@ tiles are, so results have the bits of the kernel that is made for one shape.
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from trireme.devices.cpu.codegen.index import minus, plus, times
 from trireme.devices.cpu.codegen.ir import Index, Value
@@ -17,7 +20,7 @@ from trireme.devices.cpu.codegen.kernel_cache import Code
 from trireme.devices.cpu.codegen.target import Isa
 from trireme.devices.cpu.kernels.f32.gemm import Cut, MatmulEmitter, MatmulShape
 from trireme.devices.cpu.kernels.f32.im2row import emit_gather
-from trireme.devices.cpu.kernels.f32.tiling import Tiling, choose_register_tile, tile_cycles
+from trireme.devices.cpu.kernels.f32.tiling import Size, Tiling, choose_register_tile, tile_cycles
 from trireme.devices.cpu.kernels.lowering import finish
 from trireme.devices.cpu.kernels.polymorphic.sample import varies
 from trireme.devices.cpu.kernels.polymorphic.step import begin_sized
@@ -28,6 +31,12 @@ _REST = 4
 """Rows of the tiles at the end of a block: enough to hide the latency of multiply-adds."""
 _BLOCK_ROWS = 96
 """Rows of a block that a slice of depth is cut for."""
+_PARTS = tuple(
+    (rows, columns)
+    for rows, columns in itertools.product((1, 2, 4, 8, 16, 32), (1, 2, 4, 8, 16))
+    if rows * columns <= 32
+)
+"""Numbers of blocks of rows and groups of columns that are tried."""
 CUT_WORDS = 4
 """block_rows, blocks, groups, group_panels: words that follow those of the product."""
 
@@ -78,31 +87,38 @@ class Blocks:
 
 def blocks_of(isa: Isa, product: MatmulShape, cut: SizedCut) -> Blocks:
     """Return the cut with the least modelled cycles on two threads."""
-    size = product.size
-    width = cut.vectors * isa.lanes
+    return _blocks(
+        isa.lanes, isa.l2_bytes, product.size, bool(product.window), cut, _cycles(isa, cut)
+    )
+
+
+def _cycles(isa: Isa, cut: SizedCut) -> float:
+    """Cycles of a multiply-add in a tile."""
+    return tile_cycles(isa, cut.tile_rows, cut.vectors) / (cut.tile_rows * cut.vectors * isa.lanes)
+
+
+@lru_cache(4096)
+def _blocks(
+    lanes: int, l2_bytes: int, size: Size, gathers: bool, cut: SizedCut, cycles: float
+) -> Blocks:
+    width, depth = cut.vectors * lanes, size.depth
     tiles, panels = -(-size.rows // cut.tile_rows), -(-size.columns // width)
-    cycles = tile_cycles(isa, cut.tile_rows, cut.vectors) / (cut.tile_rows * width)
-    depth = size.depth
-    b_rate = 48 if size.columns * depth * 4 <= isa.l2_bytes // 2 else 8
-    a_rate = 2.5 / isa.lanes if product.window else 0.25
-    fits = max(isa.l2_bytes // 2 // (4 * (cut.slice or depth)) // cut.tile_rows, 1)
-    best, found = float("inf"), Blocks(size.rows, 1, 1, panels)
-    for parts in (1, 2, 4, 8, 16, 32):
-        if parts > 1 and parts > tiles and parts > panels:
-            break
-        for by_rows in {1, 2, parts // 2, parts}:
-            if not 0 < by_rows <= min(parts, tiles):
-                continue
-            block = min(-(-tiles // by_rows), fits)
-            group = -(-panels // max(parts // by_rows, 1))
-            rows, columns = min(block * cut.tile_rows, size.rows), min(group * width, size.columns)
-            blocks, groups = -(-tiles // block), -(-panels // group)
-            chunks = size.batch * blocks * groups
-            work = rows * columns * depth * cycles + columns * depth * 4 / b_rate
-            work += rows * depth * a_rate + 400
-            cost = -(-chunks // 2) * work + (0.25 * work if chunks > 1 else 0)
-            if cost < best:
-                best, found = cost, Blocks(block * cut.tile_rows, blocks, groups, group)
+    b_rate = 48 if size.columns * depth * 4 <= l2_bytes // 2 else 8
+    a_rate = 2.5 / lanes if gathers else 0.25
+    fits = max(l2_bytes // 2 // (4 * (cut.slice or depth)) // cut.tile_rows, 1)
+    best, found = math.inf, Blocks(size.rows, 1, 1, panels)
+    for by_rows, by_columns in _PARTS:
+        if by_rows > tiles or by_columns > panels:
+            continue
+        block, group = min(-(-tiles // by_rows), fits), -(-panels // by_columns)
+        rows, columns = min(block * cut.tile_rows, size.rows), min(group * width, size.columns)
+        blocks, groups = -(-tiles // block), -(-panels // group)
+        chunks = size.batch * blocks * groups
+        work = rows * columns * depth * cycles + columns * depth * 4 / b_rate
+        work += rows * depth * a_rate + 400
+        cost = -(-chunks // 2) * work + (0.25 * work if chunks > 1 else 0)
+        if cost < best:
+            best, found = cost, Blocks(block * cut.tile_rows, blocks, groups, group)
     return found
 
 

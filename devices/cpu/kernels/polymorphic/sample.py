@@ -8,9 +8,8 @@ and becomes a word that the kernel reads; the same code gives the words of each 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
-from operator import itemgetter
 from typing import Any, TypeVar
 
 from trireme.devices.cpu.codegen.ir import Word
@@ -130,22 +129,34 @@ def generalised(
     what: names the kernel where another plan does not have the same structure
     first: the place of the first word
     """
-    leaves = list(_leaves(plan))
-    order = {leaf: k for k, leaf in enumerate(dict.fromkeys(filter(varies, leaves)))}
-    places = [leaves.index(leaf) for leaf in order]
-    fixed = [(k, leaf) for k, leaf in enumerate(leaves) if not varies(leaf)]
-    made: Plan = _with_words(plan, {leaf: first + k for leaf, k in order.items()})
-    take: Any = itemgetter(*places) if len(places) > 1 else None
+    leaves = dict(_leaves(plan, "plan"))
+    order = {leaf: path for path, leaf in reversed(leaves.items()) if varies(leaf)}
+    fixed = tuple(leaf for leaf in leaves.values() if not varies(leaf))
+    made: Plan = _with_words(plan, {leaf: first + k for k, leaf in enumerate(order)})
+    take_words = _taker(order.values())
+    take_fixed = _taker(path for path, leaf in leaves.items() if not varies(leaf))
 
     def words(other: Plan) -> tuple[int, ...]:
-        found = list(_leaves(other))
-        if len(found) != len(leaves) or any(found[k] != leaf for k, leaf in fixed):
-            raise CompileError(
-                f"{what}: this shape has another structure", fix="compile this shape by itself"
-            )
-        return take(found) if take else tuple(found[k] for k in places)
+        try:
+            if take_fixed(other) == fixed:
+                return take_words(other)
+        except (AttributeError, IndexError, TypeError):
+            pass
+        raise CompileError(
+            f"{what}: this shape has another structure", fix="compile this shape by itself"
+        )
 
     return made, len(order), words
+
+
+def _taker(paths: Iterable[str]) -> Callable[[Any], tuple[Any, ...]]:
+    """Return a function that takes parts of a plan by paths such as "plan.q.batch[0]".
+
+    It is compiled, because a shape that comes for the first time waits for it.
+    """
+    code = f"lambda plan: ({''.join(f'{path}, ' for path in paths)})"
+    taker: Callable[[Any], tuple[Any, ...]] = eval(code)  # noqa: S307  paths are our fields' names
+    return taker
 
 
 def _fields(plan: Any) -> tuple[str, ...]:
@@ -159,17 +170,18 @@ _FIELDS: dict[Any, tuple[str, ...]] = {}
 """The fields of the dataclasses that were asked for; looking them up takes long."""
 
 
-def _leaves(plan: Any) -> Iterator[Any]:
+def _leaves(plan: Any, path: str) -> Iterator[tuple[str, Any]]:
+    """Yield the numbers and texts of a plan, each with the path to it."""
     if isinstance(plan, (int, str, float)) or plan is None:
-        yield plan
+        yield path, plan
         return
     if isinstance(plan, tuple):
-        yield len(plan)
-        for part in plan:
-            yield from _leaves(part)
+        yield f"len({path})", len(plan)
+        for k, part in enumerate(plan):
+            yield from _leaves(part, f"{path}[{k}]")
         return
     for name in _fields(plan):
-        yield from _leaves(getattr(plan, name))
+        yield from _leaves(getattr(plan, name), f"{path}.{name}")
 
 
 def _with_words(plan: Any, places: Mapping[int, int]) -> Any:
