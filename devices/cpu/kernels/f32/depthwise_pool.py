@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from trireme.devices.cpu.codegen.aligned_memory import aligned_copy
+from trireme.devices.cpu.codegen.index import known
 from trireme.devices.cpu.codegen.ir import Function, Index, Value, Var
 from trireme.devices.cpu.codegen.kernel_cache import Code
 from trireme.devices.cpu.codegen.llvm_types import vector
@@ -26,10 +27,10 @@ from trireme.devices.cpu.kernels.f32.rows import Rows
 from trireme.devices.cpu.kernels.f32.window_body import (
     AverageBody,
     DepthwiseBody,
-    MakeBody,
     MaxBody,
     WindowBody,
     column_segments,
+    emit_columns,
 )
 from trireme.devices.cpu.kernels.lowering import (
     TABLE,
@@ -62,7 +63,9 @@ class WindowEmitter:
         self.type = vector(self.lanes, "float")
         most = 14 if fn.isa.registers >= 32 else 8
         most = max(1, min(most, _MOST_UNROLLED // math.prod(window.kernel)))
-        self.tile = -(-window.out_width // -(-window.out_width // most))
+        self.tile = most
+        if known(window.out_width):
+            self.tile = -(-window.out_width // -(-window.out_width // most))
 
     def rows(self, first: Index, last: Index) -> None:
         """Emit output rows first..last, counted over the batch."""
@@ -81,6 +84,8 @@ class WindowEmitter:
         """Whether a kernel row lies in the image: known, or asked at run time."""
         window = self.window
         offset = kh * window.dilations[0]
+        if not known(window.height):
+            return self.fn.compare("ult", top + offset, window.height)
         reach = (window.out_height - 1) * window.strides[0] - window.pads[0] + offset
         if offset >= window.pads[0] and reach < window.height:
             return True
@@ -88,6 +93,14 @@ class WindowEmitter:
 
     def _columns(self, x: Value, at: Value, inside: Sequence[Value | bool]) -> None:
         """Emit a row's tiles of columns."""
+        if not known(self.window.width):
+            every = list(range(self.window.kernel[1]))
+
+            def tile(start: Index, columns: int, taps: Sequence[Value] | None) -> None:
+                self._tile(x, at, inside, start, [every] * columns, taps)
+
+            emit_columns(self.fn, self.window, self.tile, tile)
+            return
         for starts, taps in column_segments(self.window, self.tile):
             for start in self.fn.range(starts.start, starts.stop, starts.step):
                 self._tile(x, at, inside, start, taps)
@@ -99,17 +112,21 @@ class WindowEmitter:
         inside: Sequence[Value | bool],
         start: Index,
         taps: Sequence[Sequence[int]],
+        met: Sequence[Value] | None = None,
     ) -> None:
-        """Emit one tile of columns: all channels, whole vectors and then the rest."""
+        """Emit one tile of columns: all channels, whole vectors and then the rest.
+
+        met: which kernel columns the only column meets, where that is asked at run time
+        """
         fn, channels = self.fn, self.window.channels
         left = _scaled(start, self.window.strides[1], -self.window.pads[1])
         x = fn.at(x, _scaled(left, channels, 0))
         at = at + _scaled(start, channels, 0)
         whole = channels // self.lanes * self.lanes
         for channel in fn.range(0, whole, self.lanes):
-            self._vector(x, at, inside, taps, channel, self.lanes)
+            self._vector(x, at, inside, taps, channel, self.lanes, met)
         if whole < channels:
-            self._vector(x, at, inside, taps, whole, channels - whole)
+            self._vector(x, at, inside, taps, whole, channels - whole, met)
 
     def _vector(
         self,
@@ -119,10 +136,11 @@ class WindowEmitter:
         taps: Sequence[Sequence[int]],
         channel: Index,
         count: int,
+        met: Sequence[Value] | None,
     ) -> None:
         """Emit one vector of channels; again with care where the careless body met NaN."""
         fn = self.fn
-        part = _TilePart(fn.at(x, channel), at, inside, taps, channel, count)
+        part = _TilePart(fn.at(x, channel), at, inside, taps, channel, count, met)
         careless = self.body.careless()
         if careless is None:
             self._store(self.body, part, *self._accumulate(self.body, part, None))
@@ -155,9 +173,18 @@ class WindowEmitter:
         fn = self.fn
         for k, total in enumerate(totals):
             place = part.at + k * self.window.channels + part.channel
-            met = lines.get() * float(len(part.taps[k]))
+            met = lines.get() * self._taps(part, k)
             value = body.end(total.get(), place, part.count, met)
             fn.store_some(value, fn.at(self.y, place), part.count)
+
+    def _taps(self, part: _TilePart, k: int) -> Value | float:
+        """The number of kernel columns that a column meets, as a float."""
+        if part.met is None:
+            return float(len(part.taps[k]))
+        found = self.fn.as_value("i32", 0)
+        for one in part.met:
+            found = found + self.fn.convert("zext", one, "i32")
+        return self.fn.convert("sitofp", found, "float")
 
     def _kernel_row(
         self, body: WindowBody, part: _TilePart, totals: Sequence[Var], kh: int, odd: Var | None
@@ -165,6 +192,9 @@ class WindowEmitter:
         """Emit one kernel row: input columns from left to right, each loaded once."""
         fn, window = self.fn, self.window
         stride, dilation = window.strides[1], window.dilations[1]
+        if part.met is not None:
+            self._asked_row(body, part, totals[0], kh, odd)
+            return
         meets: dict[int, list[tuple[int, int]]] = {}
         for k, mine in enumerate(part.taps):
             for kw in mine:
@@ -185,6 +215,21 @@ class WindowEmitter:
                 _note_nan(fn, odd, element, element if before is None else before)
             before = element if before is None else None
 
+    def _asked_row(
+        self, body: WindowBody, part: _TilePart, total: Var, kh: int, odd: Var | None
+    ) -> None:
+        """Emit one kernel row of a single column that meets some of the kernel's columns."""
+        fn, window = self.fn, self.window
+        line = kh * window.dilations[0] * window.width
+        for kw, is_met in enumerate(part.met or ()):
+            with fn.when(is_met):
+                weight = body.weight(kh * window.kernel[1] + kw, part.channel, part.count)
+                place = fn.at(part.x, (line + kw * window.dilations[1]) * window.channels)
+                element = fn.load_some(self.type, place, part.count)
+                total.set(body.meet(total.get(), element, weight))
+                if odd is not None:
+                    _note_nan(fn, odd, element, element)
+
 
 @dataclass(frozen=True)
 class _TilePart:
@@ -196,6 +241,7 @@ class _TilePart:
     taps: Sequence[Sequence[int]]
     channel: Index
     count: int
+    met: Sequence[Value] | None
 
 
 def _note_nan(fn: Function, odd: Var, a: Value, b: Value) -> None:
@@ -209,22 +255,51 @@ def _scaled(index: Index, factor: int, plus: int) -> Index:
     return index * factor + plus
 
 
-def _window_kernel(
-    isa: Isa,
-    window: ImageWindow,
-    rows: int,
-    operands: int,
-    make: MakeBody,
-    name: str,
-    cycles: float,
-) -> tuple[Code, int, float]:
-    """Return a window kernel, its chunks and seconds; make(fn, operands) returns the body.
+@dataclass(frozen=True)
+class WindowKernel:
+    """A window kernel: its op and what decides what is done with the elements.
 
-    cycles: of a vector of one tap
+    op: depthwise, max_pool or average_pool
+    fixed: the number that averages divide by, where it is the same for all
     """
-    seconds = _seconds(isa, window, rows, cycles)
-    fn, pointers, chunk, _ = begin(f"{name}_f32_{'x'.join(map(str, window.kernel))}", isa, operands)
-    emitter = WindowEmitter(fn, window, make(fn, pointers), pointers[0], pointers[-1])
+
+    op: str
+    activation: str
+    bias: bool = False
+    residual: bool = False
+    fixed: int | None = None
+
+    @property
+    def operands(self) -> int:
+        """Operands of the kernel: x, weights [taps, C], bias and residual where present, y."""
+        return 3 + self.bias + self.residual if self.op == "depthwise" else 2
+
+    @property
+    def cycles(self) -> float:
+        """Cycles of a vector of one tap."""
+        return DEPTHWISE_CYCLES if self.op == "depthwise" else POOL_CYCLES
+
+    def name(self, window: ImageWindow) -> str:
+        """Return the kernel's name."""
+        return f"{self.op}_f32_{'x'.join(map(str, window.kernel))}"
+
+    def body(self, fn: Function, operands: Sequence[Value], channels: int) -> WindowBody:
+        """Return what is done with the elements."""
+        if self.op == "depthwise":
+            return DepthwiseBody(fn, operands, channels, self.activation, self.bias, self.residual)
+        if self.op == "max_pool":
+            return MaxBody(fn, self.activation)
+        return AverageBody(fn, self.activation, self.fixed)
+
+
+def window_kernel(
+    isa: Isa, kernel: WindowKernel, window: ImageWindow, rows: int
+) -> tuple[Code, int, float]:
+    """Return a window kernel, its chunks and seconds."""
+    seconds = window_s(isa, window, rows, kernel.cycles)
+    fn, pointers, chunk, _ = begin(kernel.name(window), isa, kernel.operands)
+    body = kernel.body(fn, pointers, window.channels)
+    emitter = WindowEmitter(fn, window, body, pointers[0], pointers[-1])
     size, chunks = deal(rows, seconds)
     first: Index = chunk * size if chunks > 1 else 0
     emitter.rows(first, fn.minimum(first + size, rows))
@@ -234,66 +309,52 @@ def _window_kernel(
 def depthwise_kernel(
     isa: Isa, window: ImageWindow, rows: int, activation: str, bias: bool, residual: bool
 ) -> tuple[Code, int, float]:
-    """Return the kernel of a depthwise conv, its chunks and seconds.
-
-    Operands: x, the weights [taps, C], bias and residual where there are any, y
-    """
-
-    def make(fn: Function, operands: Sequence[Value]) -> WindowBody:
-        return DepthwiseBody(fn, operands, window.channels, activation, bias, residual)
-
-    operands = 3 + bias + residual
-    return _window_kernel(isa, window, rows, operands, make, "depthwise", DEPTHWISE_CYCLES)
+    """Return the kernel of a depthwise conv, its chunks and seconds."""
+    kernel = WindowKernel("depthwise", activation, bias, residual)
+    return window_kernel(isa, kernel, window, rows)
 
 
-def pool_kernel(
-    isa: Isa, op: str, window: ImageWindow, rows: int, activation: str, fixed: int | None
-) -> tuple[Code, int, float]:
-    """Return the kernel of a pool, its chunks and seconds. Operands: x, y.
-
-    fixed: the number that averages divide by, where it is the same for all
-    """
-
-    def make(fn: Function, operands: Sequence[Value]) -> WindowBody:
-        if op == "max_pool":
-            return MaxBody(fn, activation)
-        return AverageBody(fn, activation, fixed)
-
-    return _window_kernel(isa, window, rows, 2, make, op, POOL_CYCLES)
-
-
-def _seconds(isa: Isa, window: ImageWindow, rows: int, tap_cycles: float) -> float:
+def window_s(isa: Isa, window: ImageWindow, rows: int, tap_cycles: float) -> float:
     """Estimate a window kernel for one thread, given the cycles of a vector of one tap."""
     vectors = window.out_width * -(-window.channels // isa.lanes)
     return rows * (vectors * math.prod(window.kernel) * tap_cycles + 50) / 3e9
 
 
-def lower_depthwise(context: Context, node: Node) -> list[Step]:
-    """Lower a conv whose groups are its channels, with one output channel each."""
+def depthwise_window(graph: Graph, node: Node) -> ImageWindow:
+    """Return the window of a depthwise conv."""
+    w = graph.type(node.used[1]).dims
+    return window_of(graph, node, w[1:-1], w[0])
+
+
+def depthwise_of(node: Node) -> WindowKernel:
+    """Return the kernel of a depthwise conv."""
+    given = [k < len(node.inputs) and node.inputs[k] is not None for k in (2, 3)]
+    return WindowKernel("depthwise", node.attrs["activation"], *given)
+
+
+def depthwise_reads(context: Context, node: Node) -> tuple[Operand, ...]:
+    """Return what a depthwise conv reads, its weights as [taps, C]."""
     weight = node.used[1]
     w = context.type(weight).dims
-    window = window_of(context.graph, node, w[1:-1], w[0])
-    extra = [i for i in node.inputs[2:4] if i is not None]
-    has_bias = len(node.inputs) > 2 and node.inputs[2] is not None
-    has_residual = len(node.inputs) > 3 and node.inputs[3] is not None
 
     def pack() -> Array:
         data = context.graph.values[weight].data
         return aligned_copy(np.asarray(data).reshape(w[0], -1).T)
 
+    extra = (context.operand(i) for i in node.inputs[2:4] if i is not None)
+    weights = context.pack_later(weight, "taps", 4 * math.prod(w), pack)
+    return (context.operand(node.used[0]), weights, *extra)
+
+
+def lower_depthwise(context: Context, node: Node) -> list[Step]:
+    """Lower a conv whose groups are its channels, with one output channel each."""
+    window = depthwise_window(context.graph, node)
     rows = context.type(node.used[0]).dims[0] * window.out_height
-    code, chunks, seconds = context.kernel(
-        depthwise_kernel, window, rows, node.attrs["activation"], has_bias, has_residual
-    )
-    reads: tuple[Operand, ...] = (
-        context.operand(node.used[0]),
-        context.pack_later(weight, "taps", 4 * math.prod(w), pack),
-        *(context.operand(i) for i in extra),
-    )
+    code, chunks, seconds = context.kernel(window_kernel, depthwise_of(node), window, rows)
     return [
         Step(
             code,
-            reads,
+            depthwise_reads(context, node),
             (node.outputs[0],),
             chunks,
             seconds=seconds,
@@ -303,17 +364,29 @@ def lower_depthwise(context: Context, node: Node) -> list[Step]:
     ]
 
 
-def _pool_reason(graph: Graph, node: Node) -> str | None:
+def pool_window(graph: Graph, node: Node) -> ImageWindow:
+    """Return the window of a pool."""
+    return window_of(graph, node, node.attrs["kernel"], graph.type(node.used[0]).dims[-1])
+
+
+def pool_of(node: Node) -> WindowKernel:
+    """Return the kernel of a pool."""
+    fixed = math.prod(node.attrs["kernel"]) if node.attrs.get("count_include_pad") else None
+    return WindowKernel(node.op, node.attrs["activation"], fixed=fixed)
+
+
+def pool_reason(graph: Graph, node: Node) -> str | None:
+    """Say why a pool has no native kernel, None when it has."""
     if len(node.outputs) > 1:
         return "max_pool has no native kernel for indices"
     if node.op == "average_pool" and node.attrs["count_include_pad"] and node.attrs["ceil_mode"]:
         return "average_pool has no native kernel for counted pads with ceil_mode"
-    if math.prod(node.attrs["kernel"]) > MOST_TAPS and not _is_global(graph, node):
+    if math.prod(node.attrs["kernel"]) > MOST_TAPS and not is_global(graph, node):
         return f"{node.op} has no native kernel for windows of more than {MOST_TAPS} elements"
     return image_reason(graph, node)
 
 
-def _is_global(graph: Graph, node: Node) -> bool:
+def is_global(graph: Graph, node: Node) -> bool:
     """Whether a pool's only window is the whole image."""
     x, y = graph.type(node.used[0]).dims, graph.type(node.outputs[0]).dims
     whole = tuple(node.attrs["kernel"]) == x[1:-1] and not any(node.attrs["pads"])
@@ -342,15 +415,11 @@ def _lower_global(context: Context, node: Node) -> list[Step]:
 
 
 def _lower_pool(context: Context, node: Node) -> list[Step]:
-    if _is_global(context.graph, node):
+    if is_global(context.graph, node):
         return _lower_global(context, node)
-    x = context.type(node.used[0]).dims
-    window = window_of(context.graph, node, node.attrs["kernel"], x[-1])
-    fixed = math.prod(window.kernel) if node.attrs.get("count_include_pad") else None
-    rows = x[0] * window.out_height
-    code, chunks, seconds = context.kernel(
-        pool_kernel, node.op, window, rows, node.attrs["activation"], fixed
-    )
+    window = pool_window(context.graph, node)
+    rows = context.type(node.used[0]).dims[0] * window.out_height
+    code, chunks, seconds = context.kernel(window_kernel, pool_of(node), window, rows)
     reads = (context.operand(node.used[0]),)
     return [
         Step(
@@ -365,4 +434,4 @@ def _lower_pool(context: Context, node: Node) -> list[Step]:
     ]
 
 
-TABLE.add(("max_pool", "average_pool"), Rule(_pool_reason, _lower_pool), ["float32"], "NHWC")
+TABLE.add(("max_pool", "average_pool"), Rule(pool_reason, _lower_pool), ["float32"], "NHWC")

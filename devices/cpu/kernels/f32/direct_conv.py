@@ -13,6 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from trireme.devices.cpu.codegen.aligned_memory import aligned_copy
+from trireme.devices.cpu.codegen.index import known
 from trireme.devices.cpu.codegen.ir import Function, Index, Value, Var
 from trireme.devices.cpu.codegen.kernel_cache import Code
 from trireme.devices.cpu.codegen.llvm_types import vector
@@ -21,7 +22,7 @@ from trireme.devices.cpu.kernels.expressions import COSTS, activate
 from trireme.devices.cpu.kernels.f32.depthwise_pool import MOST_TAPS, lower_depthwise
 from trireme.devices.cpu.kernels.f32.im2row import ImageWindow
 from trireme.devices.cpu.kernels.f32.products import conv_reason, lower_conv, window_of
-from trireme.devices.cpu.kernels.f32.window_body import column_segments
+from trireme.devices.cpu.kernels.f32.window_body import column_segments, emit_columns
 from trireme.devices.cpu.kernels.f32.winograd.conv import lower_winograd, winograd_size
 from trireme.devices.cpu.kernels.lowering import (
     TABLE,
@@ -68,7 +69,7 @@ def _lanes(isa: Isa, outputs: int) -> int:
     return half if odd and outputs <= _MOST_VECTORS * half else isa.lanes
 
 
-class _DirectConvEmitter:
+class DirectConvEmitter:
     """Writes one direct convolution: row > tile of columns > kernel row > taps."""
 
     def __init__(
@@ -88,7 +89,9 @@ class _DirectConvEmitter:
         self.bias = rest.pop(0) if extra[0] else None
         self.residual = rest.pop(0) if extra[1] else None
         most = min(16, (fn.isa.registers - 1 - self.vectors) // self.vectors)
-        self.tile = -(-window.out_width // -(-window.out_width // most))
+        self.tile = most
+        if known(window.out_width):
+            self.tile = -(-window.out_width // -(-window.out_width // most))
 
     def rows(self, first: Index, last: Index) -> None:
         """Emit output rows first..last, counted over the batch."""
@@ -100,9 +103,21 @@ class _DirectConvEmitter:
             x = fn.at(self.x, line * (window.width * window.channels))
             at = fn.as_value("i64", row) * (window.out_width * self.outputs)
             inside = self._kernel_rows(top)
+            if not known(window.width):
+                self._columns(x, at, inside)
+                continue
             for starts, taps in column_segments(window, self.tile):
                 for start in fn.range(starts.start, starts.stop, starts.step):
                     self._tile(x, at, inside, start, taps)
+
+    def _columns(self, x: Value, at: Value, inside: tuple[Index, Index]) -> None:
+        """Emit a row's tiles of columns where its length is read."""
+        every = list(range(self.window.kernel[1]))
+
+        def tile(start: Index, columns: int, met: Sequence[Value] | None) -> None:
+            self._tile(x, at, inside, start, [every] * columns, met)
+
+        emit_columns(self.fn, self.window, self.tile, tile)
 
     def _kernel_rows(self, top: Value) -> tuple[Index, Index]:
         """The kernel rows that lie in the image, from the first to before the last."""
@@ -112,6 +127,8 @@ class _DirectConvEmitter:
         if window.pads[0]:
             above = 0 - top
             low = fn.select(fn.compare("sgt", above, 0), above, fn.as_value("i64", 0))
+        if not known(window.height):
+            return low, fn.minimum(fn.as_value("i64", window.height) - top, window.kernel[0])
         lowest = (window.out_height - 1) * window.strides[0] - window.pads[0]
         if lowest + window.kernel[0] > window.height:
             high = fn.minimum(window.height - top, window.kernel[0])
@@ -124,6 +141,7 @@ class _DirectConvEmitter:
         inside: tuple[Index, Index],
         start: Index,
         taps: Sequence[Sequence[int]],
+        met: Sequence[Value] | None = None,
     ) -> None:
         fn, window = self.fn, self.window
         depth, row = window.channels, window.kernel[1] * window.channels
@@ -135,10 +153,10 @@ class _DirectConvEmitter:
             weights = fn.at(self.weights, kh * (row * width))
             if row <= _MOST_UNROLLED:
                 for c in range(depth):
-                    self._taps(line, weights, c, totals, taps)
+                    self._taps(line, weights, c, totals, taps, met)
             else:
                 for channel in fn.range(0, depth):
-                    self._taps(line, weights, channel, totals, taps)
+                    self._taps(line, weights, channel, totals, taps, met)
         self._end(at + start * self.outputs, totals)
 
     def _counts(self) -> list[int]:
@@ -162,30 +180,50 @@ class _DirectConvEmitter:
         channel: Index,
         totals: Sequence[Sequence[Var]],
         taps: Sequence[Sequence[int]],
+        met: Sequence[Value] | None,
     ) -> None:
         """Emit one channel of one kernel row for all columns of a tile.
+
+        met: which kernel columns the only column meets, where that is asked at run time
 
         Taps see the same elements; LLVM would keep those in registers and spill the totals, so
         each tap walks a pointer that it knows nothing about.
         """
         fn, window = self.fn, self.window
-        depth, width = window.channels, self.vectors * self.lanes
+        width = self.vectors * self.lanes
         line, weights = fn.at(line, channel), fn.at(weights, channel * width)
         for kw in range(window.kernel[1]):
             mine = [k for k, columns in enumerate(taps) if kw in columns]
             if not mine:
                 continue
             line = fn.opaque(line)
-            place = fn.at(weights, kw * depth * width)
-            panel = [
-                fn.load(self.type, fn.at(place, v * self.lanes), 4 * self.lanes)
-                for v in range(self.vectors)
-            ]
-            for k in mine:
-                offset = (k * window.strides[1] + kw * window.dilations[1]) * depth
-                factor = fn.splat(fn.load("float", fn.at(line, offset)), self.lanes)
-                for total, column in zip(totals[k], panel, strict=True):
-                    total.set(fn.fma(factor, column, total.get()))
+            if met is None:
+                self._tap(line, weights, kw, totals, mine)
+                continue
+            with fn.when(met[kw]):
+                self._tap(line, weights, kw, totals, mine)
+
+    def _tap(
+        self,
+        line: Value,
+        weights: Value,
+        kw: int,
+        totals: Sequence[Sequence[Var]],
+        columns: Sequence[int],
+    ) -> None:
+        """Emit one kernel column of one channel for the columns of a tile that meet it."""
+        fn, window = self.fn, self.window
+        depth, width = window.channels, self.vectors * self.lanes
+        place = fn.at(weights, kw * depth * width)
+        panel = [
+            fn.load(self.type, fn.at(place, v * self.lanes), 4 * self.lanes)
+            for v in range(self.vectors)
+        ]
+        for k in columns:
+            offset = (k * window.strides[1] + kw * window.dilations[1]) * depth
+            factor = fn.splat(fn.load("float", fn.at(line, offset)), self.lanes)
+            for total, column in zip(totals[k], panel, strict=True):
+                total.set(fn.fma(factor, column, total.get()))
 
     def _end(self, at: Value, totals: Sequence[Sequence[Var]]) -> None:
         """Emit residual, activation and stores of a tile."""
@@ -212,17 +250,22 @@ def direct_kernel(
     extra: whether there are bias and residual
     Operands: x, the weights [taps * C, outputs in whole vectors], bias, residual, y
     """
-    width = _padded(isa, outputs)
     name = f"direct_conv_f32_{'x'.join(map(str, window.kernel))}"
     fn, operands, chunk, _ = begin(name, isa, 3 + sum(extra))
-    emitter = _DirectConvEmitter(fn, window, outputs, operands, extra, activation)
+    emitter = DirectConvEmitter(fn, window, outputs, operands, extra, activation)
     total = batch * window.out_height
-    cycles = window.out_width * width * math.prod(window.kernel) * window.channels / isa.lanes / 2
-    seconds = total * cycles / 2e9
+    seconds = direct_s(isa, window, total, outputs)
     size, chunks = deal(total, seconds)
     first: Index = chunk * size if chunks > 1 else 0
     emitter.rows(first, fn.minimum(first + size, total))
     return finish(fn), chunks, seconds
+
+
+def direct_s(isa: Isa, window: ImageWindow, rows: int, outputs: int) -> float:
+    """Return about how many seconds some output rows take."""
+    width = _padded(isa, outputs)
+    cycles = window.out_width * width * math.prod(window.kernel) * window.channels / isa.lanes / 2
+    return rows * cycles / 2e9
 
 
 def _padded(isa: Isa, outputs: int) -> int:
@@ -231,37 +274,48 @@ def _padded(isa: Isa, outputs: int) -> int:
     return -(-outputs // lanes) * lanes
 
 
-def lower_direct(context: Context, node: Node) -> list[Step]:
-    """Lower a conv that `suits`."""
-    weight, isa = node.used[1], context.isa
+def direct_window(graph: Graph, node: Node) -> ImageWindow:
+    """Return the window of a direct conv."""
+    _, *kernel, depth = graph.type(node.used[1]).dims
+    return window_of(graph, node, kernel, depth)
+
+
+def direct_reads(context: Context, node: Node) -> tuple[Operand, ...]:
+    """Return what a direct conv reads, its weights as [taps * C, outputs in whole vectors]."""
+    weight = node.used[1]
     outputs, *kernel, depth = context.type(weight).dims
-    window = window_of(context.graph, node, kernel, depth)
-    width = _padded(isa, outputs)
+    width = _padded(context.isa, outputs)
     nbytes = 4 * math.prod(kernel) * depth * width
-    given = [node.inputs[k] if k < len(node.inputs) else None for k in (2, 3)]
-    extra = tuple(context.operand(i) for i in given if i is not None)
 
     def pack() -> Array:
         data = np.asarray(context.graph.values[weight].data).reshape(outputs, -1)
         return aligned_copy(np.pad(data.T, ((0, 0), (0, width - outputs))))
 
+    extra = (context.operand(i) for i in node.inputs[2:4] if i is not None)
+    packed = context.pack_later(weight, f"direct {width}", nbytes, pack)
+    return (context.operand(node.used[0]), packed, *extra)
+
+
+def given_extra(node: Node) -> tuple[bool, bool]:
+    """Return whether a conv has a bias and a residual: inputs 2 and 3."""
+    bias, residual = (k < len(node.inputs) and node.inputs[k] is not None for k in (2, 3))
+    return bias, residual
+
+
+def lower_direct(context: Context, node: Node) -> list[Step]:
+    """Lower a conv that `suits`."""
     code, chunks, seconds = context.kernel(
         direct_kernel,
-        window,
+        direct_window(context.graph, node),
         context.type(node.used[0]).dims[0],
-        outputs,
-        (given[0] is not None, given[1] is not None),
+        context.type(node.used[1]).dims[0],
+        given_extra(node),
         node.attrs["activation"],
-    )
-    reads: tuple[Operand, ...] = (
-        context.operand(node.used[0]),
-        context.pack_later(weight, f"direct {width}", nbytes, pack),
-        *extra,
     )
     return [
         Step(
             code,
-            reads,
+            direct_reads(context, node),
             (node.outputs[0],),
             chunks,
             0,
@@ -272,12 +326,16 @@ def lower_direct(context: Context, node: Node) -> list[Step]:
     ]
 
 
+def is_depthwise(graph: Graph, node: Node) -> bool:
+    """Whether a conv's groups are its channels, with one output channel each."""
+    channels, outputs = (graph.type(v).dims[-1] for v in (node.used[0], node.outputs[0]))
+    taps = math.prod(graph.type(node.used[1]).dims[1:-1])
+    return node.attrs["groups"] == channels == outputs and channels > 1 and taps <= MOST_TAPS
+
+
 def _lower_conv(context: Context, node: Node) -> list[Step]:
     """Lower a conv by the kernel that suits it: depthwise, Winograd, direct or as a product."""
-    channels = context.type(node.used[0]).dims[-1]
-    outputs = context.type(node.outputs[0]).dims[-1]
-    taps = math.prod(context.type(node.used[1]).dims[1:-1])
-    if node.attrs["groups"] == channels == outputs and channels > 1 and taps <= MOST_TAPS:
+    if is_depthwise(context.graph, node):
         return lower_depthwise(context, node)
     if size := winograd_size(context, node):
         return lower_winograd(context, node, size)

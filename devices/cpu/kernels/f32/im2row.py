@@ -84,7 +84,7 @@ def _gather_line(
     """Emit the copy of what one kernel row sees of one line of the image."""
     kw, depth = window.kernel[1], window.depth
     if window.dilations[1] == 1 and depth == window.channels:
-        whole = fn.compare("ult", left, max(window.width - kw + 1, 0))
+        whole = fn.compare("ult", left, fn.maximum(window.width - kw + 1, 0))
         for is_whole in fn.either(whole):
             if is_whole:
                 copy(fn, fn.at(line, left * depth), target, kw * depth)

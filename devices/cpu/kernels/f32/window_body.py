@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 
 from trireme.devices.cpu.codegen import mathfn
+from trireme.devices.cpu.codegen.index import minus
 from trireme.devices.cpu.codegen.ir import Function, Index, Value
 from trireme.devices.cpu.codegen.llvm_types import vector
 from trireme.devices.cpu.kernels.expressions import activate
@@ -183,4 +184,39 @@ def _alike_until(window: ImageWindow, ow: int) -> int:
     return ow + 1
 
 
-MakeBody = Callable[[Function, Sequence[Value]], WindowBody]
+REST_COLUMNS = 4
+"""Columns of a tile at the end of a row whose length varies."""
+Tile = Callable[[Index, int, Sequence[Value] | None], None]
+"""Emits a tile: its first column, its columns, and which kernel columns lie in the image where not
+all do.
+"""
+
+
+def emit_columns(fn: Function, window: ImageWindow, tile: int, emit: Tile) -> None:
+    """Emit an output row whose length is read: columns whose windows lie in the image in tiles,
+    the last of which may repeat columns, and the others one by one.
+    """
+    stride, before, dilation = window.strides[1], window.pads[1], window.dilations[1]
+    width, out = (fn.as_value("i64", size) for size in (window.width, window.out_width))
+    reach = (window.kernel[1] - 1) * dilation
+    low = fn.minimum(-(-before // stride), out)
+    room = fn.maximum(width + (before - reach - 1 + stride), 0)
+    high = fn.maximum(fn.minimum(fn.integer("udiv", room, stride), out), low)
+    count = fn.as_value("i64", minus(fn, high, low))
+    start = low
+    if tile > REST_COLUMNS:
+        start = minus(fn, high, fn.integer("urem", count, tile))
+        for column in fn.range(low, start, tile):
+            emit(column, tile, None)
+    few = min(tile, REST_COLUMNS)
+    for is_long in fn.either(fn.compare("sge", count, few)):
+        for column in fn.range(start, high, few if is_long else 1):
+            at = fn.minimum(column, minus(fn, high, few)) if is_long else column
+            emit(at, few if is_long else 1, None)
+    outside = fn.as_value("i64", minus(fn, out, count))
+    for k in fn.range(0, outside):
+        is_before = fn.compare("slt", fn.as_value("i64", k), low)
+        column = fn.select(is_before, k, fn.as_value("i64", k + count))
+        left = fn.as_value("i64", column) * stride - before
+        taps = range(window.kernel[1])
+        emit(column, 1, [fn.compare("ult", left + kw * dilation, width) for kw in taps])
