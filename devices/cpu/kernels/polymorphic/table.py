@@ -3,10 +3,11 @@
 from trireme.devices.cpu.kernels.polymorphic import (
     elementwise,
     gather,
+    images,
     moves,
     products,
     rows,
 )
 from trireme.devices.cpu.kernels.polymorphic.step import POLYMORPHIC
 
-__all__ = ["POLYMORPHIC", "elementwise", "gather", "moves", "products", "rows"]
+__all__ = ["POLYMORPHIC", "elementwise", "gather", "images", "moves", "products", "rows"]

@@ -1,0 +1,160 @@
+"""Convolutions and pools for every shape: batch, height and width vary, channels do not.
+
+A convolution is depthwise, direct or a product, as for one shape, with the bits of the kernel of
+that shape. Winograd's algorithm is left out: its results have other bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from trireme.devices.cpu.codegen.kernel_cache import Code
+from trireme.devices.cpu.codegen.target import Isa
+from trireme.devices.cpu.kernels.f32.depthwise_pool import (
+    WindowEmitter,
+    WindowKernel,
+    depthwise_of,
+    depthwise_reads,
+    depthwise_window,
+    is_global,
+    pool_of,
+    pool_reason,
+    pool_window,
+    window_s,
+)
+from trireme.devices.cpu.kernels.f32.direct_conv import (
+    DirectConvEmitter,
+    direct_reads,
+    direct_s,
+    direct_window,
+    given_extra,
+    is_depthwise,
+    suits,
+)
+from trireme.devices.cpu.kernels.f32.im2row import ImageWindow
+from trireme.devices.cpu.kernels.f32.products import conv_operands, conv_product, conv_reason
+from trireme.devices.cpu.kernels.lowering import Context, finish
+from trireme.devices.cpu.kernels.polymorphic.products import product_steps
+from trireme.devices.cpu.kernels.polymorphic.sample import deal_evenly, generalised, varies
+from trireme.devices.cpu.kernels.polymorphic.step import (
+    POLYMORPHIC,
+    PolymorphicRule,
+    PolymorphicStep,
+    Sized,
+    begin_sized,
+    dims_of,
+)
+from trireme.ir.graph import Graph, Node
+
+
+def sized_window_kernel(isa: Isa, kernel: WindowKernel, window: ImageWindow, words: int) -> Code:
+    """Return a window kernel for every shape; the last words are a chunk's rows, and all."""
+    name = kernel.name(window)
+    fn, pointers, chunk, _ = begin_sized(name, isa, kernel.operands, words + 2)
+    size, rows = fn.words[words:]
+    known = fn.known(window)
+    body = kernel.body(fn, pointers, window.channels)
+    emitter = WindowEmitter(fn, known, body, pointers[0], pointers[-1])
+    first = chunk * size
+    emitter.rows(first, fn.minimum(first + size, rows))
+    return finish(fn)
+
+
+def _depthwise(context: Context, node: Node) -> PolymorphicStep:
+    isa, kernel = context.isa, depthwise_of(node)
+    known, count, words = generalised(depthwise_window(context.graph, node), node.label)
+    code = context.kernel(sized_window_kernel, kernel, known, count)
+
+    def size(graph: Graph) -> Sized:
+        window = depthwise_window(graph, node)
+        rows = dims_of(graph, node.used[0])[0] * window.out_height
+        seconds = window_s(isa, window, rows, kernel.cycles)
+        part, chunks = deal_evenly(rows, seconds)
+        return Sized((*words(window), part, rows), chunks, seconds)
+
+    reads = depthwise_reads(context, node)
+    return PolymorphicStep((code,), reads, (node.outputs[0],), size, (node.id,), "depthwise_f32")
+
+
+def _lower_pool(context: Context, node: Node) -> Sequence[PolymorphicStep]:
+    isa, kernel = context.isa, pool_of(node)
+    known, count, words = generalised(pool_window(context.graph, node), node.label)
+    code = context.kernel(sized_window_kernel, kernel, known, count)
+
+    def size(graph: Graph) -> Sized:
+        window = pool_window(graph, node)
+        rows = dims_of(graph, node.used[0])[0] * window.out_height
+        seconds = window_s(isa, window, rows, kernel.cycles)
+        part, chunks = deal_evenly(rows, seconds)
+        return Sized((*words(window), part, rows), chunks, seconds)
+
+    reads, family = (context.operand(node.used[0]),), f"{node.op}_f32"
+    return [PolymorphicStep((code,), reads, (node.outputs[0],), size, (node.id,), family)]
+
+
+def sized_direct_kernel(
+    isa: Isa,
+    window: ImageWindow,
+    outputs: int,
+    extra: tuple[bool, bool],
+    activation: str,
+    words: int,
+) -> Code:
+    """Return a direct conv for every shape; the last words are a chunk's rows, and all."""
+    name = f"direct_conv_f32_{'x'.join(map(str, window.kernel))}"
+    fn, operands, chunk, _ = begin_sized(name, isa, 3 + sum(extra), words + 2)
+    size, rows = fn.words[words:]
+    emitter = DirectConvEmitter(fn, fn.known(window), outputs, operands, extra, activation)
+    first = chunk * size
+    emitter.rows(first, fn.minimum(first + size, rows))
+    return finish(fn)
+
+
+def _direct(context: Context, node: Node) -> PolymorphicStep:
+    isa, outputs = context.isa, context.type(node.used[1]).dims[0]
+    known, count, words = generalised(direct_window(context.graph, node), node.label)
+    activation, extra = node.attrs["activation"], given_extra(node)
+    code = context.kernel(sized_direct_kernel, known, outputs, extra, activation, count)
+
+    def size(graph: Graph) -> Sized:
+        window = direct_window(graph, node)
+        rows = dims_of(graph, node.used[0])[0] * window.out_height
+        seconds = direct_s(isa, window, rows, outputs)
+        part, chunks = deal_evenly(rows, seconds)
+        return Sized((*words(window), part, rows), chunks, seconds)
+
+    reads = direct_reads(context, node)
+    return PolymorphicStep((code,), reads, (node.outputs[0],), size, (node.id,), "direct_conv_f32")
+
+
+def _lower_conv(context: Context, node: Node) -> Sequence[PolymorphicStep]:
+    if is_depthwise(context.graph, node):
+        return [_depthwise(context, node)]
+    if suits(context.isa, context.graph, node):
+        return [_direct(context, node)]
+    return product_steps(context, node, conv_product, conv_operands(context, node), "conv")
+
+
+def _image_reason(graph: Graph, node: Node) -> str | None:
+    x = dims_of(graph, node.used[0])
+    if len(x) != 4 or varies(x[-1]):
+        return f"{node.op} has kernels for every shape with two spatial axes and known channels"
+    if varies(x[1]) != varies(x[2]):
+        return f"{node.op} has kernels for every shape where both height and width vary"
+    return None
+
+
+def _conv_reason(graph: Graph, node: Node) -> str | None:
+    return conv_reason(graph, node) or _image_reason(graph, node)
+
+
+def _pool_reason(graph: Graph, node: Node) -> str | None:
+    if is_global(graph, node):
+        return f"{node.op} of a whole image of one size has no kernel for every shape"
+    return pool_reason(graph, node) or _image_reason(graph, node)
+
+
+POLYMORPHIC.add("conv", PolymorphicRule(_conv_reason, _lower_conv), ["float32"], "NHWC")
+POLYMORPHIC.add(
+    ("max_pool", "average_pool"), PolymorphicRule(_pool_reason, _lower_pool), ["float32"], "NHWC"
+)
