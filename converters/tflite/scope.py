@@ -7,20 +7,25 @@ it uses as inputs and returns the states that it changes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+import math
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+
+import numpy as np
 
 from trireme.converters.tflite.file import FileGraph
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import Quant
-from trireme.support.dtypes import Array
+from trireme.support.dtypes import Array, numpy_dtype
 from trireme.support.errors import ConvertError, ModelFileError
 
 MOST_CALLS = 10_000
 """The most subgraphs that all calls together may unfold to."""
 MOST_OPERATORS = 200_000
 """The most operators of all unfolded subgraphs."""
+MOST_STATE_BYTES = 1 << 28
+"""The most bytes of all states that start with zeros."""
 MOST_DEPTH = 40
 """The most calls inside each other."""
 
@@ -44,6 +49,7 @@ class ModelScope:
     _names: dict[Hashable, str] = field(default_factory=dict)
     _calls: int = 0
     _operators: int = 0
+    _filled_bytes: int = 0
 
     def state_name(self, key: Hashable, wish: str) -> str:
         """Return the name of a state: the wish, with a suffix where another state has it."""
@@ -53,6 +59,19 @@ class ModelScope:
                 name, count = f"{wish}_{count}", count + 1
             self._names[key] = name
         return self._names[key]
+
+    def fill(self, name: str, shape: Sequence[int], dtype: str, zero: int) -> Array:
+        """Return the first data of a state that starts with one value.
+
+        Errors: ConvertError, if all such states take more than MOST_STATE_BYTES
+        """
+        self._filled_bytes += math.prod(shape) * numpy_dtype(dtype).itemsize
+        if self._filled_bytes > MOST_STATE_BYTES:
+            raise ConvertError(
+                f"the variables up to '{name}' take {self._filled_bytes} bytes, the limit is "
+                f"{MOST_STATE_BYTES}"
+            )
+        return np.full(shape, zero, numpy_dtype(dtype))
 
     def count(self, graph: FileGraph) -> None:
         """Count one more call; raise ModelFileError when a hostile file unfolds without end."""

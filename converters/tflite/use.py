@@ -20,7 +20,7 @@ from trireme.converters.tflite.file import (
 from trireme.converters.tflite.scope import BodyScope
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import Dim, Quant, TensorType
-from trireme.support.dtypes import Array, numpy_dtype
+from trireme.support.dtypes import Array
 from trireme.support.errors import ConvertError, ModelFileError
 
 _ACTIVATIONS = {
@@ -102,7 +102,7 @@ class ConversionState:
         if name not in model.initial:
             quant = tensor.quant if tensor.dtype in ("int8", "uint8") else None
             zero = quant.zero_point if quant and tensor.dtype == "int8" else 0
-            filled = np.full(tensor.shape, zero, numpy_dtype(tensor.dtype))
+            filled = model.fill(name, tensor.shape, tensor.dtype, zero)
             model.initial[name] = (filled, quant)
         return name
 

@@ -11,6 +11,8 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
+
 import trireme.ops  # noqa: F401  (fills the registry)
 from trireme.converters.tflite.control import CONTROL
 from trireme.converters.tflite.entries import FileModel, read_file
@@ -97,7 +99,7 @@ def _convert_operators(state: ConversionState) -> None:
     """Add the nodes of a subgraph whose inputs are bound."""
     state.scope.model.count(state.graph)
     for operator in state.graph.operators:
-        with reading(operator.source):
+        with reading(operator.source), np.errstate(all="ignore"):
             OPERATORS[operator.code](OperatorUse(state, operator))
 
 

@@ -1,5 +1,7 @@
 """TFLite files with branches, loops, calls and variables, against LiteRT over several runs."""
 
+import time
+
 import numpy as np
 import pytest
 from litert import interpreter
@@ -8,7 +10,7 @@ from tflite_builder import Op, Signature, Sub, T, constant, model_of
 from trireme import Session, convert
 from trireme.ir.interpreter import interpret
 from trireme.runtime.options import ExecutionOptions
-from trireme.support.errors import ConvertError, ModelFileError
+from trireme.support.errors import ConvertError, InternalError, ModelFileError, TriremeError
 
 X = (2, 3)
 RNG = np.random.default_rng(5)
@@ -257,6 +259,72 @@ def test_session_agrees_with_litert_over_runs(name):
             assert made.keys() == want.keys()
             for output, array in made.items():
                 np.testing.assert_allclose(array, want[output], rtol=1e-5, atol=1e-6)
+
+
+def rnn_in_a_loop():
+    """The body has a variable tensor: a turn hands it on to the next, a run to the next."""
+    weights = [
+        constant(RNG.uniform(-0.5, 0.5, shape).astype(np.float32)) for shape in ((3, 3),) * 2
+    ]
+    bias = constant(RNG.uniform(-0.5, 0.5, 3).astype(np.float32))
+    main = Sub(
+        [constant(np.array(0, np.int32)), T(X), T((), "int32"), T(X)],
+        [loop([0, 1], [2, 3])],
+        [1],
+        [3],
+    )
+    rnn = Op("RNN", [1, 4, 5, 6, 7], [8], "RNNOptions", {"FusedActivationFunction": 4})
+    state = T(X, variable=True)
+    body = Sub(
+        [T((), "int32"), T(X), ONE, T((), "int32"), *weights, bias, state, T(X)],
+        [add(0, 2, 3), rnn],
+        [0, 1],
+        [3, 8],
+    )
+    return model_of([main, below(3, T(X)), body])
+
+
+def test_a_variable_tensor_of_a_body_lives_on():
+    """LiteRT loses it between runs, unless it keeps all tensors."""
+    data = rnn_in_a_loop()
+    made = interpreter(data, keep=True)
+    (given,), (found,) = made.get_input_details(), made.get_output_details()
+    with Session(data) as session:
+        for x in FEEDS:
+            made.set_tensor(given["index"], x)
+            made.invoke()
+            (got,) = session.run({given["name"]: x}).values()
+            np.testing.assert_allclose(got, made.get_tensor(found["index"]), atol=1e-6)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_damaged_files_convert_or_are_refused_at_once(seed):
+    print("seed", seed)
+    rng = np.random.default_rng(seed)
+    sound = [*MODELS.values(), rnn_in_a_loop()]
+    begin = time.perf_counter()
+    for _ in range(60):
+        data = np.frombuffer(sound[int(rng.integers(len(sound)))], np.uint8).copy()
+        for place in rng.integers(0, len(data) // 4, int(rng.integers(1, 4))):
+            number = int(rng.choice([0, 1, 2, 3, 5, 7, 2**31 - 1, 2**32 - 1]))
+            data[4 * place : 4 * place + 4] = np.frombuffer(number.to_bytes(4, "little"), np.uint8)
+        try:
+            convert(data.tobytes())
+        except InternalError:
+            raise
+        except TriremeError:
+            continue
+    assert time.perf_counter() - begin < 60
+
+
+def test_variables_have_a_limit():
+    net = [T((2**20, 2**10)), T((3, 2**10)), T((3, 3)), T((3,)), T((2**20, 3), variable=True)]
+    net[1:4] = [constant(np.zeros(t.shape, np.float32)) for t in net[1:4]]
+    net[4] = T((2**27, 3), variable=True)
+    op = Op("RNN", [0, 1, 2, 3, 4], [5], "RNNOptions", {"FusedActivationFunction": 4})
+    data = model_of([Sub([*net, T((2**20, 3))], [op], [0], [5])])
+    with pytest.raises(ConvertError, match="variables up to 't4' take 1610612736 bytes"):
+        convert(data)
 
 
 def test_a_state_has_the_name_of_the_variable_and_is_reset():
