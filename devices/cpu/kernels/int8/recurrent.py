@@ -13,25 +13,27 @@ from functools import partial
 
 import numpy as np
 
-from trireme.devices.cpu.codegen.ir import Function, Index, Value, Var
+from trireme.devices.cpu.codegen.ir import Function, Index, Value
 from trireme.devices.cpu.codegen.kernel_cache import Code
 from trireme.devices.cpu.codegen.llvm_types import lanes_of, mangled, vector
 from trireme.devices.cpu.codegen.target import Isa
 from trireme.devices.cpu.kernels.f32.products import constant_reason
 from trireme.devices.cpu.kernels.int8.arithmetic import (
-    QUADS,
     dot_of,
-    emit_dot,
-    load_bytes,
     requantise,
     splat_scale,
-    store_bytes,
 )
 from trireme.devices.cpu.kernels.int8.recurrent_pack import (
     IntegerLayer,
     packed,
     packed_bias,
     padded,
+)
+from trireme.devices.cpu.kernels.int8.recurrent_parts import (
+    block_sums,
+    clamped,
+    copy_bytes,
+    prepare,
 )
 from trireme.devices.cpu.kernels.lowering import (
     TABLE,
@@ -66,11 +68,6 @@ def _looked_up(fn: Function, table: Value, x: Value) -> Value:
     return fn.emit(x.type, f"ashr {high}, {high.text_of(16)}")
 
 
-def _clamped(fn: Function, x: Value, low: int, high: int) -> Value:
-    raised = fn.call(x.type, f"llvm.smax.{mangled(x.type)}", x, fn.as_value(x.type, low))
-    return fn.call(x.type, f"llvm.smin.{mangled(x.type)}", raised, fn.as_value(x.type, high))
-
-
 def _divided(fn: Function, x: Value, power: int) -> Value:
     """Return x / 2**power rounded to nearest, ties away from zero."""
     sign = fn.emit(x.type, f"ashr {x}, {x.text_of(31)}")
@@ -91,57 +88,21 @@ class _IntegerLstmEmitter:
         self.of_peepholes = scales[2 * gates : 2 * gates + 3]
         self.of_hidden, self.of_projection = scales[-2:]
 
-    def prepare(self, source: Value, target: Value, count: int) -> None:
-        """Store `count` bytes as the multiplier takes them; weights of 0 meet what follows them."""
-        fn, width = self.fn, self.lanes * self.dot.taps
-        whole = count // width * width
-        for i in fn.range(0, whole, width):
-            loaded = fn.load(vector(width, "i8"), fn.at(source, i, "i8"), 1)
-            self._store_prepared(loaded, target, i)
-        if whole < count:
-            tail = load_bytes(fn, fn.at(source, whole, "i8"), width, count - whole)
-            self._store_prepared(tail, target, whole)
-
-    def _store_prepared(self, x: Value, target: Value, index: Index) -> None:
-        fn, type = self.fn, vector(lanes_of(x.type), self.dot.element)
-        if self.dot is QUADS:
-            x = fn.emit(type, f"xor {x}, {x.text_of(-128)}")
-        else:
-            x = fn.convert("sext", x, type)
-        fn.store(x, fn.at(target, index, self.dot.element), 4)
-
-    def sums(
-        self, x: Value, weights: str, bias: str, block: Index, groups: int, depth: int
-    ) -> list[Value]:
-        """Return the sums of a block of units, by gate."""
-        fn, lanes = self.fn, self.lanes
-        steps, group_bytes = padded(depth, self.dot.taps) // self.dot.taps, lanes * 4
-        start = fn.at(self.places[bias], block * (groups * lanes), "i32")
-        acc = [
-            Var(fn, self.wide, fn.load(self.wide, fn.at(start, g * lanes, "i32")))
-            for g in range(groups)
-        ]
-        base = fn.at(self.places[weights], block * (steps * groups * group_bytes), "i8")
-        for k in fn.range(0, steps):
-            here = fn.at(base, k * (groups * group_bytes), "i8")
-            taps = fn.load("i32", fn.at(x, k * self.dot.taps, self.dot.element))
-            value = fn.splat(taps, lanes)
-            for g, var in enumerate(acc):
-                column = fn.load(self.wide, fn.at(here, g * group_bytes, "i8"))
-                var.set(emit_dot(fn, self.dot, var.get(), value, column))
-        return [var.get() for var in acc]
-
     def unit_block(self, x: Value, h: Value, cell: Value, hidden: Value, block: Index) -> None:
         """Make a vector of units: the new cell in its place, and the hidden bytes."""
         fn, layer, lanes = self.fn, self.layer, self.lanes
         gates = layer.gates
-        first = self.sums(x, "w", "x_bias", block, gates, layer.inputs)
-        second = self.sums(h, "r", "r_bias", block, gates, layer.outputs)
+        first = block_sums(
+            fn, x, (self.places["w"], self.places["x_bias"]), block, gates, layer.inputs
+        )
+        second = block_sums(
+            fn, h, (self.places["r"], self.places["r_bias"]), block, gates, layer.outputs
+        )
         totals = []
         for k in range(gates):
-            total = _clamped(fn, requantise(fn, first[k], self.of_input[k]), *_INT16)
+            total = clamped(fn, requantise(fn, first[k], self.of_input[k]), *_INT16)
             total = requantise(fn, second[k], self.of_state[k]) + total
-            totals.append(_clamped(fn, total, *_INT16))
+            totals.append(clamped(fn, total, *_INT16))
         names = ("input", "forget", "cell", "output")[4 - gates :]
         sums = dict(zip(names, totals, strict=True))
         narrow = vector(lanes, "i16")
@@ -155,20 +116,20 @@ class _IntegerLstmEmitter:
                 weight = fn.load(narrow, fn.at(self.places["peepholes"], at, "i16"), 2)
                 seen = fn.convert("sext", weight, self.wide) * state
                 total = requantise(fn, seen, self.of_peepholes[peephole]) + total
-                total = _clamped(fn, total, *_INT16)
+                total = clamped(fn, total, *_INT16)
             return _looked_up(fn, self.places["sigmoid"], total)
 
         forget = gate("forget", 1, old)
         made = _looked_up(fn, self.places["tanh"], sums["cell"])
         enter = 32767 - forget if gates == 3 else gate("input", 0, old)
         entered = _divided(fn, enter * made, 30 + layer.cell_scale)
-        new = _clamped(fn, _divided(fn, forget * old, 15) + entered, *_INT16)
+        new = clamped(fn, _divided(fn, forget * old, 15) + entered, *_INT16)
         if layer.clips[0] > 0:
-            new = _clamped(fn, new, -layer.clips[0], layer.clips[0])
+            new = clamped(fn, new, -layer.clips[0], layer.clips[0])
         fn.store(fn.convert("trunc", new, narrow), place, 2)
         squashed = _looked_up(fn, self.places["squash"], new)
         value = requantise(fn, gate("output", 2, new) * squashed, self.of_hidden)
-        value = _clamped(fn, value + layer.zeros[0], *_INT8)
+        value = clamped(fn, value + layer.zeros[0], *_INT8)
         bytes_ = fn.convert("trunc", value, vector(lanes, "i8"))
         fn.store(bytes_, fn.at(hidden, block * lanes, "i8"), 1)
 
@@ -176,25 +137,20 @@ class _IntegerLstmEmitter:
         """Make the bytes of the state from the prepared hidden value."""
         fn, layer, lanes = self.fn, self.layer, self.lanes
         for block in fn.range(0, padded(layer.outputs, lanes) // lanes):
-            (total,) = self.sums(hidden, "projection", "projection_bias", block, 1, layer.units)
+            (total,) = block_sums(
+                fn,
+                hidden,
+                (self.places["projection"], self.places["projection_bias"]),
+                block,
+                1,
+                layer.units,
+            )
             value = requantise(fn, total, self.of_projection) + layer.zeros[1]
-            value = _clamped(fn, value, *_INT8)
+            value = clamped(fn, value, *_INT8)
             if layer.clips[1] > 0:
-                value = _clamped(fn, value, -layer.clips[1], layer.clips[1])
+                value = clamped(fn, value, -layer.clips[1], layer.clips[1])
             bytes_ = fn.convert("trunc", value, vector(lanes, "i8"))
             fn.store(bytes_, fn.at(state, block * lanes, "i8"), 1)
-
-    def copy(self, source: Value, target: Value, count: int) -> None:
-        """Copy bytes, none beside them."""
-        fn, width = self.fn, self.lanes * 4
-        whole = count // width * width
-        for i in fn.range(0, whole, width):
-            fn.store(
-                fn.load(vector(width, "i8"), fn.at(source, i, "i8"), 1), fn.at(target, i, "i8"), 1
-            )
-        if whole < count:
-            tail = load_bytes(fn, fn.at(source, whole, "i8"), width, count - whole)
-            store_bytes(fn, tail, fn.at(target, whole, "i8"), count - whole)
 
 
 def _names(layer: IntegerLayer) -> list[str]:
@@ -228,23 +184,25 @@ def integer_lstm_kernel(isa: Isa, layer: IntegerLayer) -> tuple[Code, int]:
     emit = _IntegerLstmEmitter(fn, layer, places)
     own = {name: fn.at(places[name], chunk * layer.outputs, "i8") for name in ("h", "last_h")}
     own |= {name: fn.at(places[name], chunk * (2 * layer.units), "i8") for name in ("c", "last_c")}
-    emit.copy(own["h"], buffers["state"], layer.outputs)
-    emit.copy(own["c"], buffers["cell"], 2 * layer.units)
+    copy_bytes(fn, own["h"], buffers["state"], layer.outputs)
+    copy_bytes(fn, own["c"], buffers["cell"], 2 * layer.units)
     low, high = (fn.load("i64", fn.at(places["span"], k, "i64"), 8) for k in range(2))
     for t in fn.range(low, high):
         row = chunk * layer.steps + t if layer.is_batch_first else t * layer.batch + chunk
-        emit.prepare(fn.at(places["x"], row * layer.inputs, "i8"), buffers["x"], layer.inputs)
-        emit.prepare(buffers["state"], buffers["h"], layer.outputs)
+        prepare(fn, fn.at(places["x"], row * layer.inputs, "i8"), buffers["x"], layer.inputs)
+        prepare(fn, buffers["state"], buffers["h"], layer.outputs)
         for block in fn.range(0, padded(layer.units, lanes) // lanes):
             emit.unit_block(buffers["x"], buffers["h"], buffers["cell"], buffers["bytes"], block)
         if layer.has_projection:
-            emit.prepare(buffers["bytes"], buffers["hidden"], layer.units)
+            prepare(fn, buffers["bytes"], buffers["hidden"], layer.units)
             emit.project(buffers["hidden"], buffers["state"])
         else:
-            emit.copy(buffers["bytes"], buffers["state"], layer.outputs)
-        emit.copy(buffers["state"], fn.at(places["y"], row * layer.outputs, "i8"), layer.outputs)
-    emit.copy(buffers["state"], own["last_h"], layer.outputs)
-    emit.copy(buffers["cell"], own["last_c"], 2 * layer.units)
+            copy_bytes(fn, buffers["bytes"], buffers["state"], layer.outputs)
+        copy_bytes(
+            fn, buffers["state"], fn.at(places["y"], row * layer.outputs, "i8"), layer.outputs
+        )
+    copy_bytes(fn, buffers["state"], own["last_h"], layer.outputs)
+    copy_bytes(fn, buffers["cell"], own["last_c"], 2 * layer.units)
     return finish(fn), nbytes
 
 
