@@ -27,6 +27,7 @@ from trireme.devices.cpu.kernels.int8 import linear as int8_linear
 from trireme.devices.cpu.kernels.int8 import recurrent as int8_recurrent
 from trireme.devices.cpu.kernels.int8 import reduce as int8_reduce
 from trireme.devices.cpu.kernels.int8 import resize as int8_resize
+from trireme.devices.cpu.kernels.int8 import svdf as int8_svdf
 from trireme.devices.cpu.kernels.lowering import TABLE, Rule, native_reason
 from trireme.devices.cpu.kernels.movement import gather as lookup
 from trireme.devices.cpu.kernels.movement import indexed, masks, move, pads
@@ -50,6 +51,7 @@ __all__ = [
     "int8_recurrent",
     "int8_reduce",
     "int8_resize",
+    "int8_svdf",
     "lookup",
     "masks",
     "move",

@@ -1,4 +1,4 @@
-"""integer_lstm on the cpu device: sizes with tails, parts of the layer, cuts into kernels."""
+"""integer_lstm and integer_svdf on the cpu: tails, parts of a layer, cuts into kernels."""
 
 import numpy as np
 import pytest
@@ -85,3 +85,37 @@ def test_sums_that_saturate(cpus, isa):
 def test_a_long_run_is_cut_into_kernels_that_hand_states_on(cpus, monkeypatch, name):
     monkeypatch.setattr(recurrent, "_LONGEST_S", 1e-9)
     agree(cpus, available_isas()[0], *graph_of(name))
+
+
+FILTERS = {  # (batch, inputs, filters, memory, rank), whether there is a bias
+    "one": ((1, 1, 1, 1, 1), False),
+    "odd": ((2, 7, 15, 5, 3), True),
+    "long": ((3, 40, 18, 70, 2), True),
+    "wide": ((1, 131, 70, 16, 1), False),
+    "even": ((2, 64, 64, 32, 4), True),
+}
+
+
+@by_isa
+@pytest.mark.parametrize("name", FILTERS)
+def test_integer_svdf(cpus, name, isa):
+    rng = np.random.default_rng(SEED)
+    print("seed", SEED)
+    (batch, depth, filters, memory, rank), has_bias = FILTERS[name]
+    inputs = [
+        rng.integers(-128, 128, (batch, depth)).astype(np.int8),
+        rng.integers(-127, 128, (filters, depth)).astype(np.int8),
+        rng.integers(-9000, 9000, (filters, memory)).astype(np.int16),
+        rng.integers(-32768, 32768, (batch, filters * memory)).astype(np.int16),
+    ]
+    if has_bias:
+        inputs.append(rng.integers(-90000, 90000, filters // rank).astype(np.int32))
+    pairs = [quantize_multiplier(real) for real in (0.7, 4e-8)]
+    attrs = {
+        "multipliers": [m for m, _ in pairs],
+        "shifts": [s for _, s in pairs],
+        "rank": rank,
+        "x_zero": -11,
+        "y_zero": 9,
+    }
+    agree(cpus, isa, *node_graph("integer_svdf", inputs, attrs, {1, 2, 4}, outputs=2))
