@@ -14,7 +14,7 @@ from trireme.devices.described import soc_names
 from trireme.passes.pipeline import PASSES
 from trireme.tools.bench.peers import PEERS
 
-MODELS = ("trm", "tflite", "onnx")
+MODELS = ("trm", "tflite", "onnx", "pt2")
 _ASKED = "_ARGCOMPLETE"
 """The variable of the environment that a shell sets when it asks for completions."""
 _LISTS: Mapping[str, Callable[[], Iterable[str]]] = {

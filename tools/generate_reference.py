@@ -25,8 +25,8 @@ FOLDER = Path(__file__).resolve().parent.parent / "docs" / "reference"
 COMMAND = "python tools/generate_reference.py"
 _NOTE = f"<!-- Written by `{COMMAND}`: edit the code instead. -->\n"
 _CLI = """
-Every command takes a `.trm`, `.tflite` or `.onnx` file as its model. `--json` prints JSON on
-standard output; `--json FILE` writes the JSON to a file and leaves the text as it is.
+Every command takes a `.trm`, `.tflite`, `.onnx` or `.pt2` file as its model. `--json` prints JSON
+on standard output; `--json FILE` writes the JSON to a file and leaves the text as it is.
 `python -m trireme` is the same command.
 """
 _DEVICES = """What each kind of device can be opened with: by

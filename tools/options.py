@@ -28,7 +28,7 @@ def option_group(parser: argparse.ArgumentParser, title: str) -> argparse._Argum
 def add_model(parser: argparse.ArgumentParser) -> None:
     """Add the model argument and the shapes of inputs it leaves open."""
     group = option_group(parser, "model")
-    group.add_argument("model", help="path of a .trm, .tflite or .onnx file")
+    group.add_argument("model", help="path of a .trm, .tflite, .onnx or .pt2 file")
     group.add_argument(
         "--shape",
         action="append",

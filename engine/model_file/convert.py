@@ -18,7 +18,7 @@ from trireme.ir.graph import Graph
 from trireme.ir.python_op import PythonOp
 from trireme.model_file import is_model_file, load, loads
 from trireme.model_file.notes import OnNote, log_note
-from trireme.support.arguments import checked
+from trireme.support.arguments import checked, shown
 from trireme.support.errors import ConvertError, ModelFileError
 from trireme.support.mapped import OnOpen, ignore_file
 
@@ -38,6 +38,8 @@ class Format:
         `on_note` too
     has_python_ops: whether functions of the user may stand for ops of the format; the converter
         then takes `python_ops` too
+    classes: full names of classes whose objects the converter takes beside files; it then takes
+        `example_inputs` and `dynamic_shapes` too
     """
 
     name: str
@@ -46,6 +48,7 @@ class Format:
     identifier: bytes = b""
     has_signatures: bool = False
     has_python_ops: bool = False
+    classes: tuple[str, ...] = ()
 
 
 _FORMATS: dict[str, Format] = {
@@ -53,6 +56,15 @@ _FORMATS: dict[str, Format] = {
     for one in (
         Format("onnx", ".onnx", "trireme.converters.onnx:convert", has_python_ops=True),
         Format("tflite", ".tflite", "trireme.converters.tflite.walk:convert", b"TFL3", True),
+        Format(
+            "torch",
+            ".pt2",
+            "trireme.converters.torch:convert",
+            classes=(
+                "torch.nn.modules.module.Module",
+                "torch.export.exported_program.ExportedProgram",
+            ),
+        ),
     )
 }
 
@@ -64,8 +76,10 @@ def register_converter(format: Format) -> None:
 
 @checked(ConvertError)
 def convert(
-    source: str | os.PathLike[str] | bytes,
+    source: str | os.PathLike[str] | bytes | object,
+    example_inputs: object = None,
     *,
+    dynamic_shapes: object = None,
     format: str | None = None,
     shapes: Shapes | None = None,
     signature: str | None = None,
@@ -74,11 +88,15 @@ def convert(
     on_note: OnNote = log_note,
     python_ops: Mapping[str, PythonOp] | None = None,
 ) -> Graph:
-    """Return the graph of a model: a path or the bytes of a .trm, .tflite or .onnx file.
+    """Return the graph of a model: a .trm, .tflite, .onnx or .pt2 file, or a module of PyTorch.
 
-    The constants are views of the file. A mapped file may be replaced, but must not be truncated or
-    overwritten in place while the graph is in use.
+    A file is given by its path or its bytes. The constants are views of the file. A mapped file may
+    be replaced, but must not be truncated or overwritten in place while the graph is in use. The
+    weights of a module are copied.
 
+    example_inputs: for a module of PyTorch, the arguments of its forward: a tuple, or a dict of
+        keywords
+    dynamic_shapes: for a module of PyTorch, its open dimensions, as torch.export.export takes them
     shapes: shapes of the inputs that the model leaves open; a dimension is a size, or a symbol with
         bounds such as "seq<=512"
     mmap: map the file; False reads it
@@ -91,11 +109,18 @@ def convert(
     Errors: ModelFileError, if the file is damaged or of no known kind; ConvertError, listing every
         op that is not supported; either names the file; ShapeError, if `shapes` does not fit a .trm
     """
-    kind = format or _format_of(source)
+    if isinstance(source, (str, os.PathLike, bytes)):
+        kind = format or _format_of(source)
+    else:
+        kind = _format_of_object(source)
     found = _FORMATS.get(kind)
+    examples = {"example_inputs": example_inputs, "dynamic_shapes": dynamic_shapes}
+    for name, value in examples.items():
+        if value is not None and not (found and found.classes):
+            raise ConvertError(f"a .{kind} model takes no {name}")
     if signature is not None and not (found and found.has_signatures):
         raise ConvertError(f"a .{kind} model has no signatures, {signature!r} was asked for")
-    if kind == _TRM:
+    if kind == _TRM and isinstance(source, (str, os.PathLike, bytes)):
         if isinstance(source, bytes):
             return bind_shapes(loads(source, python_ops=python_ops), shapes or {})
         graph = load(source, mmap=mmap, on_open=on_open, python_ops=python_ops)
@@ -112,24 +137,35 @@ def convert(
     options: dict[str, Any] = {"shapes": sizes or None, "use_mmap": mmap, "on_open": on_open}
     if found.has_signatures:
         options |= {"signature": signature, "on_note": on_note}
+    if found.classes:
+        options |= examples
     if found.has_python_ops:
         options |= {"python_ops": python_ops}
     return bind_shapes(_made_by(found, source, options), symbols)
 
 
-def _made_by(
-    format: Format, source: str | os.PathLike[str] | bytes, options: Mapping[str, Any]
-) -> Graph:
+def _made_by(format: Format, source: object, options: Mapping[str, Any]) -> Graph:
     """Return what the converter of a format makes of a model, with the file in any error."""
     module, _, function = format.function.partition(":")
     try:
         made: Graph = getattr(importlib.import_module(module), function)(source, **options)
         return made
     except (ConvertError, ModelFileError) as error:
-        if isinstance(source, bytes) or os.fspath(source) in error.summary:
+        where = os.fspath(source) if isinstance(source, (str, os.PathLike)) else ""
+        if not where or where in error.summary:
             raise
-        summary = f"{os.fspath(source)}: {error.summary}"
+        summary = f"{where}: {error.summary}"
         raise type(error)(summary, facts=error.facts, fix=error.fix) from error
+
+
+def _format_of_object(source: object) -> str:
+    """Return the format whose converter takes objects of a class of the source's."""
+    classes = {f"{one.__module__}.{one.__qualname__}" for one in type(source).__mro__}
+    for one in _FORMATS.values():
+        if classes.intersection(one.classes):
+            return one.name
+    known = ", ".join(name for one in _FORMATS.values() for name in one.classes)
+    raise ConvertError(f"source is {shown(source)}, expected a path, bytes or an object of {known}")
 
 
 def _format_of(source: str | os.PathLike[str] | bytes) -> str:

@@ -80,7 +80,7 @@ def check_arguments(
     for name, value in given.items():
         hint = hints.get(name, Any)
         if not _fits(value, hint):
-            raise kind(f"{before}{name} is {_shown(value)}, expected {_described(hint)}")
+            raise kind(f"{before}{name} is {shown(value)}, expected {_described(hint)}")
         if isinstance(value, str | os.PathLike) and _takes_path(hint):
             _check_path(f"{before}{name}", value, kind)
 
@@ -99,7 +99,7 @@ def _takes_path(hint: Any) -> bool:
 
 def _check_path(name: str, path: str | os.PathLike[str], kind: type[TriremeError]) -> None:
     if "\0" in os.fspath(path):
-        raise kind(f"{name} is {_shown(path)}, which has a zero byte and so names no file")
+        raise kind(f"{name} is {shown(path)}, which has a zero byte and so names no file")
 
 
 @functools.cache
@@ -165,6 +165,7 @@ def _described(hint: Any, many: bool = False) -> str:
     return f"{kind.__name__}s" if many else f"{article} {kind.__name__}"
 
 
-def _shown(value: Any) -> str:
+def shown(value: Any) -> str:
+    """Return a value for a message; the kind of a long one."""
     text = repr(value)
     return text if len(text) <= _LONGEST else f"a {type(value).__name__}"

@@ -4,6 +4,7 @@ The null converter of examples/ is one of them: it is what a new converter begin
 """
 
 import importlib.util
+import io
 import sys
 
 import numpy as np
@@ -20,7 +21,7 @@ from trireme.model_file.convert import Format, convert, register_converter
 from trireme.runtime.session import Session
 from trireme.support.errors import ConvertError, ModelFileError
 
-SUFFIX = {"onnx": ".onnx", "tflite": ".tflite", "text": ".ops"}
+SUFFIX = {"onnx": ".onnx", "tflite": ".tflite", "torch": ".pt2", "text": ".ops"}
 X = np.linspace(-1, 1, 4, dtype=np.float32)
 
 
@@ -47,9 +48,23 @@ def tflite_model(op):
     return model([T((4,)), T((4,))], [Op(op, [0], [1])], [0], [1])
 
 
+def torch_model(op, dynamic_shapes=None):
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+
+    class Model(torch.nn.Module):
+        def forward(self, x):
+            return getattr(torch, op)(x)
+
+    made = torch.export.export(Model(), (torch.zeros(4),), dynamic_shapes=dynamic_shapes)
+    file = io.BytesIO()
+    torch.export.save(made, file)
+    return file.getvalue()
+
+
 MODELS = {
     "onnx": (lambda: onnx_model("Neg"), lambda: onnx_model("NoSuchOp")),
     "tflite": (lambda: tflite_model("NEG"), lambda: tflite_model("UNIQUE")),
+    "torch": (lambda: torch_model("neg"), lambda: torch_model("unique")),
     "text": (lambda: b"neg", lambda: b"neg nonsense"),
 }
 """Of each format: a model that negates, and one with an op that is not known."""
@@ -116,5 +131,7 @@ def test_shapes_that_are_left_open_can_be_given(format):
         opened.graph.input[0].type.tensor_type.shape.dim[0].dim_param = "N"
         opened.graph.output[0].type.tensor_type.shape.dim[0].dim_param = "N"
         source = opened.SerializeToString()
+    if format == "torch":
+        source = torch_model("neg", ({0: pytest.importorskip("torch").export.Dim.DYNAMIC},))
     (value,) = convert(source, format=format, shapes={"x": (7,)}).input_values()
     assert value.type.dims == (7,)

@@ -1,0 +1,324 @@
+"""Rules of ATen's elementwise ops. torch's own type of the result says what they compute in."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from trireme.converters.torch.use import NumberRef, TensorRef, Use, dtype_name
+from trireme.support.dtypes import FLOATS
+
+
+def same(use: Use) -> int:
+    """The input itself, for ops that copy or that only training needs."""
+    return int(use["self"])
+
+
+def unary(op: str, **attrs: Any) -> Any:
+    """Return the rule of an op on one tensor, in the result's dtype."""
+    return lambda use: use.add(op, use.cast(use["self"], use.dtype), **attrs)
+
+
+def with_attrs(op: str, **names: str) -> Any:
+    """Return the rule of an op on one tensor; `names` are torch's of our attributes."""
+
+    def rule(use: Use) -> int:
+        attrs = {ours: float(use[theirs]) for ours, theirs in names.items()}
+        return use.add(op, use.cast(use["self"], use.dtype), **attrs)
+
+    return rule
+
+
+def binary(op: str, on_bool: str = "") -> Any:
+    """Return the rule of an op on two operands that are cast to the result's dtype."""
+
+    def rule(use: Use) -> int:
+        dtype = use.dtype
+        a, b = (use.operand(use.args[name], dtype) for name in ("self", "other"))
+        alpha = use.args.get("alpha", 1)
+        if isinstance(alpha, (NumberRef, TensorRef)) or alpha != 1:
+            b = use.add("mul", b, use.operand(alpha, dtype))
+        return use.add(on_bool if on_bool and dtype == "bool" else op, a, b)
+
+    return rule
+
+
+def compare(op: str) -> Any:
+    """Return the rule of a comparison, in the dtype that both operands are promoted to."""
+
+    def rule(use: Use) -> int:
+        dtype = common_dtype(use, "self", "other")
+        a, b = (use.operand(use.args[name], dtype) for name in ("self", "other"))
+        if dtype == "bool":  # an order of false and true
+            a, b = use.cast(a, "int32"), use.cast(b, "int32")
+        return use.add(op, a, b)
+
+    return rule
+
+
+def common_dtype(use: Use, *names: str) -> str:
+    """Return the dtype that torch promotes two arguments to."""
+    import torch
+
+    kinds = []
+    for name in names:
+        given = use.meta(name)
+        plain = {torch.SymInt: 1, torch.SymFloat: 1.0, torch.SymBool: True}
+        kinds.append(plain.get(type(given), given))
+    return dtype_name(torch.result_type(*kinds))
+
+
+def logical(op: str) -> Any:
+    """Return the rule of a logical op, whose operands are true where they are not 0."""
+    return lambda use: use.add(op, *(truth(use, use[n]) for n in ("self", "other")))
+
+
+def truth(use: Use, value: int) -> int:
+    """Return where a value is not 0, as bool."""
+    return use.cast(value, "bool")
+
+
+def logical_not(use: Use) -> int:
+    """logical_not: where a value is 0."""
+    return use.add("not", truth(use, use["self"]))
+
+
+def bitwise(op: str, on_bool: str) -> Any:
+    """Return the rule of a bitwise op; of bool it is a logical one."""
+    return binary(op, on_bool)
+
+
+def bitwise_not(use: Use) -> int:
+    """bitwise_not: of bool it is not."""
+    return use.add("not" if use.dtype == "bool" else "bitwise_not", use["self"])
+
+
+def divide(use: Use) -> int:
+    """div with a rounding mode: none, toward zero or down."""
+    dtype, mode = use.dtype, use.args.get("rounding_mode")
+    a, b = (use.operand(use.args[name], dtype) for name in ("self", "other"))
+    if dtype in FLOATS or mode is None:
+        quotient = use.add("div", a, b)
+        if mode is None:
+            return quotient
+        return use.add("floor", quotient) if mode == "floor" else truncated(use, quotient)
+    return use.add("floor_div" if mode == "floor" else "div", a, b)
+
+
+def truncated(use: Use, value: int) -> int:
+    """Return a float value rounded toward zero."""
+    below = use.add("less", value, use.constant(0, use.type(value).dtype))
+    return use.add("where", below, use.add("ceil", value), use.add("floor", value))
+
+
+def trunc(use: Use) -> int:
+    """trunc."""
+    return truncated(use, use["self"]) if use.dtype in FLOATS else int(use["self"])
+
+
+def whole(op: str) -> Any:
+    """Return the rule of a rounding op, which leaves integers as they are."""
+    return lambda use: use.add(op, use["self"]) if use.dtype in FLOATS else int(use["self"])
+
+
+def round_decimals(use: Use) -> int:
+    """round to a number of decimals."""
+    factor = use.constant(10.0 ** use["decimals"], use.dtype)
+    return use.add("div", use.add("round", use.add("mul", use["self"], factor)), factor)
+
+
+def remainder(use: Use) -> int:
+    """remainder, of the divisor's sign."""
+    dtype = use.dtype
+    a, b = (use.operand(use.args[name], dtype) for name in ("self", "other"))
+    if dtype not in FLOATS:
+        return use.add("mod", a, b)
+    return use.add("sub", a, use.add("mul", b, use.add("floor", use.add("div", a, b))))
+
+
+def fmod(use: Use) -> int:
+    """fmod, of the dividend's sign."""
+    a, b = (use.operand(use.args[name], use.dtype) for name in ("self", "other"))
+    return use.add("mod", a, b, fmod=1)
+
+
+def power(use: Use) -> int:
+    """pow of tensors and numbers."""
+    dtype = use.dtype
+    base = use.operand(use.args["self"], dtype)
+    if use.args["exponent"] == 2:
+        return use.add("mul", base, base)
+    return use.add("pow", base, use.operand(use.args["exponent"], dtype))
+
+
+def clamp(use: Use) -> int:
+    """clamp between numbers or tensors."""
+    dtype, value = use.dtype, use.cast(use["self"], use.dtype)
+    low, high = use.args["min"], use.args["max"]
+    if isinstance(low, (TensorRef, NumberRef)) or isinstance(high, (TensorRef, NumberRef)):
+        for op, limit in (("max", low), ("min", high)):
+            if limit is not None:
+                value = use.add(op, value, use.operand(limit, dtype))
+        return value
+    limits = [None if one is None else use.constant(one, dtype) for one in (low, high)]
+    return use.add("clip", value, *limits)
+
+
+def hardtanh(use: Use) -> int:
+    """hardtanh: a clamp."""
+    limits = (use.constant(use[name], use.dtype) for name in ("min_val", "max_val"))
+    return use.add("clip", use["self"], *limits)
+
+
+def where(use: Use) -> int:
+    """where."""
+    return use.add(
+        "where",
+        truth(use, use["condition"]),
+        *(use.operand(use.args[name], use.dtype) for name in ("self", "other")),
+    )
+
+
+def gelu(use: Use) -> int:
+    """gelu, exact or with tanh."""
+    return use.add("gelu", use["self"], approximate=use["approximate"])
+
+
+def elu(use: Use) -> int:
+    """elu with scales of its output and of its input."""
+    alpha, scale, inner = (float(use[n]) for n in ("alpha", "scale", "input_scale"))
+    if inner != 1:
+        raise use.error(f"elu with input_scale {inner} is not supported")
+    made = use.add("elu", use["self"], alpha=alpha)
+    return made if scale == 1 else use.add("mul", made, use.constant(scale, use.dtype))
+
+
+def softplus(use: Use) -> int:
+    """softplus of beta x over beta; beyond the threshold, x itself."""
+    beta, threshold, x = float(use["beta"]), float(use["threshold"]), use["self"]
+    if beta == 1:
+        return use.add("softplus", x)
+    scaled = use.add("mul", x, use.constant(beta, use.dtype))
+    made = use.add("div", use.add("softplus", scaled), use.constant(beta, use.dtype))
+    beyond = use.add("greater", scaled, use.constant(threshold, use.dtype))
+    return use.add("where", beyond, x, made)
+
+
+def prelu(use: Use) -> int:
+    """prelu with a slope for each channel, the second axis."""
+    slope, rank = use["weight"], use.rank(use["self"])
+    if rank > 1 and use.shape_of("weight") != [1]:
+        slope = use.reshape(slope, [-1, *[1] * (rank - 2)])
+    return use.add("prelu", use["self"], slope)
+
+
+def log_of(base: float) -> Any:
+    """Return the rule of a logarithm to another base."""
+
+    def rule(use: Use) -> int:
+        value = use.add("log", use.cast(use["self"], use.dtype))
+        return use.add("mul", value, use.constant(1 / math.log(base), use.dtype))
+
+    return rule
+
+
+def exp2(use: Use) -> int:
+    """exp2."""
+    return use.add("pow", use.constant(2, use.dtype), use.cast(use["self"], use.dtype))
+
+
+def expm1(use: Use) -> int:
+    """expm1, as tanh(x/2) (e^x + 1), which keeps small x exact."""
+    x = use.cast(use["self"], use.dtype)
+    half = use.add("tanh", use.add("mul", x, use.constant(0.5, use.dtype)))
+    made = use.add("mul", half, use.add("add", use.add("exp", x), use.constant(1, use.dtype)))
+    large = use.add("greater", x, use.constant(1, use.dtype))
+    plain = use.add("sub", use.add("exp", x), use.constant(1, use.dtype))
+    return use.add("where", large, plain, made)
+
+
+def log1p(use: Use) -> int:
+    """log1p, as 2 atanh(x / (2 + x)), which keeps small x exact."""
+    x, dtype = use.cast(use["self"], use.dtype), use.dtype
+    one, two = use.constant(1, dtype), use.constant(2, dtype)
+    small = use.add("mul", two, use.add("atanh", use.add("div", x, use.add("add", x, two))))
+    near = use.add("less", use.add("abs", x), use.constant(0.5, dtype))
+    return use.add("where", near, small, use.add("log", use.add("add", x, one)))
+
+
+def is_odd(op: str) -> Any:
+    """Return the rule of isinf or isnan, which no integer is."""
+
+    def rule(use: Use) -> int:
+        x = use["self"]
+        if use.type(x).dtype in FLOATS:
+            return use.add(op, x)
+        return use.add("not", use.add("equal", x, x))
+
+    return rule
+
+
+def to_copy(use: Use) -> int:
+    """_to_copy: a cast; devices and memory formats are of no meaning here."""
+    return use.cast(use["self"], use.dtype)
+
+
+_UNARY = (
+    "abs acos acosh asin asinh atan atanh cos cosh erf exp log neg reciprocal relu rsqrt "
+    "sigmoid sign silu sin sinh sqrt tan tanh square mish"
+)
+
+ELEMENTWISE: dict[str, Any] = {
+    **{name: unary({"silu": "swish"}.get(name, name)) for name in _UNARY.split()},
+    "_to_copy": to_copy,
+    "add Tensor Scalar": binary("add", "or"),
+    "alias": same,
+    "atan2": binary("atan2"),
+    "bitwise_and Tensor Scalar": bitwise("bitwise_and", "and"),
+    "bitwise_not": bitwise_not,
+    "bitwise_or Tensor Scalar": bitwise("bitwise_or", "or"),
+    "bitwise_xor Tensor Scalar": bitwise("bitwise_xor", "xor"),
+    "ceil": whole("ceil"),
+    "celu": with_attrs("celu", alpha="alpha"),
+    "clamp default Tensor": clamp,
+    "clone": same,
+    "div Tensor Scalar Tensor_mode Scalar_mode": divide,
+    "elu": elu,
+    "eq Tensor Scalar": compare("equal"),
+    "exp2": exp2,
+    "expm1": expm1,
+    "floor": whole("floor"),
+    "fmod Tensor Scalar": fmod,
+    "ge Tensor Scalar": compare("greater_or_equal"),
+    "gelu": gelu,
+    "gt Tensor Scalar": compare("greater"),
+    "hardsigmoid": unary("hard_sigmoid", alpha=1 / 6, beta=0.5),
+    "hardswish": unary("hard_swish"),
+    "hardtanh": hardtanh,
+    "isinf": is_odd("is_inf"),
+    "isnan": is_odd("is_nan"),
+    "le Tensor Scalar": compare("less_or_equal"),
+    "leaky_relu": with_attrs("leaky_relu", alpha="negative_slope"),
+    "log10": log_of(10),
+    "log1p": log1p,
+    "log2": log_of(2),
+    "logical_and": logical("and"),
+    "logical_not": logical_not,
+    "logical_or": logical("or"),
+    "logical_xor": logical("xor"),
+    "lt Tensor Scalar": compare("less"),
+    "maximum": binary("max"),
+    "minimum": binary("min"),
+    "mul Tensor Scalar": binary("mul", "and"),
+    "ne Tensor Scalar": compare("not_equal"),
+    "pow Tensor_Scalar Tensor_Tensor Scalar": power,
+    "prelu": prelu,
+    "remainder Tensor Scalar": remainder,
+    "round": whole("round"),
+    "round decimals": round_decimals,
+    "selu": unary("selu"),
+    "softplus": softplus,
+    "sub Tensor Scalar": binary("sub"),
+    "trunc": trunc,
+    "where self": where,
+}

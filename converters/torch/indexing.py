@@ -1,0 +1,240 @@
+"""Rules of ATen ops that read or write by index, with numpy's rules for several indices."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from trireme.converters.torch.use import NumberRef, TensorRef, Use
+from trireme.ir.graph import UNKNOWN
+
+
+def embedding(use: Use) -> int:
+    """embedding: rows of the weight."""
+    return use.add("gather", use["weight"], use["indices"], axis=0)
+
+
+def index_select(use: Use) -> int:
+    """index_select: slices along an axis."""
+    x, index = use["self"], use["index"]
+    if not use.rank(index):
+        index = use.reshape(index, [1])
+    return use.add("gather", x, index, axis=use.axis("dim", use.rank(x)))
+
+
+def gather(use: Use) -> int:
+    """gather: one element for each index."""
+    x = use["self"]
+    if not use.rank(x):
+        return use.add("expand", x, use.add("shape", use["index"]))
+    return use.add("gather_elements", x, use["index"], axis=use.axis("dim", use.rank(x)))
+
+
+def index(use: Use) -> int:
+    """index.Tensor: numpy's indexing; None keeps an axis whole."""
+    x = use["self"]
+    given = _with_masks_as_indices(use, use.args["indices"])
+    axes = [axis for axis, one in enumerate(given) if one is not None]
+    tensors = [one for one in given if one is not None]
+    if len(axes) == 1:
+        return use.add("gather", x, tensors[0], axis=axes[0])
+    rest = [axis for axis in range(use.rank(x)) if axis not in axes]
+    made = use.add("gather_nd", use.transpose(x, *axes, *rest), _stacked(use, tensors))
+    width = max(use.rank(one) for one in tensors)
+    if axes != list(range(axes[0], axes[-1] + 1)) or not axes[0]:
+        return made  # indices that are apart put their axes in front
+    before = [width + i for i in range(axes[0])]
+    after = [width + i for i in range(axes[0], len(rest))]
+    return use.transpose(made, *before, *range(width), *after)
+
+
+def _with_masks_as_indices(use: Use, indices: Any) -> list[int | None]:
+    """Return indices of integers: a mask becomes one for each of its axes."""
+    made: list[int | None] = []
+    for one in indices:
+        if one is None:
+            made.append(None)
+        elif use.type(one.id).dtype in ("bool", "uint8"):
+            places = use.add("non_zero", one.id)
+            for axis in range(use.rank(one.id)):
+                made.append(use.add("gather", places, use.constant(axis, "int64"), axis=0))
+        else:
+            made.append(use.cast(one.id, "int64"))
+    return made
+
+
+def _stacked(use: Use, tensors: list[int]) -> int:
+    """Return indices broadcast together, side by side in a new last axis."""
+    width = max(use.rank(one) for one in tensors)
+    shapes = [use.type(one).shape for one in tensors]
+    if len(set(shapes)) > 1 or UNKNOWN in shapes[0]:
+        zero = use.constant(0, "int64")
+        total = zero
+        for one in tensors:  # zeros of the common shape
+            total = use.add("add", total, use.add("mul", one, zero))
+        tensors = [use.add("add", one, total) for one in tensors]
+    last = use.ints(width)
+    return use.add("concat", *(use.add("unsqueeze", one, last) for one in tensors), axis=width)
+
+
+def index_put(use: Use) -> int:
+    """index_put: x with elements replaced, or added to."""
+    x, values = use["self"], use.cast(use["values"], use.dtype)
+    given = use.args["indices"]
+    masks = [one for one in given if one is not None and use.type(one.id).dtype == "bool"]
+    if len(given) == len(masks) == 1 and use.shape_of("values") in ([], [1]):
+        return _filled(use, x, masks[0].id, values)
+    indices = _with_masks_as_indices(use, given)
+    axes = [axis for axis, one in enumerate(indices) if one is not None]
+    tensors = [one for one in indices if one is not None]
+    rest = [axis for axis in range(use.rank(x)) if axis not in axes]
+    order = [*axes, *rest]
+    turned, places = use.transpose(x, *order), _stacked(use, tensors)
+    is_inside = axes == list(range(axes[0], axes[-1] + 1)) and axes[0] > 0
+    if is_inside:
+        values = _fronted(use, values, use.rank(places) - 1, axes[0], len(rest))
+    whole = use.add("shape", use.add("gather_nd", turned, places))
+    values = use.add("expand", values, whole)
+    reduction = "add" if use["accumulate"] else "none"
+    made = use.add("scatter_nd", turned, places, values, reduction=reduction)
+    return use.transpose(made, *np.argsort(order).tolist())
+
+
+def _fronted(use: Use, values: int, width: int, before: int, rest: int) -> int:
+    """Move the axes that indices make in front of the axes before them."""
+    missing = width + rest - use.rank(values)
+    if missing > 0:
+        values = use.add("unsqueeze", values, use.ints(*range(missing)))
+    moved = range(before, before + width)
+    others = [axis for axis in range(width + rest) if axis not in moved]
+    return use.transpose(values, *moved, *others)
+
+
+def _filled(use: Use, x: int, mask: int, values: int) -> int:
+    number = use.reshape(values, [])
+    if use["accumulate"]:
+        number = use.add("add", x, number)
+    missing = use.rank(x) - use.rank(mask)
+    if missing:
+        axes = range(use.rank(mask), use.rank(x))
+        mask = use.add("unsqueeze", mask, use.ints(*axes))
+    return use.add("where", mask, number, x)
+
+
+def scatter(reduction: str = "none") -> Any:
+    """Return the rule of scatter and its kin: elements written by index along an axis."""
+
+    def rule(use: Use) -> int:
+        x, places = use["self"], use["index"]
+        axis, how = (
+            use.axis("dim", use.rank(x)),
+            _REDUCTIONS.get(use.args.get("reduce", ""), reduction),
+        )
+        if use.args.get("include_self") is False:
+            raise use.error("scatter_reduce without its own elements is not supported")
+        if "src" in use.args:
+            values = _cut(use, use.cast(use["src"], use.dtype), places)
+        else:
+            number = use.operand(use.args["value"], use.dtype)
+            values = use.add("expand", number, use.add("shape", places))
+        return use.add("scatter_elements", x, places, values, axis=axis, reduction=how)
+
+    return rule
+
+
+_REDUCTIONS = {
+    "sum": "add",
+    "add": "add",
+    "prod": "mul",
+    "multiply": "mul",
+    "amax": "max",
+    "amin": "min",
+}
+
+
+def _cut(use: Use, source: int, places: int) -> int:
+    """Return the part of a source that indices of a smaller shape read."""
+    wanted, have = use.shape_of("index"), use.shape_of("src")
+    for axis, (size, whole) in enumerate(zip(wanted, have, strict=True)):
+        if size != whole:
+            end = use.add("shape", places, start=axis, end=axis + 1)
+            axes, ones = use.ints(axis), use.ints(1)
+            source = use.add("slice", source, use.ints(0), end, axes, ones)
+    return source
+
+
+def nonzero(use: Use) -> int:
+    """nonzero: a row of indices for each element that is not 0."""
+    return use.transpose(use.add("non_zero", use["self"]), 1, 0)
+
+
+def masked_select(use: Use) -> int:
+    """masked_select: the elements where the mask holds."""
+    x, mask = use["self"], use["mask"]
+    both = use.add("shape", use.add("where", mask, x, x))
+    x, mask = (use.add("expand", one, both) for one in (x, mask))
+    return use.add("compress", use.reshape(x, [-1]), use.reshape(mask, [-1]), axis=0)
+
+
+def masked_scatter(use: Use) -> int:
+    """masked_scatter: where the mask holds, the source's elements one after another."""
+    x, source = use["self"], use.cast(use["source"], use.dtype)
+    mask = use.add("expand", use["mask"], use.add("shape", x))
+    flat = use.cast(use.reshape(mask, [-1]), "int64")
+    places = use.add("cum_sum", flat, use.constant(0, "int64"), exclusive=1)
+    last = use.add("sub", use.add("size", source), use.constant(1, "int64"))
+    safe = use.add("min", places, last)
+    taken = use.add("gather", use.reshape(source, [-1]), safe, axis=0)
+    return use.add("where", mask, use.add("reshape", taken, use.add("shape", x)), x)
+
+
+def arange(use: Use) -> int:
+    """arange: a constant where its limits are known."""
+    start, end, step = use.args.get("start", 0), use.args["end"], use.args.get("step", 1)
+    if not any(isinstance(one, (NumberRef, TensorRef)) for one in (start, end, step)):
+        return use.constant(np.arange(start, end, step), use.dtype)
+    is_float = "float" in use.dtype
+    limits = (use.operand(one, use.dtype if is_float else "int64") for one in (start, end, step))
+    return use.cast(use.add("range", *limits), use.dtype)
+
+
+def full(use: Use) -> int:
+    """full: a tensor of one number."""
+    sizes = use.args["size"]
+    known = zip(use.shape, sizes, strict=True)
+    shape = [dim if isinstance(dim, int) else own for dim, own in known]
+    return use.fill(shape, use.args.get("fill_value", 0), use.dtype)
+
+
+def full_like(use: Use) -> int:
+    """full_like and its kin: a tensor of one number, of a tensor's shape."""
+    number, shape = use.args.get("fill_value", 0), use.shape
+    if all(isinstance(dim, int) for dim in shape):
+        return use.fill(shape, number, use.dtype)
+    return use.add("expand", use.operand(number, use.dtype), use.add("shape", use["self"]))
+
+
+def scalar_tensor(use: Use) -> int:
+    """scalar_tensor: a number as a tensor."""
+    return use.operand(use.args["s"], use.dtype)
+
+
+INDEXING: dict[str, Any] = {
+    "arange start_step": arange,
+    "embedding": embedding,
+    "empty memory_format": full,
+    "full": full,
+    "full_like": full_like,
+    "gather": gather,
+    "index Tensor": index,
+    "index_put": index_put,
+    "index_select": index_select,
+    "masked_scatter": masked_scatter,
+    "masked_select": masked_select,
+    "nonzero": nonzero,
+    "scalar_tensor": scalar_tensor,
+    "scatter src value": scatter(),
+    "scatter_add": scatter("add"),
+    "scatter_reduce two": scatter(),
+}

@@ -1,0 +1,241 @@
+"""Rules of ATen's reductions, sorts and running sums."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from trireme.converters.torch.elementwise import truth
+from trireme.converters.torch.use import NumberRef, Use
+
+
+def axes_of(use: Use, given: Any) -> tuple[int, ...]:
+    """Return the axes that a reduction names; all of them when it names none."""
+    rank = use.rank(use["self"])
+    named = [given] if isinstance(given, int) else given or range(rank)
+    return tuple(axis % max(rank, 1) for axis in named) if rank else ()
+
+
+def reduced(use: Use, op: str, value: int, axes: Sequence[int], keepdims: Any) -> int:
+    """Add a reduction over axes; over none it gives each element's own."""
+    options = {"keepdims": int(bool(keepdims)), "noop_with_empty_axes": 1}
+    return use.add(op, value, use.ints(*axes), **options)
+
+
+def reduce(op: str) -> Any:
+    """Return the rule of a reduction in the result's dtype."""
+
+    def rule(use: Use) -> int:
+        axes = axes_of(use, use.args.get("dim"))
+        value = use.cast(use["self"], use.dtype)
+        return reduced(use, op, value, axes, use.args.get("keepdim"))
+
+    return rule
+
+
+def reduce_truth(op: str) -> Any:
+    """Return the rule of any or all."""
+
+    def rule(use: Use) -> int:
+        axes = axes_of(use, use.args.get("dim"))
+        value = truth(use, use["self"])
+        return use.cast(reduced(use, op, value, axes, use.args.get("keepdim")), use.dtype)
+
+    return rule
+
+
+def arg(op: str) -> Any:
+    """Return the rule of argmax or argmin; without an axis, of all elements."""
+
+    def rule(use: Use) -> int:
+        x, axis, keep = use["self"], use.args["dim"], int(use["keepdim"])
+        rank = use.rank(x)
+        if axis is None:
+            x, axis = use.reshape(x, [-1]), 0
+            made = use.add(op, x, axis=0, keepdims=0)
+            return use.reshape(made, [1] * rank) if keep else made
+        if not rank:
+            return use.constant(0, "int64")
+        return use.add(op, x, axis=axis % rank, keepdims=keep)
+
+    return rule
+
+
+def extreme(op: str, arg_op: str) -> Any:
+    """Return the rule of max or min along an axis: values and indices."""
+
+    def rule(use: Use) -> tuple[int | None, ...]:
+        x = use["self"]
+        axis, keep = use.axis("dim", use.rank(x)), int(use["keepdim"])
+        values = reduced(use, op, x, [axis], keep)
+        if not use.reads(1):
+            return values, None
+        return values, use.add(arg_op, x, axis=axis, keepdims=keep)
+
+    return rule
+
+
+def count_of(use: Use, axes: Sequence[int]) -> Any:
+    """Return the number of elements along axes, a NumberRef when a run knows it."""
+    dims = [use.shape_of("self")[axis] for axis in axes]
+    known = math.prod(dim for dim in dims if isinstance(dim, int))
+    if all(isinstance(dim, int) for dim in dims):
+        return known
+    total = use.ints(known)
+    for axis, dim in zip(axes, dims, strict=True):
+        if not isinstance(dim, int):
+            total = use.add("mul", total, use.add("shape", use["self"], start=axis, end=axis + 1))
+    return NumberRef(total)
+
+
+def variance(use: Use) -> int:
+    """var: the mean of squared distances from the mean, times n / (n - correction)."""
+    return _moments(use)[0]
+
+
+def variance_and_mean(use: Use) -> tuple[int, int]:
+    """var_mean."""
+    return _moments(use)
+
+
+def _moments(use: Use) -> tuple[int, int]:
+    x, keep = use["self"], use["keepdim"]
+    axes = axes_of(use, use.args["dim"])
+    correction = use.args.get("correction")
+    correction = 1 if correction is None else correction
+    mean = reduced(use, "reduce_mean", x, axes, True)
+    apart = use.add("sub", x, mean)
+    square = use.add("mul", apart, apart)
+    if not keep:
+        mean = reduced(use, "reduce_mean", x, axes, False)
+    if correction == 0:
+        return reduced(use, "reduce_mean", square, axes, keep), mean
+    count = count_of(use, axes)
+    total = reduced(use, "reduce_sum", square, axes, keep)
+    if isinstance(count, NumberRef):
+        left = use.add("sub", use.operand(count, use.dtype), use.constant(correction, use.dtype))
+    else:
+        left = use.constant(count - correction, use.dtype)
+    return use.add("div", total, left), mean
+
+
+def vector_norm(use: Use) -> int:
+    """linalg_vector_norm of any order but 0."""
+    axes, keep, order = axes_of(use, use.args["dim"]), use["keepdim"], float(use["ord"])
+    x = use.cast(use["self"], use.dtype)
+    if order in (1.0, 2.0):
+        return reduced(use, f"reduce_l{int(order)}", x, axes, keep)
+    size = use.add("abs", x)
+    if math.isinf(order):
+        return reduced(use, "reduce_max" if order > 0 else "reduce_min", size, axes, keep)
+    if not order:
+        raise use.error("the norm of order 0 is not supported")
+    powers = use.add("pow", size, use.constant(order, use.dtype))
+    total = reduced(use, "reduce_sum", powers, axes, keep)
+    return use.add("pow", total, use.constant(1 / order, use.dtype))
+
+
+def running(op: str) -> Any:
+    """Return the rule of cumsum or cumprod in the result's dtype."""
+
+    def rule(use: Use) -> int:
+        x = use.cast(use["self"], use.dtype)
+        if not use.rank(x):
+            return x
+        return use.add(op, x, use.constant(use.axis("dim", use.rank(x)), "int64"))
+
+    return rule
+
+
+def top_k(use: Use) -> tuple[int, ...]:
+    """topk along an axis."""
+    x = use["self"]
+    attrs = {
+        "axis": use.axis("dim", use.rank(x)),
+        "largest": int(use["largest"]),
+        "sorted": int(use["sorted"]),
+    }
+    return use.add_node("top_k", [x, use.vector([use.args["k"]])], attrs, 2)
+
+
+def sort(use: Use) -> tuple[int, ...]:
+    """sort: a top_k of all elements, which keeps the order of equal ones."""
+    x = use["self"]
+    axis = use.axis("dim", use.rank(x))
+    size = use.shape_of("self")[axis]
+    if isinstance(size, int):
+        count = use.ints(size)
+    else:
+        count = use.add("shape", x, start=axis, end=axis + 1)
+    attrs = {"axis": axis, "largest": int(use["descending"]), "sorted": 1}
+    return use.add_node("top_k", [x, count], attrs, 2)
+
+
+def median(use: Use) -> tuple[int, int]:
+    """median along an axis: the lower of the two in the middle."""
+    x = use["self"]
+    axis, size = use.axis("dim", use.rank(x)), use.shape_of("self")[use["dim"]]
+    if not isinstance(size, int):
+        raise use.error("the median along an open dimension is not supported")
+    attrs = {"axis": axis, "largest": 0, "sorted": 1}
+    parts = use.add_node("top_k", [x, use.ints((size + 1) // 2)], attrs, 2)
+    place = use.constant((size - 1) // 2, "int64")
+    if use["keepdim"]:
+        place = use.ints((size - 1) // 2)
+    values, indices = (use.add("gather", part, place, axis=axis) for part in parts)
+    return values, indices
+
+
+def softmax(op: str) -> Any:
+    """Return the rule of softmax or log_softmax in the result's dtype."""
+
+    def rule(use: Use) -> int:
+        x = use.cast(use["self"], use.dtype)
+        if not use.rank(x):
+            return use.constant(np.ones(()) if op == "softmax" else np.zeros(()), use.dtype)
+        return use.add(op, x, axis=use.axis("dim", use.rank(x)))
+
+    return rule
+
+
+def bucketize(use: Use) -> int:
+    """bucketize: the number of boundaries below each element, or up to it with right=True."""
+    x = use.add("unsqueeze", use["self"], use.ints(-1))
+    op = "less_or_equal" if use["right"] else "less"
+    limits = use["boundaries"]
+    kind = "float64" if "float" in use.type(x).dtype + use.type(limits).dtype else "int64"
+    below = use.add(op, use.cast(limits, kind), use.cast(x, kind))
+    axes = use.ints(use.rank(use["self"]))
+    return use.add("reduce_sum", use.cast(below, use.dtype), axes, keepdims=0)
+
+
+REDUCTION: dict[str, Any] = {
+    "_log_softmax": softmax("log_softmax"),
+    "_softmax": softmax("softmax"),
+    "amax": reduce("reduce_max"),
+    "amin": reduce("reduce_min"),
+    "any default dim dims": reduce_truth("reduce_any"),
+    "argmax": arg("arg_max"),
+    "argmin": arg("arg_min"),
+    "bucketize Tensor": bucketize,
+    "cumprod": running("cum_prod"),
+    "cumsum": running("cum_sum"),
+    "linalg_vector_norm": vector_norm,
+    "log_softmax int": softmax("log_softmax"),
+    "max": reduce("reduce_max"),
+    "max dim": extreme("reduce_max", "arg_max"),
+    "mean default dim": reduce("reduce_mean"),
+    "median dim": median,
+    "min": reduce("reduce_min"),
+    "min dim": extreme("reduce_min", "arg_min"),
+    "prod default dim_int": reduce("reduce_prod"),
+    "softmax int": softmax("softmax"),
+    "sort default stable": sort,
+    "sum dim_IntList": reduce("reduce_sum"),
+    "topk": top_k,
+    "var correction": variance,
+    "var_mean correction": variance_and_mean,
+}

@@ -1,0 +1,60 @@
+"""Each ATen op with a rule, in a module of its own, against torch on the same inputs."""
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="torch is not installed")
+
+from torch_cases import CASES, SEED, Layer  # noqa: E402 - needs torch
+
+import trireme  # noqa: E402
+from trireme.converters.torch.program import read_program  # noqa: E402
+from trireme.converters.torch.support import op_of  # noqa: E402
+from trireme.converters.torch.table import supported_aten  # noqa: E402
+from trireme.ir.interpreter import interpret  # noqa: E402
+from trireme.support.mapped import ignore_file  # noqa: E402
+
+IDS = [f"{place}-{case[0]}" for place, case in enumerate(CASES)]
+FLOAT = dict(rtol=2e-5, atol=2e-6)
+
+
+def module_and_inputs(case):
+    _, function, *makers = case
+    rng = np.random.default_rng(SEED)
+    module = function if isinstance(function, Layer) else Layer(function)
+    torch.manual_seed(SEED)
+    for parameter in module.parameters():
+        torch.nn.init.uniform_(parameter, -0.5, 0.5)
+    return module.eval(), tuple(make(rng) for make in makers)
+
+
+@pytest.mark.parametrize("case", CASES, ids=IDS)
+def test_an_op_agrees_with_torch(case):
+    print("seed", SEED)
+    module, inputs = module_and_inputs(case)
+    graph = trireme.convert(module, inputs)
+    with torch.no_grad():
+        wanted = torch.utils._pytree.tree_leaves(module(*inputs))
+    feeds = dict(zip(graph.inputs, (one.numpy() for one in inputs), strict=True))
+    made = interpret(graph, feeds)
+    found = [made[value] for value in graph.outputs]
+    assert len(found) == len(wanted)
+    for ours, theirs in zip(found, wanted, strict=True):
+        assert str(ours.dtype) == str(theirs.numpy().dtype)
+        assert ours.shape == tuple(theirs.shape)
+        np.testing.assert_allclose(ours, theirs.numpy(), **FLOAT)
+
+
+def test_every_rule_has_a_case():
+    named = {f"aten.{case[0]}" if "." in case[0] else f"aten.{case[0]}.default" for case in CASES}
+    numbers = {"aten._local_scalar_dense.default", "aten.sym_size.int"}  # in test_programs
+    assert sorted(set(supported_aten()) - named - numbers) == []
+
+
+@pytest.mark.parametrize("case", CASES[::9], ids=IDS[::9])
+def test_a_case_is_of_its_op(case):
+    module, inputs = module_and_inputs(case)
+    program = read_program(module, inputs, None, True, ignore_file)
+    ops = {op_of(n) for n in program.exported.graph.nodes if n.op == "call_function"}
+    name = case[0] if "." in case[0] else f"{case[0]}.default"
+    assert f"aten.{name}" in ops
