@@ -17,11 +17,8 @@ import numpy as np
 
 from trireme.devices.cpu.codegen.aligned_memory import aligned_copy
 from trireme.devices.cpu.kernels.copies import dense
-from trireme.devices.cpu.kernels.f32.attention import (
-    AttentionShape,
-    OperandStrides,
-    attention_kernel,
-)
+from trireme.devices.cpu.kernels.f32.attention import attention_kernel
+from trireme.devices.cpu.kernels.f32.attention_shape import AttentionShape, OperandStrides
 from trireme.devices.cpu.kernels.lowering import Context, Operand, Step
 from trireme.devices.cpu.kernels.polymorphic.sample import varies
 from trireme.ir.graph import Graph, Node
@@ -97,7 +94,8 @@ class Attention:
         shape, reads = self.shape, [context.operand(i) for i in (self.q, self.k, self.v)]
         if self.mask is not None:
             operand, walk = _lay_mask(context, self.mask, shape)
-            shape = replace(shape, mask=walk)
+            by_query = is_mask_by_query(context.graph, self.mask)
+            shape = replace(shape, mask=walk, mask_by_query=by_query)
             reads.append(operand)
         code, chunks, local_bytes, seconds = context.kernel(attention_kernel, shape)
         return [
@@ -229,14 +227,15 @@ def _shape(
 
 
 def _mask_fits(graph: Graph, mask: int, shape: AttentionShape) -> bool:
-    """Whether a mask is a constant, or the same for all queries."""
+    """Whether a mask is a constant, the same for all queries, or given for each key of each."""
     type = graph.type(mask)
     full = (*shape.batch, shape.queries, shape.keys)
     sizes = (1,) * (len(full) - len(type.shape)) + tuple(type.shape)
     fits = len(sizes) == len(full) and all(
         size in (1, whole) for size, whole in zip(sizes, full, strict=True)
     )
-    return fits and (graph.values[mask].is_constant or sizes[-2] == 1)
+    is_whole = sizes[-2:] == full[-2:]
+    return fits and (graph.values[mask].is_constant or sizes[-2] == 1 or is_whole)
 
 
 def _lay_mask(context: Context, mask: int, shape: AttentionShape) -> tuple[Operand, OperandStrides]:
@@ -244,8 +243,9 @@ def _lay_mask(context: Context, mask: int, shape: AttentionShape) -> tuple[Opera
     full = (*shape.batch, shape.queries, shape.keys)
     dims = context.type(mask).dims
     sizes = (1,) * (len(full) - len(dims)) + dims
-    if sizes[-2] == 1:
-        return context.operand(mask), row_mask_walk(context.graph, mask, shape)
+    by_query = is_mask_by_query(context.graph, mask)
+    if sizes[-2] == 1 or by_query:
+        return context.operand(mask), mask_walk(context.graph, mask, shape, by_query)
     lanes = context.isa.lanes
     room = -(-shape.queries // lanes) * lanes
 
@@ -260,11 +260,19 @@ def _lay_mask(context: Context, mask: int, shape: AttentionShape) -> tuple[Opera
     return laid, OperandStrides(tuple(steps[:-2]), steps[-2], 1)
 
 
-def row_mask_walk(graph: Graph, mask: int, shape: AttentionShape) -> OperandStrides:
-    """Return how a mask that is the same for all queries is walked."""
+def is_mask_by_query(graph: Graph, mask: int) -> bool:
+    """Whether a mask is not known and has a row for each query."""
+    shape = graph.type(mask).shape
+    return not graph.values[mask].is_constant and len(shape) > 1 and shape[-2] != 1
+
+
+def mask_walk(graph: Graph, mask: int, shape: AttentionShape, by_query: bool) -> OperandStrides:
+    """Return how a mask with a row for each query, or with one for all, is walked."""
     dims = graph.type(mask).dims
     sizes = (1,) * (len(shape.batch) + 2 - len(dims)) + dims
     strides = [s if n > 1 else 0 for s, n in zip(dense(sizes), sizes, strict=True)]
+    if by_query:
+        return OperandStrides(tuple(strides[:-2]), 1, sizes[-1])
     return OperandStrides(tuple(strides[:-2]), int(sizes[-1] == shape.keys), 0)
 
 

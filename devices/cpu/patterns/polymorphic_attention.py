@@ -10,9 +10,8 @@ from dataclasses import replace
 from trireme.devices.cpu.codegen.index import plus
 from trireme.devices.cpu.codegen.kernel_cache import Code
 from trireme.devices.cpu.codegen.target import Isa
-from trireme.devices.cpu.kernels.f32.attention import (
-    REST_ROWS,
-    AttentionEmitter,
+from trireme.devices.cpu.kernels.f32.attention import REST_ROWS, AttentionEmitter
+from trireme.devices.cpu.kernels.f32.attention_shape import (
     AttentionShape,
     attention_name,
     attention_work,
@@ -22,7 +21,12 @@ from trireme.devices.cpu.kernels.f32.attention import (
 from trireme.devices.cpu.kernels.lowering import Context, finish
 from trireme.devices.cpu.kernels.polymorphic.sample import deal_evenly, generalised, varies
 from trireme.devices.cpu.kernels.polymorphic.step import PolymorphicStep, Sized, begin_sized
-from trireme.devices.cpu.patterns.attention import Attention, find_attention, row_mask_walk
+from trireme.devices.cpu.patterns.attention import (
+    Attention,
+    find_attention,
+    is_mask_by_query,
+    mask_walk,
+)
 from trireme.ir.graph import Graph
 from trireme.support.errors import CompileError
 
@@ -36,11 +40,9 @@ def find_polymorphic_attention(graph: Graph) -> list[Attention]:
 
 
 def _is_served(graph: Graph, one: Attention) -> bool:
-    fixed = not varies(one.shape.depth) and not varies(one.shape.width)
-    if one.mask is None:
-        return fixed
-    dims = graph.type(one.mask).dims
-    return fixed and (len(dims) < 2 or dims[-2] == 1)
+    if varies(one.shape.depth) or varies(one.shape.width):
+        return False
+    return one.mask is None or not graph.values[one.mask].is_constant
 
 
 def sized_attention_kernel(isa: Isa, shape: AttentionShape, vectors: int, words: int) -> Code:
@@ -61,6 +63,7 @@ def sized_attention_kernel(isa: Isa, shape: AttentionShape, vectors: int, words:
 def attention_step(context: Context, one: Attention) -> PolymorphicStep:
     """Return the step of an attention for every shape."""
     isa = context.isa
+    by_query = one.mask is not None and is_mask_by_query(context.graph, one.mask)
 
     def shape_of(graph: Graph) -> AttentionShape:
         shape = one.parts.shape(graph)
@@ -68,7 +71,8 @@ def attention_step(context: Context, one: Attention) -> PolymorphicStep:
             raise CompileError(f"cpu: {one.parts.first.label}: no kernel for this shape")
         if one.mask is None:
             return shape
-        return replace(shape, mask=row_mask_walk(graph, one.mask, shape))
+        walk = mask_walk(graph, one.mask, shape, by_query)
+        return replace(shape, mask=walk, mask_by_query=by_query)
 
     known, count, words = generalised(shape_of(context.graph), one.parts.first.label)
     codes = tuple(
@@ -80,7 +84,9 @@ def attention_step(context: Context, one: Attention) -> PolymorphicStep:
         vectors = block_vectors(isa, shape.queries)
         items, seconds = attention_work(isa, shape, vectors)
         part, chunks = deal_evenly(items, seconds)
-        room = local_bytes(isa, replace(shape, keys=shape.keys + REST_ROWS), vectors)
+        room = local_bytes(
+            isa, replace(shape, keys=shape.keys + max(REST_ROWS, isa.lanes)), vectors
+        )
         return Sized((*words(shape), part, items), chunks, seconds, room, variant=vectors - 1)
 
     places = [one.q, one.k, one.v, *([] if one.mask is None else [one.mask])]

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from trireme.devices.cpu.codegen import mathfn
 from trireme.devices.cpu.codegen.index import known, minus, plus, times
@@ -19,44 +18,20 @@ from trireme.devices.cpu.codegen.kernel_cache import Code
 from trireme.devices.cpu.codegen.llvm_types import vector
 from trireme.devices.cpu.codegen.target import Isa
 from trireme.devices.cpu.kernels.copies import transpose_registers
+from trireme.devices.cpu.kernels.f32.attention_shape import (
+    AttentionShape,
+    OperandStrides,
+    attention_name,
+    attention_work,
+    block_vectors,
+    local_bytes,
+    tile_height,
+)
 from trireme.devices.cpu.kernels.lowering import begin, deal, finish
 
-_VECTORS = 2
-"""Vectors of queries in a block."""
-_MOST_ROWS = 14
 _UNROLL = 4
 REST_ROWS = 4
 """Rows of the tiles at the end of keys whose number varies."""
-
-
-@dataclass(frozen=True)
-class OperandStrides:
-    """How an operand is walked: elements between batches (one a dimension), rows and columns."""
-
-    batch: tuple[int, ...]
-    row: int
-    column: int
-
-
-@dataclass(frozen=True)
-class AttentionShape:
-    """Shapes and strides of an attention; Q [queries, depth], K [keys, depth], V [keys, width].
-
-    mask: of a mask whose rows are keys, of one column when it is the same for all queries
-    """
-
-    batch: tuple[int, ...]
-    queries: int
-    keys: int
-    depth: int
-    width: int
-    q: OperandStrides
-    k: OperandStrides
-    v: OperandStrides
-    out: OperandStrides
-    mask: OperandStrides | None
-    scale: float
-    mask_scale: float
 
 
 def attention_kernel(isa: Isa, shape: AttentionShape) -> tuple[Code, int, int, float]:
@@ -75,33 +50,6 @@ def attention_kernel(isa: Isa, shape: AttentionShape) -> tuple[Code, int, int, f
     for item in fn.range(first, fn.minimum(first + size, items)):
         emitter.item(item, -(-shape.queries // emitter.block))
     return finish(fn), chunks, local_bytes(isa, shape, vectors), seconds
-
-
-def block_vectors(isa: Isa, queries: int) -> int:
-    """Return the vectors of a block of queries."""
-    return min(_VECTORS, -(-queries // isa.lanes))
-
-
-def tile_height(isa: Isa, vectors: int) -> int:
-    """Return the most rows of a register tile."""
-    return min(_MOST_ROWS, (isa.registers - 1 - vectors) // vectors)
-
-
-def attention_name(isa: Isa, vectors: int) -> str:
-    """Return the name of a kernel: with the size of its register tiles."""
-    return f"attention_f32_{tile_height(isa, vectors)}x{vectors}"
-
-
-def attention_work(isa: Isa, shape: AttentionShape, vectors: int) -> tuple[int, float]:
-    """Return the blocks of queries of all batches, and about how many seconds they take."""
-    items = math.prod(shape.batch) * -(-shape.queries // (vectors * isa.lanes))
-    cycles = shape.keys * vectors * (shape.depth + shape.width + 12)
-    return items, items * cycles / 3e9
-
-
-def local_bytes(isa: Isa, shape: AttentionShape, vectors: int) -> int:
-    """Return the bytes that a thread needs of its own: Q of a block, turned, and its scores."""
-    return 4 * vectors * isa.lanes * (max(shape.depth, shape.width) + shape.keys)
 
 
 class AttentionEmitter:
@@ -165,6 +113,8 @@ class AttentionEmitter:
         if isinstance(count, int):
             vectors = -(-count // self.lanes)
         self._turn_in(q, count, vectors)
+        if self.shape.mask_by_query:
+            self._turn_mask(mask[0], count, vectors)
         largest = self._scores(k, mask, vectors)
         scales = self._exponentials(largest)
         self._sums(v, scales)
@@ -180,18 +130,10 @@ class AttentionEmitter:
     def _turn_in(self, q: Value, queries: Index, vectors: int) -> None:
         """Emit scale * Q^T: squares transposed in registers."""
         fn, lanes, depth = self.fn, self.lanes, self.shape.depth
-        nothing = fn.as_value(self.type, 0.0)
-
-        def line(row: int, at: Index, columns: int) -> Value:
-            if isinstance(queries, int) and row >= queries:
-                return nothing
-            of = row if isinstance(queries, int) else fn.minimum(row, queries - 1)
-            place = fn.at(fn.at(q, times(fn, of, self.shape.q.row)), at)
-            return fn.load_some(self.type, place, columns)
 
         def square(at: Index, columns: int) -> None:
             for v in range(vectors):
-                lines = [line(v * lanes + r, at, columns) for r in range(lanes)]
+                lines = self._lines(fn.at(q, at), self.shape.q.row, queries, v, columns)
                 to = fn.at(fn.at(self.turned, _times(at, self.block)), v * lanes)
                 for c, made in enumerate(transpose_registers(fn, lines)[:columns]):
                     fn.store(made * self.shape.scale, fn.at(to, c * self.block))
@@ -201,6 +143,42 @@ class AttentionEmitter:
             square(at, lanes)
         if whole < depth:
             square(whole, depth - whole)
+
+    def _lines(
+        self, base: Value, stride: Index, queries: Index, v: int, columns: Index
+    ) -> list[Value]:
+        """Load a part of the rows of a vector of queries; rows beyond the last are of no use."""
+        fn, made = self.fn, []
+        for row in range(v * self.lanes, (v + 1) * self.lanes):
+            if isinstance(queries, int) and row >= queries:
+                made.append(fn.as_value(self.type, 0.0))
+                continue
+            of = row if isinstance(queries, int) else fn.minimum(row, queries - 1)
+            made.append(fn.load_some(self.type, fn.at(base, times(fn, of, stride)), columns))
+        return made
+
+    def _turn_mask(self, mask: Value, queries: Index, vectors: int) -> None:
+        """Emit mask_scale * mask^T where the scores will be: squares transposed in registers."""
+        fn, lanes, keys, walk = self.fn, self.lanes, self.shape.keys, self.shape.mask
+        assert walk is not None
+
+        def square(at: Index, columns: Index) -> None:
+            for v in range(vectors):
+                lines = self._lines(fn.at(mask, at), walk.column, queries, v, columns)
+                to = fn.at(fn.at(self.scores, times(fn, at, self.block)), v * lanes)
+                for c, made in enumerate(transpose_registers(fn, lines)):
+                    if not isinstance(columns, int) or c < columns:  # there is room for a square
+                        fn.store(made * self.shape.mask_scale, fn.at(to, c * self.block))
+
+        rest = fn.integer("urem", keys, lanes)
+        whole = minus(fn, keys, rest)
+        for at in fn.range(0, whole, lanes):
+            square(at, lanes)
+        if isinstance(rest, Value):
+            with fn.when(fn.compare("ne", rest, 0)):
+                square(whole, rest)
+        elif rest:
+            square(whole, rest)
 
     def _scores(self, k: Value, mask: Sequence[Value], vectors: int) -> list[Value]:
         """Emit the scores, a row for each key; returns the largest of each query."""
@@ -236,15 +214,27 @@ class AttentionEmitter:
         strides = shape.k.row, shape.k.column
         totals = self._tile(a, strides, self.turned, shape.depth, len(of), len(largest), rows)
         to = fn.at(self.scores, _times(key, self.block))
+        turned = self._turned_masks(of, len(largest)) if shape.mask_by_query else []
         for r, row in enumerate(totals):
             for v, total in enumerate(row):
                 value = total.get()
-                if mask:
+                if turned:
+                    value = value + turned[r][v]
+                elif mask:
                     value = self._masked(value, mask[0], of[r], v)
                 top = largest[v].get()  # NaN is left out: the sum of exponentials has it
                 above = fn.compare("ogt", value, top)
                 largest[v].set(fn.select(above, value, top))
                 fn.store(value, fn.at(to, r * self.block + v * self.lanes))
+
+    def _turned_masks(self, keys: Sequence[Index], vectors: int) -> list[list[Value]]:
+        """Load the masks of some keys, which the scores replace."""
+        fn = self.fn
+        places = [fn.at(self.scores, times(fn, key, self.block)) for key in keys]
+        return [
+            [fn.load(self.type, fn.at(place, v * self.lanes)) for v in range(vectors)]
+            for place in places
+        ]
 
     def _masked(self, value: Value, mask: Value, key: Index, v: int) -> Value:
         """Return scores plus their mask."""

@@ -1,0 +1,72 @@
+"""What an attention kernel is made for: shapes and strides, blocks of queries, work and memory."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from trireme.devices.cpu.codegen.target import Isa
+
+_VECTORS = 2
+"""Vectors of queries in a block."""
+_MOST_ROWS = 14
+
+
+@dataclass(frozen=True)
+class OperandStrides:
+    """How an operand is walked: elements between batches (one a dimension), rows and columns."""
+
+    batch: tuple[int, ...]
+    row: int
+    column: int
+
+
+@dataclass(frozen=True)
+class AttentionShape:
+    """Shapes and strides of an attention; Q [queries, depth], K [keys, depth], V [keys, width].
+
+    mask: of a mask whose rows are keys, of one column when it is the same for all queries
+    mask_by_query: whether the keys of a query follow each other in the mask, which is then turned
+        block by block
+    """
+
+    batch: tuple[int, ...]
+    queries: int
+    keys: int
+    depth: int
+    width: int
+    q: OperandStrides
+    k: OperandStrides
+    v: OperandStrides
+    out: OperandStrides
+    mask: OperandStrides | None
+    scale: float
+    mask_scale: float
+    mask_by_query: bool = False
+
+
+def block_vectors(isa: Isa, queries: int) -> int:
+    """Return the vectors of a block of queries."""
+    return min(_VECTORS, -(-queries // isa.lanes))
+
+
+def tile_height(isa: Isa, vectors: int) -> int:
+    """Return the most rows of a register tile."""
+    return min(_MOST_ROWS, (isa.registers - 1 - vectors) // vectors)
+
+
+def attention_name(isa: Isa, vectors: int) -> str:
+    """Return the name of a kernel: with the size of its register tiles."""
+    return f"attention_f32_{tile_height(isa, vectors)}x{vectors}"
+
+
+def attention_work(isa: Isa, shape: AttentionShape, vectors: int) -> tuple[int, float]:
+    """Return the blocks of queries of all batches, and about how many seconds they take."""
+    items = math.prod(shape.batch) * -(-shape.queries // (vectors * isa.lanes))
+    cycles = shape.keys * vectors * (shape.depth + shape.width + 12)
+    return items, items * cycles / 3e9
+
+
+def local_bytes(isa: Isa, shape: AttentionShape, vectors: int) -> int:
+    """Return the bytes that a thread needs of its own: Q of a block, turned, and its scores."""
+    return 4 * vectors * isa.lanes * (max(shape.depth, shape.width) + shape.keys)
