@@ -27,7 +27,6 @@ from trireme.devices.cpu.compile.executable import CpuExecutable
 from trireme.devices.cpu.compile.polymorphic import (
     CpuPolymorphic,
     build_polymorphic,
-    folded_values,
     packed,
     polymorphic_reason,
 )
@@ -38,6 +37,7 @@ from trireme.devices.cpu.runtime.core_latency import HandoverProbe
 from trireme.devices.cpu.runtime.cores import all_cores, no_instances, share_of, too_many
 from trireme.devices.cpu.runtime.pool import SPINS, StepPool
 from trireme.devices.cpu.runtime.server import DRIVER_QUEUE, Server
+from trireme.ir.contents import decided_by_shapes
 from trireme.ir.graph import Graph, Node
 from trireme.support.errors import DeviceError
 from trireme.support.limits import MOST_THREADS
@@ -115,7 +115,7 @@ class CpuDevice(HostMemoryDevice):
         if any(graph.type(value).dtype == "string" for value in (*node.used, *node.outputs)):
             return "cpu has no memory for strings"
         if self._sampled is None or self._sampled[0] is not graph:
-            self._sampled = graph, sample_of(graph), folded_values(graph)
+            self._sampled = graph, sample_of(graph), decided_by_shapes(graph)
         return polymorphic_reason(*self._sampled[1:], node)
 
     def compile_polymorphic(self, graphs: Sequence[Graph]) -> list[PolymorphicExecutable]:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from trireme.backend.device import Executable
+from trireme.backend.kernel_table import form_of
 from trireme.devices.cpu.codegen.aligned_memory import aligned_copy
 from trireme.devices.cpu.codegen.jit import Jit
 from trireme.devices.cpu.codegen.kernel_cache import Code, KernelCache
@@ -34,6 +35,7 @@ from trireme.devices.cpu.patterns.polymorphic_attention import (
 )
 from trireme.devices.cpu.runtime.pool import StepPool
 from trireme.devices.cpu.runtime.server import Server
+from trireme.ir.contents import decided_by_shapes
 from trireme.ir.graph import Graph, Node, Value
 from trireme.support.dtypes import Array, itemsize
 from trireme.support.errors import CompileError
@@ -43,19 +45,9 @@ _USUAL = 64
 """What a size that varies is taken for, where memory is shared by values of unlike sizes."""
 
 
-def folded_values(graph: Graph) -> frozenset[int]:
-    """Return the values that shapes alone decide: they are constants in a graph of one shape."""
-    folded: set[int] = set()
-    for node in graph.nodes:
-        known = all(i in folded or graph.values[i].is_constant for i in node.used)
-        if node.op in ("shape", "size") or (known and node.used and not node.after):
-            folded |= set(node.outputs)
-    return frozenset(folded)
-
-
-def polymorphic_reason(sample: GenericSample, folded: frozenset[int], node: Node) -> str | None:
+def polymorphic_reason(sample: GenericSample, decided: frozenset[int], node: Node) -> str | None:
     """Say why a node has no kernel for every shape; None when it has, or needs none."""
-    if folded.issuperset(node.outputs):
+    if decided.issuperset(node.outputs):
         return None
     graph = sample.graph
     node = graph.node(node.id)
@@ -63,7 +55,8 @@ def polymorphic_reason(sample: GenericSample, folded: frozenset[int], node: Node
         return None
     rule = POLYMORPHIC.find(graph, node)
     if rule is None:
-        return f"{node.op} has no kernel for every shape: {POLYMORPHIC.miss(graph, node)}"
+        form = form_of(graph, node)
+        return f"{node.op} on {form} has no kernel whose sizes are known when it runs"
     return rule.reason(graph, node)
 
 
@@ -80,7 +73,7 @@ class PolymorphicProgram:
 
     graph: Graph
     sample: GenericSample
-    folded: frozenset[int]
+    decided: frozenset[int]
     steps: tuple[PolymorphicStep, ...]
     buffer_aliases: Mapping[int, int]
     slots: tuple[ScratchSlot, ...]
@@ -100,13 +93,13 @@ def build_polymorphic(
 
     Errors: CompileError, if a node has no kernel for every shape
     """
-    folded = folded_values(graph)
+    decided = decided_by_shapes(graph)
     sample = sample_of(graph)
     for node in graph.nodes:
-        reason = polymorphic_reason(sample, folded, node)
+        reason = polymorphic_reason(sample, decided, node)
         if reason is not None:
             raise CompileError(f"cpu: {node.label}: {reason}")
-    kept = tuple(n for n in sample.graph.nodes if not folded.issuperset(n.outputs))
+    kept = tuple(n for n in sample.graph.nodes if not decided.issuperset(n.outputs))
     context = Context(replace(sample.graph, nodes=kept), isa, threads, recipes=recipes)
     buffer_aliases, copies = find_homes(context.graph)
     if copies:
@@ -116,7 +109,7 @@ def build_polymorphic(
     kernels: dict[int, str] = {}
 
     def lacks(_: Graph, node: Node) -> str | None:
-        return polymorphic_reason(sample, folded, node)
+        return polymorphic_reason(sample, decided, node)
 
     for group in grouped(context, find_polymorphic_attention(context.graph), lacks):
         if len(group.nodes) == 1 and is_alias(context.graph, group.node):
@@ -128,7 +121,7 @@ def build_polymorphic(
         steps += made
     slots = tuple(_slots(context.graph, steps, buffer_aliases))
     return PolymorphicProgram(
-        graph, sample, folded, tuple(steps), buffer_aliases, slots, kernels, {}
+        graph, sample, decided, tuple(steps), buffer_aliases, slots, kernels, {}
     )
 
 
@@ -189,17 +182,17 @@ def program_at(program: PolymorphicProgram, graph: Graph) -> RegionProgram:
 
     Errors: CompileError, if the kernels do not serve the shape
     """
-    program.sample.check(graph)
     values = graph.values
-    for value in program.folded:
+    for value in program.decided:
         if value in values and not values[value].is_constant and graph.users(value):
             raise CompileError(f"cpu: '{values[value].first_name}' is not constant in this shape")
+    program.sample.check(graph)
     sized = [(step, step.size(graph)) for step in program.steps]
     words = np.array([word for _, one in sized for word in one.words] or [0], np.int64)
     extra: dict[int, Array] = {}
 
     def operand_of(operand: Operand) -> Operand:
-        if isinstance(operand, int) and operand in program.folded:
+        if isinstance(operand, int) and operand in program.decided:
             data = values[operand].data
             if data is not None:
                 extra[id(data)] = data if data.ctypes.data % 64 == 0 else aligned_copy(data)
@@ -210,7 +203,7 @@ def program_at(program: PolymorphicProgram, graph: Graph) -> RegionProgram:
     for step, one in sized:
         code = step.codes[one.variant]
         reads = step.reads
-        if not program.folded.isdisjoint(o for o in reads if isinstance(o, int)):
+        if not program.decided.isdisjoint(o for o in reads if isinstance(o, int)):
             reads = tuple(map(operand_of, reads))
         items.append(
             Step(

@@ -6,6 +6,7 @@ at small ones it gives the results of the reference, and the bits of the program
 
 import random
 import zlib
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -22,6 +23,7 @@ from trireme.ir.interpreter import interpret
 from trireme.support.errors import CompileError
 
 ISAS = available_isas(variants=False)
+SEED = 5
 SHAPES = 4
 """Drawn shapes of each case, beside that of ones."""
 
@@ -364,6 +366,62 @@ def test_one_compile_serves_every_shape(cpus, name, isa):
             for g, w, s in zip(got, want, special, strict=True):
                 assert_close(g, w, 1e-5, f"{isa} {sizes} {kernels}")
                 assert g.tobytes() == s.tobytes(), f"{name} {sizes}: not the bits of its own kernel"
+
+
+def test_a_node_without_a_kernel_is_named(cpus):
+    builder = GraphBuilder("sorted")
+    x = builder.input("x", TensorType(("b", 30), "float32"))
+    k = builder.constant("k", np.array([3]))
+    graph = builder.finish(*builder.add_node("top_k", [x, k], {}, outputs=2))
+    device = cpus[ISAS[0], 1]
+    reason = device.polymorphic_reason(graph, graph.nodes[0])
+    assert reason == "top_k on float32 has no kernel whose sizes are known when it runs"
+    with pytest.raises(CompileError, match="top_k"):
+        device.compile_polymorphic([graph])
+
+
+def test_shapes_share_code_and_weights(cpus):
+    case, graph = made("gelu_layer")
+    every = cpus[ISAS[0], 1].compile_polymorphic([graph])[0]
+    one, two = (every.at(bound(graph, {"b": 2, "s": s})) for s in (7, 300))
+    assert [code.symbol for code in one.codes] == [code.symbol for code in two.codes]
+    assert one.constant_bytes == two.constant_bytes == every.constant_bytes > 96 * 64 * 4
+
+
+def test_results_of_shapes_alone_are_constants(cpus):
+    """A graph of one shape has the results that its shapes decide; kernels read them."""
+    builder = GraphBuilder("positions")
+    x = builder.input("x", TensorType(("s", 20), "float32"))
+    zero, one = (builder.constant(name, np.array(n)) for name, n in (("z", 0), ("o", 1)))
+    length = builder.add(
+        "reshape",
+        builder.add("shape", x, start=0, end=1),
+        builder.constant("e", np.array([], np.int64)),
+    )
+    places = builder.add("range", zero, length, one)
+    rows = np.random.default_rng(SEED).random((90, 20)).astype(np.float32)
+    y = builder.add("add", x, builder.add("gather", builder.constant("t", rows), places, axis=0))
+    graph = builder.finish(y)
+    device = cpus[ISAS[0], 1]
+    assert not any(device.polymorphic_reason(graph, node) for node in graph.nodes)
+    every = device.compile_polymorphic([graph])[0]
+    for size in (1, 9, 90):
+        known = bind_shapes(graph, {"x": (size, 20)})
+        values = dict(known.values)
+        for value, data in zip(
+            (node.outputs[0] for node in known.nodes),
+            (np.array([size]), np.array(size), np.arange(size), rows[:size], None),
+            strict=True,
+        ):
+            shape = (size, 20) if data is None else data.shape
+            type = TensorType(shape, values[value].dtype)
+            values[value] = replace(values[value], type=type, data=data)
+        one_shape = replace(known, values=values)
+        feeds = fed(one_shape, np.random.default_rng(size))
+        (got,), _, _ = run(device, one_shape, feeds, executable=every.at(one_shape))
+        np.testing.assert_array_equal(got, feeds[x] + rows[:size])
+    with pytest.raises(CompileError, match="not constant"):
+        every.at(bind_shapes(graph, {"x": (3, 20)}))
 
 
 def test_a_shape_that_breaks_an_assumption_is_refused(cpus):

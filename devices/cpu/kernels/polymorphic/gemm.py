@@ -242,8 +242,13 @@ class _SizedMatmul(MatmulEmitter):
         rows = cut.tiling.tile_rows
         for row in fn.range(self.first_row, self.rest_row, rows):
             self._rows(row, rows, b, column, counts, False)
-        for row in fn.range(self.rest_row, self.end_row, min(_REST, rows)):
-            self._rows(row, min(_REST, rows), b, column, counts, True)
+        rest = fn.as_value("i64", minus(fn, self.end_row, self.rest_row))
+        for is_one in fn.either(fn.compare("eq", rest, 1)):  # such as a token of a decoder
+            if is_one:
+                self._rows(self.rest_row, 1, b, column, counts, False)
+                continue
+            for row in fn.range(self.rest_row, self.end_row, min(_REST, rows)):
+                self._rows(row, min(_REST, rows), b, column, counts, True)
 
     def _rows(
         self,
