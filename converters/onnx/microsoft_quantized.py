@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from trireme.converters.onnx import quantized, window
+from trireme.converters.onnx import integer_products, quantized, window
 from trireme.converters.onnx.scope import NodeUse
 from trireme.ops.block_quantized import ROUNDED
 from trireme.ops.block_quantized import codes as unpacked
@@ -21,7 +21,7 @@ def matmul_integer_to_float(use: NodeUse) -> Sequence[int]:
 
 def dynamic_quantize_matmul(use: NodeUse) -> Sequence[int]:
     """DynamicQuantizeMatMul(a, b, b scale, b zero?, bias?): a is rounded to 8 bits first."""
-    a, step, zero = use.add_node("dynamic_quantize_linear", [use.need(0)], {}, 3)
+    a, step, zero = integer_products.dynamic_quantize_linear(use)
     scale = use.add("mul", step, use.need(2))
     places = [a, use.need(1), zero, use.input(3)]
     return (_product(use, places, scale, use.input(4)),)
@@ -29,7 +29,7 @@ def dynamic_quantize_matmul(use: NodeUse) -> Sequence[int]:
 
 def _product(use: NodeUse, inputs: Sequence[int | None], scale: int, bias: int | None) -> int:
     use.inputs = list(inputs)
-    (whole,) = quantized.matmul_integer(use)
+    (whole,) = integer_products.matmul_integer(use)
     dtype = use.scope.builder.type(scale).dtype
     y = use.add("mul", use.add("cast", whole, to=dtype), scale)
     return y if bias is None else use.add("add", y, bias)

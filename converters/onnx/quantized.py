@@ -154,13 +154,15 @@ def qlinear_global_pool(use: NodeUse) -> Sequence[int]:
     return stored(use, y, 3)
 
 
-def whole(use: NodeUse, position: int, zero_position: int, column: bool = False) -> int:
-    """Return an integer input less its zero point, in int32; a `column` has one a row."""
-    x = use.add("cast", use.need(position), to="int32")
+def whole(
+    use: NodeUse, position: int, zero_position: int, column: bool = False, dtype: str = "int32"
+) -> int:
+    """Return an integer input less its zero point in a dtype; a `column` has one a row."""
+    x = use.add("cast", use.need(position), to=dtype)
     zero = use.input(zero_position)
     if zero is None:
         return x
-    zero = use.add("cast", zero, to="int32")
+    zero = use.add("cast", zero, to=dtype)
     if column and len(use.scope.builder.type(zero).shape) == 1:
         zero = use.add("unsqueeze", zero, use.constant([1], "int64"))
     return use.add("sub", x, zero)

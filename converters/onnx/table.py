@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from trireme.converters.onnx import quantized, window
+from trireme.converters.onnx import integer_products, quantized, window
 from trireme.converters.onnx.scope import NodeUse
 from trireme.converters.onnx.tensors import dtype_of
 from trireme.ir.op import Attr, get_op, has_op
@@ -195,6 +195,9 @@ TABLE: dict[str, OpEntry] = {
     "ConvInteger": OpEntry("conv", quantized.conv_integer),
     "ConvTranspose": OpEntry("conv_transpose", window.conv_transpose),
     "Dropout": OpEntry("", dropout),
+    "DynamicQuantizeLinear": OpEntry(
+        "dynamic_quantize_linear", integer_products.dynamic_quantize_linear
+    ),
     "GlobalAveragePool": global_pool("reduce_mean"),
     "GlobalLpPool": OpEntry("reduce_l2", global_lp_pool),
     "GlobalMaxPool": global_pool("reduce_max"),
@@ -203,7 +206,7 @@ TABLE: dict[str, OpEntry] = {
     "Identity": OpEntry("", alias),
     "LayerNormalization": straight("layer_normalization"),
     "LogSoftmax": OpEntry("log_softmax", softmax),
-    "MatMulInteger": OpEntry("matmul", quantized.matmul_integer),
+    "MatMulInteger": OpEntry("matmul", integer_products.matmul_integer),
     "Optional": OpEntry("", alias),
     "OptionalGetElement": OpEntry("", alias),
     "OptionalHasElement": OpEntry("", has_element),

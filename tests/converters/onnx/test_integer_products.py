@@ -1,0 +1,83 @@
+"""MatMulInteger and DynamicQuantizeLinear, exactly as ONNX Runtime computes them."""
+
+import numpy as np
+import pytest
+from onnx_single import Single, answers_of, assert_single
+
+from trireme import Session
+from trireme.converters.onnx import convert
+from trireme.devices.cpu.compile.program import REFERENCE
+
+SEED = 20261127
+RNG = np.random.default_rng(SEED)
+
+
+def whole(dtype, *shape):
+    info = np.iinfo(dtype)
+    return RNG.integers(info.min, info.max + 1, shape).astype(dtype)
+
+
+def product(a, b, *zeros, constants=(1, 3)):
+    inputs = (a, b, *map(np.asarray, zeros))
+    fixed = frozenset(n for n in constants if n < len(inputs))
+    return Single("MatMulInteger", inputs, {}, fixed, domain="")
+
+
+U8, I8 = np.uint8, np.int8
+ENDS = np.full((2, 3000), 255, U8), np.full((3000, 3), -128, I8)
+PRODUCTS = {
+    "unsigned and signed": product(whole(U8, 3, 40), whole(I8, 40, 5)),
+    "zero points": product(whole(U8, 3, 40), whole(I8, 40, 5), U8(7), I8(-3)),
+    "zero points of columns": product(whole(U8, 3, 40), whole(U8, 40, 5), U8(250), whole(U8, 5)),
+    "signed": product(whole(I8, 3, 40), whole(I8, 40, 5), I8(-128)),
+    "three axes": product(whole(U8, 2, 3, 40), whole(I8, 40, 5), U8(9)),
+    "batches": product(whole(U8, 2, 3, 40), whole(I8, 2, 40, 5), U8(9)),
+    "a sum that float32 holds in six parts": product(*ENDS),
+    "a depth that no sixteen parts hold": product(
+        np.full((1, 9000), 255, U8), np.full((9000, 1), -128, I8)
+    ),
+    "weights are no constants": product(whole(U8, 3, 40), whole(I8, 40, 5), U8(7), constants=()),
+}
+
+
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_products_are_exact(name):
+    assert_single(PRODUCTS[name])
+
+
+@pytest.mark.parametrize("name", [name for name in PRODUCTS if "no" not in name.split()])
+def test_products_with_constant_weights_have_kernels_that_are_exact(name):
+    case = PRODUCTS[name]
+    (right,) = answers_of(case.model(), case.feeds).values()
+    with Session(case.model(), devices=["cpu"], threads=2) as session:
+        (found,) = session.run(case.feeds).values()
+        assert REFERENCE not in str(session.profile(case.feeds))
+    np.testing.assert_array_equal(found, right)
+
+
+LARGE = RNG.standard_normal((7, 50)).astype(np.float32)
+INPUTS = {
+    "both signs": LARGE,
+    "above 0": np.abs(LARGE) + 1,
+    "below 0": -np.abs(LARGE) - 1,
+    "one number": np.full((3, 4), 2.5, np.float32),
+    "zeros": np.zeros((3, 4), np.float32),
+    "ties": np.arange(-64, 192, dtype=np.float32) / 2,
+    "a scalar": np.array(3, np.float32),
+}
+
+
+@pytest.mark.parametrize("name", INPUTS)
+def test_dynamic_quantize_linear(name):
+    case = Single("DynamicQuantizeLinear", (INPUTS[name],), outputs="111", domain="")
+    wanted = answers_of(case.model(), case.feeds)
+    assert_single(case)
+    with Session(case.model(), devices=["cpu"], threads=1) as session:
+        found = session.run(case.feeds)
+    for output, right in wanted.items():
+        np.testing.assert_array_equal(found[output], right, err_msg=output)
+
+
+def test_an_empty_input_has_the_op_of_its_own():
+    case = Single("DynamicQuantizeLinear", (LARGE[:0],), outputs="111", domain="")
+    assert [node.op for node in convert(case.model()).nodes] == ["dynamic_quantize_linear"]
