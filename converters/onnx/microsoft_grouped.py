@@ -208,7 +208,9 @@ def _with_past(use: NodeUse, past: int, new: int, lengths: _Lengths) -> int:
     whole = use.add("concat", *(reshape(use, size, 1) for size in sizes), axis=0)
     index = use.add("expand", unsqueeze(use, index, 1, 3), whole)
     both = use.add("pad", both, use.constant((0, 0, 0, 0, 0, 0, 1, 0), "int64"))
-    return use.add("gather_elements", both, index, axis=2)
+    found = use.add("gather_elements", both, index, axis=2)
+    groups, depth = size_of(use, new, 1), size_of(use, new, 3)
+    return reshape(use, found, 0, groups, -1, depth)
 
 
 def _scores(use: NodeUse, lengths: _Lengths, heads: int) -> Scores:

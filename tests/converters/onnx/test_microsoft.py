@@ -3,11 +3,13 @@
 from dataclasses import replace
 
 import numpy as np
+import onnx
 import pytest
 from onnx_single import Single, answers_of, assert_same, assert_single
 
 from trireme.converters.onnx import convert
 from trireme.ir.interpreter import run_reference
+from trireme.passes.pipeline import optimise
 
 SEED = 20261123
 B, S, T, N, D = 2, 5, 7, 4, 16
@@ -230,3 +232,46 @@ def test_attention(name):
 @pytest.mark.parametrize("name", MULTI)
 def test_multi_head_attention(name):
     assert_single(MULTI[name])
+
+
+OPEN = {
+    "attention, mask": (attention(some(B, S)), {"i0": "b s -", "i3": "b s"}),
+    "attention, causal": (attention(unidirectional=1), {"i0": "b s -"}),
+    "attention, lengths": (attention(i32(3, 5)), {"i0": "b s -", "i3": "b"}),
+    "attention, past": (
+        attention(past=draw(2, B, N, 3, D), outputs="11", unidirectional=1),
+        {"i0": "b s -", "i4": "- b - p -"},
+    ),
+    "multi head": (MULTI["key mask"], {"i0": "b s -", "i1": "b t -", "i2": "b t -", "i4": "b t"}),
+    "multi head, past": (
+        MULTI["past, causal"],
+        {"i0": "b s -", "i1": "b s -", "i2": "b s -", "i6": "b - p -", "i7": "b - p -"},
+    ),
+    "rotary": (ROTARY["halves"], {"i0": "b s -", "i1": "b s"}),
+    "grouped, prompt": (GROUPED["prompt"], {"i0": "- s -", "i1": "- s -", "i2": "- s -"}),
+    "grouped, step": (GROUPED["step"], {"i3": "- - p -", "i4": "- - p -"}),
+    "grouped, unequal": (
+        GROUPED["steps of unequal lengths"],
+        {"i0": "b - -", "i1": "b - -", "i2": "b - -", "i3": "b - p -", "i4": "b - p -", "i5": "b"},
+    ),
+}
+"""Cases with open dimensions: the symbols of the axes of their inputs."""
+
+
+@pytest.mark.parametrize("name", OPEN)
+def test_open_dimensions(name):
+    case, symbols = OPEN[name]
+    model = onnx.load_from_string(case.model())
+    for value in model.graph.input:
+        dims = value.type.tensor_type.shape.dim
+        for dim, symbol in zip(dims, symbols.get(value.name, "").split(), strict=False):
+            if symbol != "-":
+                dim.dim_param = symbol
+    data = model.SerializeToString()
+    graph = convert(data)
+    assert any(not value.type.is_static for value in graph.input_values())
+    wanted = answers_of(data, case.feeds)
+    for form in (graph, optimise(graph)):
+        found = run_reference(form, case.feeds)
+        for output, right in wanted.items():
+            assert_same(output, found[output], right, case.limit)
