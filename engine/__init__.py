@@ -35,6 +35,7 @@ from trireme.support.errors import (
 from trireme.version import __version__
 
 if TYPE_CHECKING:
+    from trireme.ir.device_scope import device
     from trireme.ir.graph import Graph
     from trireme.ir.python_op import python_op
     from trireme.model_file import load, save
@@ -53,6 +54,7 @@ _LATER = {
     "Replicas": "trireme.runtime.streams.replicas",
     "Session": "trireme.runtime.session",
     "convert": "trireme.model_file.convert",
+    "device": "trireme.ir.device_scope",
     "eager": "trireme.runtime",
     "explain": "trireme.placement.explain",
     "load": "trireme.model_file",
@@ -80,6 +82,7 @@ __all__ = [
     "TriremeError",
     "__version__",
     "convert",
+    "device",
     "eager",
     "explain",
     "load",

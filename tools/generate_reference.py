@@ -65,7 +65,7 @@ MODULES = {
         "placement.lockfile",
     ),
     "Optimiser": ("passes.pipeline", "ir.rules", "ir.rewriter"),
-    "Ops": ("ir.op", "ir.python_op", "ir.builder", "ir.interpreter"),
+    "Ops": ("ir.op", "ir.python_op", "ir.builder", "ir.device_scope", "ir.interpreter"),
     "Devices": (
         "backend.device",
         "backend.device_kind",

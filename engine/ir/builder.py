@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from trireme.ir.device_scope import named_device
 from trireme.ir.dims import symbols_of
 from trireme.ir.effects import EffectOrder
 from trireme.ir.graph import Graph, Node, Quant, TensorType, Value
@@ -69,7 +70,8 @@ class GraphBuilder:
         """Add a node with `outputs` outputs and return their ids.
 
         `names` and `quants` name and quantise the outputs; `source` says where the node came from
-        ("onnx:Conv_17"). Errors: GraphError or ShapeError, naming the source.
+        ("onnx:Conv_17"); `pin` names its device, that of a `with device(...)` block when None.
+        Errors: GraphError or ShapeError, naming the source.
         """
         lists = (inputs, names, quants, after)
         if not all(
@@ -102,6 +104,7 @@ class GraphBuilder:
             )
         node_id = len(self.nodes)
         waits = dict.fromkeys((*after, *self._effects.waits(definition, bound, node_id)))
+        pin = named_device() if pin is None else pin
         self.nodes.append(
             Node(node_id, op, tuple(operands), tuple(made), bound, source, pin, tuple(waits))
         )

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from trireme.ir.bind_shapes import Shapes, bind_shapes, is_open
+from trireme.ir.device_scope import device
 from trireme.ir.graph import Graph
 from trireme.ir.python_op import PythonOp
 from trireme.model_file import is_model_file, load, loads
@@ -148,7 +149,8 @@ def _made_by(format: Format, source: object, options: Mapping[str, Any]) -> Grap
     """Return what the converter of a format makes of a model, with the file in any error."""
     module, _, function = format.function.partition(":")
     try:
-        made: Graph = getattr(importlib.import_module(module), function)(source, **options)
+        with device(None):
+            made: Graph = getattr(importlib.import_module(module), function)(source, **options)
         return made
     except (ConvertError, ModelFileError) as error:
         where = os.fspath(source) if isinstance(source, (str, os.PathLike)) else ""

@@ -25,6 +25,8 @@ import trireme.ops  # noqa: F401 - fills the registry
 from trireme.backend.device import HOST, Buffer, Device
 from trireme.backend.registry import DEFAULT_DEVICE, kind_named, open_device, options_of
 from trireme.ir.builder import GraphBuilder
+from trireme.ir.device_scope import device as on_device
+from trireme.ir.device_scope import named_device
 from trireme.ir.graph import Graph, Quant, TensorType, Value, digest, hashable
 from trireme.ir.interpreter import evaluate
 from trireme.ir.op import OpDef, all_ops, get_op, has_op
@@ -121,6 +123,10 @@ class _Use:
 
     def graph(self, operands: Sequence[Operand], constants: frozenset[int]) -> Graph:
         """Return the graph of one node, with the inputs at some positions compiled in."""
+        with on_device(None):
+            return self._graph(operands, constants)
+
+    def _graph(self, operands: Sequence[Operand], constants: frozenset[int]) -> Graph:
         b = GraphBuilder(f"eager.{self.op.name}")
         values: list[int | None] = []
         for position, operand in enumerate(operands):
@@ -186,28 +192,29 @@ class Eager:
 
         inputs: arrays, Tensors, numbers, or None for one that is left out
         device: a name or an open device; "host" is the numpy references, and runs every op. When
-            None, the device of the Tensors among the inputs, or "cpu" if no device made any. The
-            host then runs what only the host runs, and the outputs count as the device's
+            None, that of a `with trireme.device(...)` block. Without a block, the device of the
+            Tensors among the inputs, "cpu" if no device made any; the host then runs what only the
+            host runs, and the outputs count as the device's
         outputs: how many of the op's outputs; those it always has when None
         quants: quantisation of the outputs
         Errors: PlacementError, if the device refuses the op or the inputs are on several devices;
             GraphError (ShapeError), if the inputs or attributes do not fit; DeviceError
         """
-        asked = {"op": op, "device": device, "outputs": outputs, "quants": quants}
-        check_arguments(Eager.__call__, asked, GraphError)
+        given = {"op": op, "device": device, "outputs": outputs, "quants": quants}
+        check_arguments(Eager.__call__, given, GraphError)
         use = _Use(get_op(op), attrs, outputs, tuple(quants))
         operands = [None if each is None else tensor(each) for each in inputs]
-        where = _device_of(op, operands) if device is None else device
-        if where == HOST or (device is None and use.op.is_host_only):
+        asked = named_device() if device is None else device
+        where = _device_of(op, operands) if asked is None else asked
+        if where == HOST or (asked is None and use.op.is_host_only):
             made = self._on_references(use, operands)
         else:
             with self._lock:
                 opened = self._open(where) if isinstance(where, str) else where
                 call = self._compiled(use, operands, opened)
             made = call([each.data for each in operands if each is not None])
-        name = where if isinstance(where, str) else where.spec.name
-        given = None if isinstance(where, str) else where
-        made = [Tensor(each.data, each.type, name, self, given) for each in made]
+        name, own = (where, None) if isinstance(where, str) else (where.spec.name, where)
+        made = [Tensor(each.data, each.type, name, self, own) for each in made]
         return made[0] if len(made) == 1 else tuple(made)
 
     def close(self) -> None:
