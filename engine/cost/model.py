@@ -21,9 +21,10 @@ from trireme.cost.calibration import Calibration, Curve, DeviceCalibration, Shar
 from trireme.ir.graph import Graph, Node
 from trireme.ir.interpreter import is_quantized
 from trireme.ir.op import call_of, get_op
+from trireme.ir.python_op import PythonOp
 from trireme.ops.control import bodies_of, turns_of
 
-Source = Literal["calibration", "device", "roofline", "reference", "assumed"]
+Source = Literal["calibration", "device", "roofline", "reference", "assumed", "function"]
 
 
 ASSUMED_TURNS = 10
@@ -66,6 +67,7 @@ SPREAD: Mapping[Source, tuple[float, float]] = {
     "roofline": (0.3, 3.0),
     "reference": (0.1, 10.0),
     "assumed": (0.1, 10.0),
+    "function": (0.1, 10.0),
 }
 """Interval factors of estimates without a measurement, by source."""
 
@@ -240,7 +242,12 @@ class CostModel:
         return Estimate(turns * turn_s, source)
 
     def _reference(self, graph: Graph, node: Node, work: Work) -> Estimate:
-        """Return the estimate of a node on the numpy reference, measured by op or by family."""
+        """Return the estimate of a node on the numpy reference, measured by op or by family.
+
+        A Python function is priced by the times of its own calls, once there are any.
+        """
+        if get_op(node.op).calls_python:
+            return self._function(graph, node, work)
         measured = self.calibration.reference
         curves = measured.curves if measured else {}
         for name in reference_classes(graph, node):
@@ -248,6 +255,15 @@ class CostModel:
                 curve, seconds = curves[name], curves[name].seconds(work.terms)
                 return Estimate(seconds, "calibration", seconds * curve.low, seconds * curve.high)
         return Estimate(REFERENCE.seconds(work.terms), "reference")
+
+    def _function(self, graph: Graph, node: Node, work: Work) -> Estimate:
+        operator: PythonOp = node.attrs["operator"]
+        inputs = [None if i is None else graph.type(i) for i in node.inputs]
+        known = operator.seconds(inputs, node.attrs["arguments"])
+        if known is None:
+            return Estimate(REFERENCE.seconds(work.terms), "function")
+        low, usual, high = known
+        return Estimate(usual, "calibration", low, high)
 
     def _measured(self, graph: Graph, device: str) -> Mapping[int, Estimate]:
         """Return the estimates of all nodes that a measured device supports; cached by graph."""

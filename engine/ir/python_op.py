@@ -9,8 +9,11 @@ from __future__ import annotations
 import functools
 import inspect
 import json
+import statistics
+import time
+from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, overload
 
 import numpy as np
@@ -23,6 +26,10 @@ from trireme.support.errors import GraphError, RunError, ShapeError, TriremeErro
 OP = "python"
 """The name of the op whose nodes call functions."""
 Shape = tuple[int | str, ...]
+_KEPT_TIMES = 32
+"""Calls of one kind whose times are kept, the newest."""
+_Kind = tuple[tuple[TensorType | None, ...], str]
+"""The types of a call's inputs, and its arguments: calls of one kind take similar times."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -30,7 +37,7 @@ class PythonOp:
     """A function that nodes of a graph call on the host; made by `python_op`.
 
     Called with tensors or with values that a trace records, it applies the op to them. Called with
-    arrays, it is the plain function.
+    arrays, it is the plain function. The times of its calls in this process price later placements.
     """
 
     name: str
@@ -39,6 +46,7 @@ class PythonOp:
     outputs: tuple[str, ...] | None = None
     shape: Callable[..., Any] | None = None
     cost: Callable[..., float] | None = None
+    _times: dict[_Kind, deque[float]] = field(default_factory=dict, init=False)
 
     def __repr__(self) -> str:
         return f"python_op({self.name!r})"
@@ -154,6 +162,13 @@ class PythonOp:
             raise GraphError(f"the cost of {self.name} is {found!r}, expected operations")
         return int(found)
 
+    def seconds(
+        self, inputs: Sequence[TensorType | None], arguments: str
+    ) -> tuple[float, float, float] | None:
+        """Return the least, the median and the greatest seconds of past calls of a kind, if any."""
+        times = list(self._times.get((tuple(inputs), arguments), ()))
+        return (min(times), statistics.median(times), max(times)) if times else None
+
     def run(self, arrays: Sequence[Array | None], arguments: str) -> tuple[Array, ...]:
         """Return the outputs of a call, whose types are what the declaration says.
 
@@ -161,12 +176,16 @@ class PythonOp:
         Errors: RunError, if the function raises, or returns something else than declared
         """
         given = [None if array is None else _read_only(array) for array in arrays]
+        inputs = [None if array is None else _type_of(array) for array in arrays]
+        start = time.perf_counter()
         try:
             with np.errstate(divide="warn", over="warn", under="ignore", invalid="warn"):
                 made = self.function(*given, **parsed(arguments))
         except Exception as error:
             raise RunError(f"{self.name} raised {type(error).__name__}: {error}") from error
-        types = self.types([None if a is None else _type_of(a) for a in arrays], arguments)
+        took = time.perf_counter() - start
+        self._times.setdefault((tuple(inputs), arguments), deque(maxlen=_KEPT_TIMES)).append(took)
+        types = self.types(inputs, arguments)
         results = made if isinstance(made, tuple) else (made,)
         if len(results) != len(types):
             raise RunError(f"{self.name} returned {len(results)} outputs, declared {len(types)}")

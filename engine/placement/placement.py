@@ -337,6 +337,7 @@ _SOURCES: Mapping[Source, str] = {
     "roofline": "the description",
     "reference": "the numpy reference's price",
     "assumed": "an assumed number of turns",
+    "function": "the cost rules of Python functions",
 }
 
 

@@ -79,6 +79,7 @@ _WHY: Mapping[Source, str] = {
     "roofline": "it was never measured, and is priced by its description",
     "reference": "nodes run on the numpy reference, which is priced by order of magnitude",
     "device": "it is priced by its own model",
+    "function": "a Python function is priced by its cost rule until it has run in this process",
 }
 
 
@@ -89,5 +90,7 @@ def _remedy(sources: Sequence[Source], command: str) -> str:
         most = max(dict.fromkeys(rough), key=lambda source: rough.count(source))
         if most == "assumed":
             return f"a loop is priced for {ASSUMED_TURNS} turns, since only a run knows how many"
+        if most == "function":
+            return f"{_WHY[most]}; a session that is opened after this run knows it"
         return f"{_WHY[most]}; measure it: {command}"
     return f"the machine is busy, or no longer what was measured; when it is quiet: {command}"

@@ -2,6 +2,7 @@
 
 import itertools
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -82,6 +83,26 @@ def test_a_profile_times_the_function():
     with Session(graph_with(double)) as session:
         (row,) = [r for r in session.profile({"x": X}, runs=3).nodes if r.device == "host"]
     assert row.kernel == "python function double" and row.seconds > 0
+
+
+def estimate_of(session):
+    """The estimate of the function's node, on the host."""
+    (choice,) = [c for c in session.placement.choices.values() if c.device == "host"]
+    return choice.estimates["host"]
+
+
+def test_what_a_function_took_prices_the_next_placement():
+    slow = trireme.python_op(lambda x: (time.sleep(0.02), x)[1], name="slow")
+    graph = graph_with(slow)
+    with Session(graph) as session:
+        before = estimate_of(session)
+        said = str(session.profile({"x": X}, runs=3))
+    assert before.source == "function" and before.seconds < 1e-3
+    assert "a Python function is priced by its cost rule until it has run" in said
+    with Session(graph) as session:
+        after = estimate_of(session)
+    assert after.source == "calibration" and 0.02 <= after.low_s <= after.seconds <= after.high_s
+    assert slow.seconds([TensorType((2, 6), "float32")], "{}") is None
 
 
 def test_the_cost_is_what_the_rule_says():
@@ -285,6 +306,26 @@ def test_symbols_pass_through_the_shape_rule():
     assert graph.type(graph.outputs[0]).shape == ("n", 2)
     made = run(graph, shapes={"x": (4, 6)})
     np.testing.assert_array_equal(next(iter(made.values())), largest(X, k=2)[0])
+
+
+def test_a_result_whose_size_only_the_run_knows():
+    positive = trireme.python_op(lambda x: x[x > 0], shape=lambda x: ("?",), name="positive")
+    graph = graph_with(positive)
+    with Session(graph) as session:
+        for x in (X, np.abs(X), -np.abs(X)):
+            made = session.run({"x": x})["y0"]
+            np.testing.assert_array_equal(made, 2 * x[x > 0])
+
+
+def test_a_session_of_open_shapes_calls_the_function_at_each():
+    b = GraphBuilder("open")
+    x = b.input("x", TensorType(("n", 6), "float32"))
+    inner = b.add("python", b.add("relu", x), **double.attrs())
+    graph = b.finish(b.add("relu", inner, names=["y"]))
+    with Session(graph) as session:
+        for rows in (1, 4, 3):
+            made = session.run({"x": X[:rows]})["y"]
+            np.testing.assert_array_equal(made, 2 * np.maximum(X[:rows], 0))
 
 
 def test_a_function_without_inputs_declares_its_type():
