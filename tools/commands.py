@@ -24,12 +24,18 @@ from trireme.tools.image import load_labels, top_k
 from trireme.tools.output import emit
 from trireme.tools.parsed import model_shapes, open_session
 from trireme.tools.progress import Progress
+from trireme.tools.python_ops import python_ops
 from trireme.tools.supported_ops import kernel_lines, support_table, table_text
 
 
 def load(options: argparse.Namespace) -> Graph:
     """Return the model of the options as it is, not optimised."""
-    return convert_model(options.model, shapes=model_shapes(options), signature=options.signature)
+    return convert_model(
+        options.model,
+        shapes=model_shapes(options),
+        signature=options.signature,
+        python_ops=python_ops(options),
+    )
 
 
 def convert(options: argparse.Namespace) -> int:

@@ -46,6 +46,12 @@ def add_model(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--signature", metavar="NAME", help="name of one graph of a .tflite file with several"
     )
+    group.add_argument(
+        "--python-ops",
+        metavar="FILE",
+        help="Python file whose dict python_ops has the Python operators of the model, by name or "
+        "by domain::Op of an .onnx file",
+    )
 
 
 def add_devices(parser: argparse.ArgumentParser) -> None:

@@ -19,6 +19,7 @@ from trireme.runtime.session import Session
 from trireme.support.errors import RunError
 from trireme.support.user_files import calibration_file
 from trireme.tools.options import flag_value, flagged_options
+from trireme.tools.python_ops import python_ops
 
 
 def parse_shapes(rows: Sequence[str]) -> dict[str, tuple[int | str, ...]]:
@@ -178,7 +179,9 @@ def session_arguments(options: argparse.Namespace) -> dict[str, Any]:
         measure=options.measure,
         shapes=model_shapes(options),
         placement_options=PlacementOptions(**placement_fields(options)),
-        execution_options=ExecutionOptions(**execution_fields(options)),
+        execution_options=ExecutionOptions(
+            **execution_fields(options), python_ops=python_ops(options)
+        ),
     )
 
 

@@ -1,0 +1,39 @@
+"""The functions of `--python-ops FILE`: code that the user names, apart from any model."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+from collections.abc import Mapping
+from pathlib import Path
+
+from trireme.ir.python_op import PythonOp
+from trireme.support.errors import ConvertError
+
+_VARIABLE = "python_ops"
+
+
+def python_ops(options: argparse.Namespace) -> Mapping[str, PythonOp] | None:
+    """Return the functions by name that the file of the options defines; None without a file.
+
+    Errors: ConvertError, if the file cannot be read, raises, or has no dict `python_ops` of them
+    """
+    given = getattr(options, "python_ops", None)
+    if given is None:
+        return None
+    path = Path(given)
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    if spec is None or spec.loader is None or not path.is_file():
+        raise ConvertError(f"--python-ops: {path} is no Python file")
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise ConvertError(f"--python-ops: {path}: {type(error).__name__}: {error}") from error
+    found = vars(module).get(_VARIABLE)
+    if not isinstance(found, dict) or not all(isinstance(v, PythonOp) for v in found.values()):
+        raise ConvertError(
+            f"--python-ops: {path} has no dict {_VARIABLE} of Python operators by name",
+            fix=f'{_VARIABLE} = {{"my.domain::Foo": foo}}, foo decorated by @trireme.python_op',
+        )
+    return found
