@@ -41,6 +41,7 @@ _OTHER_CODES = {
 }
 MODULES = {
     "Models and graphs": ("ir.graph", "model_file", "model_file.convert"),
+    "Python functions": ("converters.python.capture",),
     "Sessions": (
         "runtime.session",
         "runtime.options",

@@ -1,0 +1,1 @@
+"""Python functions become graphs: by their calls (`trace`), or by their source (`capture`)."""

@@ -1,0 +1,159 @@
+"""The arguments of a program: tensors are inputs of its graph, Python values are constants of it.
+
+An array, a scalar of numpy, an eager tensor or a TensorType is an input, in lists, tuples and dicts
+too. Every other value (a number of Python, a text, a function) is part of the program.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from trireme.converters.python.scope import Recorder, Traced
+from trireme.converters.python.state import like_tuple, parts_of, shape_of
+from trireme.ir.graph import TensorType
+from trireme.runtime.eager import Tensor
+from trireme.support.dtypes import Array, dtype_name
+from trireme.support.errors import RunError
+
+
+def is_input(value: Any) -> bool:
+    """Whether a value is a tensor, and so an input of the graph."""
+    return isinstance(value, (np.ndarray, np.generic, Tensor, TensorType))
+
+
+def elements(value: Any) -> Array | None:
+    """Return the elements of an input; None for a type, which has none."""
+    if isinstance(value, TensorType):
+        return None
+    return value.data if isinstance(value, Tensor) else np.asarray(value)
+
+
+def type_of_input(value: Any) -> TensorType:
+    """Return the type of an input."""
+    if isinstance(value, TensorType):
+        return value
+    if isinstance(value, Tensor):
+        return value.type
+    array = np.asarray(value)
+    return TensorType(array.shape, dtype_name(array.dtype))
+
+
+def leaves(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """Yield each leaf of an argument with its name, as "xs_0"."""
+    if shape_of(value) is None:
+        yield name, value
+    else:
+        for key, part in parts_of(value):
+            yield from leaves(f"{name}_{key}", part)
+
+
+def mapped(function: Callable[[str, Any], Any], name: str, value: Any) -> Any:
+    """Return an argument with each leaf changed, given its name."""
+    if shape_of(value) is None:
+        return function(name, value)
+    parts = {key: mapped(function, f"{name}_{key}", part) for key, part in parts_of(value)}
+    if isinstance(value, tuple):
+        return like_tuple(value, list(parts.values()))
+    return parts if isinstance(value, dict) else list(parts.values())
+
+
+def as_inputs(
+    recorder: Recorder,
+    arguments: Mapping[str, Any],
+    types: Callable[[str, TensorType], TensorType] | None = None,
+) -> dict[str, Any]:
+    """Return arguments by name with an input of the graph in place of each tensor."""
+
+    def leaf(name: str, value: Any) -> Any:
+        if not is_input(value):
+            return value
+        type = type_of_input(value)
+        return recorder.input(name, types(name, type) if types else type, elements(value))
+
+    return {name: mapped(leaf, name, value) for name, value in arguments.items()}
+
+
+@dataclass(frozen=True)
+class Signature:
+    """The types of a program's inputs and its constants, by the names of the leaves.
+
+    forms: the lists, tuples and dicts around the leaves
+    """
+
+    types: Mapping[str, TensorType]
+    constants: Mapping[str, Any]
+    forms: Hashable
+
+    def fits(self, arguments: Mapping[str, Any]) -> bool:
+        """Whether arguments have these types and constants; a symbol takes any one length."""
+        if _forms(arguments) != self.forms:
+            return False
+        symbols: dict[str, int] = {}
+        for name, value in _all_leaves(arguments):
+            if not is_input(value):
+                if name not in self.constants or not _equal(self.constants[name], value):
+                    return False
+            elif name not in self.types or not _fits(self.types[name], value, symbols):
+                return False
+        return True
+
+
+def signature_of(arguments: Mapping[str, Any], types: Mapping[str, TensorType]) -> Signature:
+    """Return the signature of arguments, given the types of their tensors by name."""
+    rest = {name: value for name, value in _all_leaves(arguments) if not is_input(value)}
+    return Signature(types, rest, _forms(arguments))
+
+
+def feeds_of(arguments: Mapping[str, Any]) -> dict[str, Array]:
+    """Return the elements of the tensors among arguments, by the names of the inputs.
+
+    Errors: RunError, if one is a type without elements
+    """
+    feeds = {}
+    for name, value in _all_leaves(arguments):
+        if is_input(value):
+            found = elements(value)
+            if found is None:
+                raise RunError(f"argument {name} is the type {value}, expected a tensor")
+            feeds[name] = found
+    return feeds
+
+
+def restored(form: Any, outputs: Sequence[Array]) -> Any:
+    """Return what a program returned, with the outputs of the graph in their places."""
+    waiting = list(outputs)
+
+    def leaf(name: str, value: Any) -> Any:
+        return waiting.pop(0) if isinstance(value, Traced) else value
+
+    return mapped(leaf, "", form)
+
+
+def _all_leaves(arguments: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    for name, value in arguments.items():
+        yield from leaves(name, value)
+
+
+def _forms(value: Any) -> Hashable:
+    if shape_of(value) is None:
+        return None
+    return type(value).__name__, tuple((key, _forms(part)) for key, part in parts_of(value))
+
+
+def _fits(type: TensorType, value: Any, symbols: dict[str, int]) -> bool:
+    given = type_of_input(value)
+    if given.dtype != type.dtype or len(given.shape) != len(type.shape):
+        return False
+    for wanted, dim in zip(type.shape, given.shape, strict=True):
+        expected = wanted if isinstance(wanted, int) else symbols.setdefault(wanted, dim)  # type: ignore[arg-type]
+        if expected != dim:
+            return False
+    return True
+
+
+def _equal(a: Any, b: Any) -> bool:
+    return a is b or (type(a) is type(b) and bool(a == b))

@@ -1,0 +1,104 @@
+"""Assignments to elements of arrays: `x[i] = v` makes a new value for the variable x.
+
+numpy changes the array, which every other name of it sees. A graph has no such sharing, so an array
+with another name, or with a view of it in a variable, is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from trireme.converters.python.calls import contains_traced, lifted
+from trireme.converters.python.control import Refused
+from trireme.converters.python.scope import GraphScope, Recorder, Traced
+from trireme.converters.python.state import Maybe, Names, parts_of, shape_of
+from trireme.ir.op import get_op
+from trireme.runtime.operands import cast
+
+
+def updated(recorder: Recorder, names: Names, name: str, old: Any, key: Any, value: Any) -> Any:
+    """Return an array with elements replaced.
+
+    Errors: Refused, if another variable shares the array, or the key is of an unknown kind
+    """
+    _expect_own(names, name, old)
+    if isinstance(old, np.ndarray) and not contains_traced([key, value]):
+        made = old.copy()
+        made[key] = value
+        return made
+    array = lifted(recorder, old)
+    one = cast(lifted(recorder, value), array.dtype)
+    if isinstance(key, Traced) and key.type.dtype == "bool":
+        return recorder.apply("where", [key, one, array], {})
+    if not contains_traced(key):
+        return _at_known(recorder, array, key, one)
+    parts = key if isinstance(key, tuple) else (key,)
+    if any(isinstance(part, slice) or part is None or part is Ellipsis for part in parts):
+        raise Refused("elements are assigned at a slice that only a run knows")
+    columns = [cast(lifted(recorder, part), np.dtype(np.int64)).reshape(1, 1) for part in parts]
+    where = recorder.apply("concat", columns, {"axis": 1})
+    rest = array.shape[len(parts) :]
+    if not all(isinstance(dim, int) for dim in rest):
+        raise Refused("elements of an array of unknown shape are assigned")
+    rows = recorder.apply("expand", [one, np.array((1, *rest), np.int64)], {})
+    return recorder.apply("scatter_nd", [array, where, rows], {})
+
+
+def _at_known(recorder: Recorder, array: Traced, key: Any, value: Traced) -> Any:
+    if not array.type.is_static:
+        raise Refused("elements of an array of unknown shape are assigned")
+    dims = array.type.dims
+    flat = np.arange(array.type.elements, dtype=np.int64).reshape(dims)[key]
+    spread = recorder.apply("expand", [value, np.array(flat.shape, np.int64)], {})
+    where = flat.reshape(-1, 1)
+    made = recorder.apply("scatter_nd", [array.reshape(-1), where, spread.reshape(-1)], {})
+    return made.reshape(dims)
+
+
+def _expect_own(names: Names, name: str, old: Any) -> None:
+    if isinstance(old, Traced) and old.scope.parent is None and old.id in old.scope.builder.inputs:
+        raise Refused(
+            f"{name} is an argument, which its caller shares; assign to {name}.copy() instead"
+        )
+    users = [(own, leaf) for frame in names for own, v in frame.items() for leaf in _leaves(v)]
+    sharing = [own for own, leaf in users if leaf is old or _is_view(leaf, old)]
+    others = sorted({own for own in sharing if own != name})
+    if others or len(sharing) > 1:
+        raise Refused(f"{name} shares its elements with {', '.join(others) or 'a list'}")
+
+
+def _leaves(value: Any) -> Iterator[Any]:
+    if isinstance(value, Maybe):
+        value = value.value
+    if shape_of(value) is None:
+        yield value
+    else:
+        for _, part in parts_of(value):
+            yield from _leaves(part)
+
+
+def _is_view(value: Any, of: Any) -> bool:
+    """Whether a traced value is made of another by ops that numpy does as views."""
+    if not isinstance(value, Traced) or not isinstance(of, Traced):
+        return isinstance(value, np.ndarray) and value.base is of and of is not None
+    found, scope = value.id, value.scope
+    while scope is of.scope and found != of.id:
+        source = _producer(scope, found)
+        if source is None:
+            return False
+        found = source
+    return scope is of.scope
+
+
+def _producer(scope: GraphScope, value: int) -> int | None:
+    """Return the input of the node that made a value, where the node only rearranges elements."""
+    for node in reversed(scope.builder.nodes):
+        if value in node.outputs:
+            op = get_op(node.op)
+            is_view = (op.rearranges or op.alias) and node.op != "identity"
+            is_scalar = not scope.builder.type(value).shape
+            return node.inputs[0] if is_view and not is_scalar else None
+    return None

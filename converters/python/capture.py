@@ -1,0 +1,186 @@
+"""`trireme.capture`: the source of a function becomes a graph, with its branches and loops."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from trireme.converters.python.arguments import (
+    Signature,
+    as_inputs,
+    feeds_of,
+    leaves,
+    restored,
+    signature_of,
+)
+from trireme.converters.python.control import Refused
+from trireme.converters.python.expressions import OuterName
+from trireme.converters.python.program import ProgramReader
+from trireme.converters.python.scope import Recorder, Traced
+from trireme.converters.python.show import source_of
+from trireme.converters.python.source import read_source
+from trireme.converters.python.tidy import tidy
+from trireme.ir.graph import Graph
+from trireme.ir.interpreter import interpret
+from trireme.support.arguments import checked
+from trireme.support.errors import ConvertError, RunError
+
+_UNROLL = 16
+
+
+@dataclass(frozen=True)
+class _Found:
+    """A graph made of the function for arguments of some types."""
+
+    signature: Signature
+    graph: Graph
+    result: Any
+    outer: tuple[OuterName, ...]
+
+
+class Captured:
+    """A function whose source was read: a graph for each combination of types of its arguments."""
+
+    def __init__(self, function: Callable[..., Any], unroll: int) -> None:
+        self._source = read_source(function)
+        self._signature = inspect.signature(function)
+        self._unroll = unroll
+        self._found: list[_Found] = []
+
+    def graph(self, *examples: Any) -> Graph:
+        """Return the graph for arguments like the examples; the latest one without examples.
+
+        Its inputs have the names of the arguments ("xs_0" in a list).
+        Errors: ConvertError, listing every place that no graph can express
+        """
+        return self._for(examples).graph
+
+    def source(self, *examples: Any) -> str:
+        """Return what was understood, as Python with a line for each node."""
+        return source_of(self._for(examples).graph)
+
+    def __call__(self, *args: Any, **named: Any) -> Any:
+        """Return what the function returns, computed by the graph on the numpy references.
+
+        Errors: RunError, if a global or a captured variable changed since the capture
+        """
+        bound = self._bound(args, named)
+        found = self._matching(bound) or self._capture(bound)
+        for one in found.outer:
+            _expect_unchanged(one)
+        feeds = feeds_of(bound)
+        by_id = {value.id: feeds[value.name] for value in found.graph.input_values()}
+        made = interpret(found.graph, by_id)
+        return restored(found.result, [made[value] for value in found.graph.outputs])
+
+    def _bound(self, args: tuple[Any, ...], named: dict[str, Any]) -> dict[str, Any]:
+        try:
+            bound = self._signature.bind(*args, **named)
+        except TypeError as error:
+            raise ConvertError(f"{self._source.name}: {error}") from error
+        bound.apply_defaults()
+        return dict(bound.arguments)
+
+    def _for(self, examples: tuple[Any, ...]) -> _Found:
+        if examples or not self._signature.parameters:
+            bound = self._bound(examples, {})
+            return self._matching(bound) or self._capture(bound)
+        if not self._found:
+            raise ConvertError(
+                f"{self._source.name} has no graph yet: the types of its arguments are unknown",
+                fix="give examples of the arguments",
+            )
+        return self._found[-1]
+
+    def _matching(self, bound: dict[str, Any]) -> _Found | None:
+        return next((one for one in self._found if one.signature.fits(bound)), None)
+
+    def _capture(self, bound: dict[str, Any]) -> _Found:
+        program = ProgramReader(Recorder(self._source.name, lambda: program.where()), self._unroll)
+        recorder = program.recorder
+        inputs = as_inputs(recorder, bound)
+        result = None
+        try:
+            result = program.run(self._source, inputs)
+        except Refused as error:
+            place = self._source.place(error.node or self._source.tree)
+            if error.why:
+                program.places[place, error.why] = None
+        self._expect_no_places(program)
+        flat = [value for _, value in leaves("", result) if isinstance(value, Traced)]
+        if not flat:
+            raise ConvertError(
+                f"{self._source.name} returns {_shown(result)}, which depends on no tensor"
+            )
+        outputs = [recorder.use(value) for value in flat]
+        graph = tidy(recorder.scope.builder.finish(*outputs))
+        types = {value.name: value.type for value in graph.input_values()}
+        signature = signature_of(bound, types)
+        found = _Found(signature, graph, result, tuple(program.outer.values()))
+        self._found.append(found)
+        return found
+
+    def _expect_no_places(self, program: ProgramReader) -> None:
+        if not program.places:
+            return
+        facts = [f"{place}: {why}" for place, why in program.places]
+        count = "1 place" if len(facts) == 1 else f"{len(facts)} places"
+        raise ConvertError(
+            f"{self._source.name} cannot be captured: no graph can express {count}", facts=facts
+        )
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) < 60 else f"a {type(value).__name__}"
+
+
+def _expect_unchanged(one: OuterName) -> None:
+    """Raise RunError if a name outside the function has another value than at the capture."""
+    try:
+        _, now = one.source.find(one.name)
+    except (KeyError, ValueError):
+        now = None
+    if now is one.value or _is_equal(now, one.value):
+        return
+    raise RunError(
+        f"{one.name} changed since {one.source.name} was captured ({one.place})",
+        facts=[f"then {_shown(one.value)}", f"now {_shown(now)}"],
+        fix="make it an argument, or capture the function again",
+    )
+
+
+def _is_equal(a: Any, b: Any) -> bool:
+    if type(a) is not type(b):
+        return False
+    if isinstance(a, np.ndarray):
+        return a.dtype == b.dtype and np.array_equal(a, b, equal_nan=a.dtype.kind in "fc")
+    return isinstance(a, (bool, int, float, str, tuple)) and bool(a == b)
+
+
+@checked(ConvertError)
+def capture(function: Callable[..., Any], *examples: Any, unroll: int = _UNROLL) -> Captured:
+    """Return a function whose source is read into graphs: both branches, and loops, are kept.
+
+    An argument that is an array, a scalar of numpy, an eager tensor or a TensorType is an input. A
+    number of Python, a text or another object is a constant of the graph. A Python number that
+    comes to depend on a tensor becomes a tensor without axes: beside a tensor it takes the
+    tensor's dtype (a float beside integers makes float64, as in numpy 2); alone it is int64 or
+    float64. Integers wrap at 64 bits.
+
+    An if, while, for, break, continue, early return, `and`, `or`, conditional expression or chained
+    comparison that depends on a tensor becomes an `if`, `loop` or `scan`. A loop over Python values
+    is unrolled up to `unroll` turns; a longer one becomes a loop of the graph. Functions that are
+    called with tensors are read too; numpy's and math's become ops.
+
+    examples: arguments to capture the graph for; other types are captured when they come
+    Errors: ConvertError, listing with file and line every place that no graph can express
+    """
+    captured = Captured(function, unroll)
+    if examples:
+        captured.graph(*examples)
+    return captured

@@ -1,0 +1,222 @@
+"""Branches of a captured program as nodes, by what their paths do to the variables.
+
+`branch` runs both paths on copies of the variables, and joins what differs into the outputs of an
+`if`.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from trireme.converters.python.dtypes import common, is_weak, to_type, type_of, zeros
+from trireme.converters.python.scope import GraphScope, Recorder, Traced
+from trireme.converters.python.state import (
+    UNSET,
+    Copies,
+    Frame,
+    Join,
+    Lost,
+    Maybe,
+    Names,
+    Path,
+    is_numeric,
+    shape_of,
+)
+from trireme.ir.graph import TensorType
+
+_MOST_PASSES = 50
+"""The most times that a loop's body is read until its variables settle; each adds one at least."""
+
+
+class Refused(Exception):
+    """A part of a program that no graph can express; the statement around it is reported."""
+
+    def __init__(self, why: str, node: ast.AST | None = None) -> None:
+        super().__init__(why)
+        self.why, self.node = why, node
+
+
+@dataclass(eq=False)
+class _Slot:
+    """A leaf that differs by the path: its versions, and the joined one once it is made."""
+
+    name: str
+    versions: tuple[Any, Any]
+    maybe: bool
+    joined: Any = None
+
+
+@dataclass(eq=False)
+class _Side:
+    scope: GraphScope
+    names: Names
+    originals: dict[int, Any]
+
+
+class Control:
+    """The frames of a program that is being captured, and its branches and loops."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self.recorder = recorder
+        self.frames: list[Frame] = []
+        self.places: dict[tuple[str, str], None] = {}
+
+    def names(self) -> Names:
+        """Return the variables of every frame."""
+        return [frame.names for frame in self.frames]
+
+    def install(self, names: Names) -> None:
+        """Set the variables of every frame."""
+        del self.frames[len(names) :]
+        for frame, own in zip(self.frames, names, strict=True):
+            frame.names = own
+
+    def trial(self, run: Callable[[], Any]) -> Any:
+        """Return what a function returns, and undo all that it does."""
+        outer, before, places = self.recorder.scope, self.names(), dict(self.places)
+        self.install(Copies(before).names)
+        self.recorder.scope = GraphScope("trial", outer)
+        try:
+            return run()
+        finally:
+            self.recorder.scope, self.places = outer, places
+            self.install(before)
+
+    def branch(self, condition: Traced, then: Callable[[], Any], other: Callable[[], Any]) -> Any:
+        """Return what the path taken returns; the variables hold what that path leaves in them."""
+        outer, before = self.recorder.scope, self.names()
+        sides = []
+        for label, run in (("then", then), ("else", other)):
+            copies = Copies(before)
+            self.install(copies.names)
+            self.recorder.scope = GraphScope(f"{label}_branch", outer)
+            try:
+                result = run()
+                names = [*self.names()[: len(before)], {"": result}]
+            finally:
+                scope, self.recorder.scope = self.recorder.scope, outer
+                self.install(before)
+            sides.append(_Side(scope, names, copies.originals))
+        slots: list[_Slot] = []
+        join = Join(
+            lambda path, a, b: _joined_leaf(slots, path, a, b, sides),
+            lambda path, a, b: Lost(two_forms(path, a, b, "on one path", "on another")),
+            (sides[0].originals, sides[1].originals),
+        )
+        joined = join.names(sides[0].names, sides[1].names)
+        self._emit_if(condition, sides, slots)
+        *final, results = join.fill(lambda x: x.joined if isinstance(x, _Slot) else x, joined)
+        self.install(final)
+        return results[""]
+
+    def _emit_if(self, condition: Traced, sides: Sequence[_Side], slots: list[_Slot]) -> None:
+        outputs: list[list[Traced]] = [[], []]
+        made: list[tuple[_Slot, bool]] = []
+        for slot in slots:
+            type, weak = _type_of_slot(slot)
+            if type is None:
+                slot.joined = Lost(_two_types(slot))
+                continue
+            if all(isinstance(version, bool) for version in slot.versions):
+                truth = (
+                    condition if slot.versions[0] else self.recorder.apply("not", [condition], {})
+                )
+                slot.joined = Maybe(truth) if slot.maybe else truth
+                continue
+            made.append((slot, weak))
+            for side, out, version in zip(sides, outputs, slot.versions, strict=True):
+                outer, self.recorder.scope = self.recorder.scope, side.scope
+                unset = version is UNSET
+                one = (
+                    zeros(self.recorder, type)
+                    if unset
+                    else to_type(self.recorder, version, type.dtype)
+                )
+                out.append(one)
+                self.recorder.scope = outer
+        if not made:
+            return
+        ids = [
+            [side.scope.find(one) for one in out] for side, out in zip(sides, outputs, strict=True)
+        ]
+        captures = list(dict.fromkeys(c for side in sides for c in side.scope.captures))
+        graphs = [
+            side.scope.finish(out, [], captures) for side, out in zip(sides, ids, strict=True)
+        ]
+        attrs = {"then_branch": graphs[0], "else_branch": graphs[1]}
+        values = [condition, *map(self.recorder.traced, captures)]
+        results = self.recorder.apply("if", values, attrs, len(made))
+        several = results if isinstance(results, tuple) else (results,)
+        for (slot, weak), result in zip(made, several, strict=True):
+            one = self.recorder.traced(result.id, weak)
+            self.recorder.name(one, slot.name)
+            slot.joined = Maybe(one) if slot.maybe else one
+
+
+def _joined_leaf(slots: list[_Slot], path: Path, a: Any, b: Any, sides: Sequence[_Side]) -> Any:
+    """Return what a leaf is after a branch: a slot for an output of the `if`, or what is known."""
+    for one in (a, b):
+        if isinstance(one, Lost):
+            return one
+    maybe = any(one is UNSET or isinstance(one, Maybe) for one in (a, b))
+    x, y = (one.value if isinstance(one, Maybe) else one for one in (a, b))
+    if x is UNSET or y is UNSET:
+        known = y if x is UNSET else x
+        inside = isinstance(known, Traced) and any(known.scope is side.scope for side in sides)
+        if not inside:
+            return Maybe(known)
+    elif not (is_numeric(x) and is_numeric(y)):
+        return Lost(f"{name_of(path)} is {described(x)} on one path and {described(y)} on another")
+    slots.append(_Slot(name_of(path), (x, y), maybe))
+    return slots[-1]
+
+
+def _type_of_slot(slot: _Slot) -> tuple[TensorType | None, bool]:
+    known = [one for one in slot.versions if one is not UNSET]
+    types = [type_of(one) for one in known]
+    weak = [is_weak(one) and type_of(one).dtype != "bool" for one in known]
+    if len(known) == 1:
+        return types[0], weak[0]
+    return common(types[0], weak[0], types[1], weak[1]), all(weak)
+
+
+def is_maybe(initial: Any) -> bool:
+    """Whether only some paths, or none, have set a variable."""
+    return initial is UNSET or isinstance(initial, Maybe)
+
+
+def name_of(path: Path) -> str:
+    """Return the name of a variable, or of a part of one, as "xs_0"."""
+    return "_".join(str(part).strip("<>") for part in path[1:]) or "value"
+
+
+def described(value: Any) -> str:
+    """Return a value in words, for a message."""
+    if isinstance(value, Maybe):
+        return described(value.value)
+    if isinstance(value, (Traced, np.ndarray, np.generic)):
+        return str(type_of(value))
+    if value is UNSET:
+        return "not set"
+    if shape_of(value) is not None:
+        return f"a {type(value).__name__} of {len(value)}"
+    return (
+        repr(value)
+        if isinstance(value, (bool, int, float, str, type(None)))
+        else f"a {type(value).__name__}"
+    )
+
+
+def two_forms(path: Path, a: Any, b: Any, first: str, second: str) -> str:
+    """Return the sentence on a variable that is one thing here and another there."""
+    return f"{name_of(path)} is {described(a)} {first} and {described(b)} {second}"
+
+
+def _two_types(slot: _Slot) -> str:
+    a, b = map(described, slot.versions)
+    return f"{slot.name} is {a} on one path and {b} on another; they need one dtype and rank"

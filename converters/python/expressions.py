@@ -1,0 +1,447 @@
+"""Evaluate the expressions of a captured program: Python objects stay, tensors are recorded."""
+
+from __future__ import annotations
+
+import ast
+import operator
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from trireme.converters.python.calls import (
+    binary,
+    contains_traced,
+    copied,
+    dimensions,
+    known_call,
+    lifted,
+    rows_of,
+    truth,
+)
+from trireme.converters.python.control import Refused
+from trireme.converters.python.dtypes import as_weak
+from trireme.converters.python.iteration import (
+    ITERATORS,
+    Counts,
+    Numbered,
+    Zipped,
+    called,
+    kind_of,
+    on_container,
+)
+from trireme.converters.python.scope import Recorder, Traced
+from trireme.converters.python.source import FunctionSource
+from trireme.converters.python.state import UNSET, Frame, Lost, Maybe, Nested, is_same
+from trireme.converters.python.turns import Turns
+from trireme.runtime.operators import Operators
+
+BINARY: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+    ast.Pow: operator.pow,
+    ast.MatMult: operator.matmul,
+    ast.BitAnd: operator.and_,
+    ast.BitOr: operator.or_,
+    ast.BitXor: operator.xor,
+    ast.LShift: operator.lshift,
+    ast.RShift: operator.rshift,
+}
+_COMPARE: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+}
+_FROZEN = ("random", "time", "numpy.random", "secrets", "uuid")
+"""Modules whose functions return something else at every call."""
+_MOST_DEPTH = 60
+"""The most calls inside each other."""
+
+
+@dataclass(frozen=True)
+class OuterName:
+    """A name outside the function that was read: its value then, and the line."""
+
+    source: FunctionSource
+    name: str
+    value: Any
+    place: str
+
+
+class Expressions(Turns):
+    """Evaluates expressions in the frame of the function that is being read."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        super().__init__(recorder)
+        self.frame: Frame
+        self.node: ast.AST = ast.Pass()
+        self.outer: dict[tuple[int, str], OuterName] = {}
+        self._evaluators: dict[type[ast.expr], Callable[[Any], Any]] = {
+            ast.Constant: lambda node: node.value,
+            ast.Name: self._load,
+            ast.BinOp: self._binary,
+            ast.UnaryOp: self._unary,
+            ast.BoolOp: self._boolean,
+            ast.Compare: self._compare_all,
+            ast.IfExp: self._choice,
+            ast.Call: self._call,
+            ast.Attribute: self._attribute,
+            ast.Subscript: self._subscript,
+            ast.Slice: self._slice,
+            ast.Tuple: self._tuple,
+            ast.List: self._list,
+            ast.Dict: self._dict,
+            ast.Lambda: self.nested,
+            ast.ListComp: self._comprehension,
+            ast.GeneratorExp: self._comprehension,
+            ast.NamedExpr: self._named,
+            ast.JoinedStr: self._text,
+        }
+
+    def evaluate(self, node: ast.expr) -> Any:
+        """Return the value of an expression.
+
+        Errors: Refused, if no graph can express it; TriremeError, if an op does not fit
+        """
+        found = self._evaluators.get(type(node))
+        if found is None:
+            raise Refused(f"a {_spoken(node)} cannot be captured", node)
+        value = found(node)
+        if isinstance(value, Lost):
+            raise Refused(value.why, node)
+        if isinstance(value, Maybe) or value is UNSET:
+            name = node.id if isinstance(node, ast.Name) else "the value"
+            raise Refused(f"{name} may not be set here: only some of the paths set it", node)
+        return value
+
+    def truth(self, node: ast.expr) -> Any:
+        """Return whether an expression counts as true: a bool, or a Traced of bool."""
+        return truth(self.recorder, self.evaluate(node))
+
+    def _load(self, node: ast.Name) -> Any:
+        holder = self.frame.holder(node.id)
+        if holder is not None:
+            return holder.names.get(node.id, UNSET)
+        source = self.frame.source
+        try:
+            kind, value = source.find(node.id)
+        except (KeyError, ValueError):
+            raise Refused(f"the name {node.id!r} is not defined", node) from None
+        if kind != "builtin":
+            key = id(source.scope if kind == "global" else source.cells), node.id
+            self.outer.setdefault(key, OuterName(source, node.id, value, source.place(node)))
+        return value.data if _is_eager(value) else value
+
+    def _binary(self, node: ast.BinOp) -> Any:
+        left, right = self.evaluate(node.left), self.evaluate(node.right)
+        return self.operate(BINARY[type(node.op)], left, right)
+
+    def operate(self, function: Callable[[Any, Any], Any], left: Any, right: Any) -> Any:
+        """Return an operator of two values."""
+        if isinstance(left, Traced) or isinstance(right, Traced):
+            if any(isinstance(one, (list, tuple, str)) for one in (left, right)):
+                raise Refused(f"{function.__name__} of a {kind_of(left)} and a {kind_of(right)}")
+            return binary(function, left, right)
+        return function(left, right)
+
+    def _unary(self, node: ast.UnaryOp) -> Any:
+        value = self.evaluate(node.operand)
+        if isinstance(node.op, ast.Not):
+            return self.negate(truth(self.recorder, value))
+        if isinstance(node.op, ast.USub):
+            return as_weak(-value, value)
+        return +value if isinstance(node.op, ast.UAdd) else ~value
+
+    def negate(self, value: Any) -> Any:
+        """Return the opposite of a truth."""
+        return self.recorder.apply("not", [value], {}) if isinstance(value, Traced) else not value
+
+    def _boolean(self, node: ast.BoolOp) -> Any:
+        return self._short_circuit(isinstance(node.op, ast.And), node.values)
+
+    def _short_circuit(self, is_and: bool, nodes: Sequence[ast.expr]) -> Any:
+        """Return `and` or `or`: later operands run only where the first does not decide."""
+        first = self.evaluate(nodes[0])
+        if len(nodes) == 1:
+            return first
+        known = truth(self.recorder, first)
+        if not isinstance(known, Traced):
+            return self._short_circuit(is_and, nodes[1:]) if known == is_and else first
+        if first is known and all(map(_is_total, nodes[1:])):
+            rest = self._short_circuit(is_and, nodes[1:])
+            if isinstance(rest, bool) or isinstance(rest, Traced) and rest.type == known.type:
+                return self.recorder.apply("and" if is_and else "or", [known, rest], {})
+        paths = partial(self._short_circuit, is_and, nodes[1:]), lambda: first
+        return self.branch(known, *(paths if is_and else reversed(paths)))
+
+    def _compare_all(self, node: ast.Compare) -> Any:
+        return self._compare_from(self.evaluate(node.left), node.ops, node.comparators)
+
+    def _compare_from(self, left: Any, ops: Sequence[ast.cmpop], rest: Sequence[ast.expr]) -> Any:
+        right = self.evaluate(rest[0])
+        result = self._compared(ops[0], left, right)
+        if len(ops) == 1:
+            return result
+        known = truth(self.recorder, result)
+        if not isinstance(known, Traced):
+            return self._compare_from(right, ops[1:], rest[1:]) if known else result
+        if all(map(_is_total, rest[1:])):
+            others = self._compare_from(right, ops[1:], rest[1:])
+            if isinstance(others, Traced) and others.type == known.type:
+                return self.recorder.apply("and", [known, others], {})
+        return self.branch(
+            known, lambda: self._compare_from(right, ops[1:], rest[1:]), lambda: result
+        )
+
+    def _compared(self, op: ast.cmpop, left: Any, right: Any) -> Any:
+        if isinstance(op, (ast.Is, ast.IsNot)):
+            same = left is right or is_same(left, right) and isinstance(left, Traced)
+            return same == isinstance(op, ast.Is)
+        if isinstance(op, (ast.In, ast.NotIn)):
+            found = self._contains(left, right)
+            return found if isinstance(op, ast.In) else self.negate(found)
+        if contains_traced([left, right]) and not isinstance(left, Traced | _Number):
+            raise Refused(f"a {kind_of(left)} is compared with a {kind_of(right)}")
+        return self.operate(_COMPARE[type(op)], left, right)
+
+    def _contains(self, item: Any, values: Any) -> Any:
+        if not contains_traced([item, values]):
+            return item in values
+        if not isinstance(values, (list, tuple, Traced)):
+            raise Refused(f"a tensor is looked for in a {kind_of(values)}")
+        if isinstance(values, Traced):
+            return binary(operator.eq, values, item).any()
+        found: Any = False
+        for one in values:
+            same = truth(self.recorder, self.operate(operator.eq, one, item))
+            both = isinstance(same, Traced) or isinstance(found, Traced)
+            found = self.recorder.apply("or", [found, same], {}) if both else found or same
+        return found
+
+    def _choice(self, node: ast.IfExp) -> Any:
+        condition = self.truth(node.test)
+        if not isinstance(condition, Traced):
+            return self.evaluate(node.body if condition else node.orelse)
+        return self.branch(
+            condition, lambda: self.evaluate(node.body), lambda: self.evaluate(node.orelse)
+        )
+
+    def _attribute(self, node: ast.Attribute) -> Any:
+        value = self.evaluate(node.value)
+        if isinstance(value, Traced):
+            if node.attr == "shape":
+                return dimensions(value)
+            if node.attr == "copy":
+                return partial(copied, self.recorder, value)
+            if node.attr.startswith("_") or not hasattr(Operators, node.attr):
+                raise Refused(f"a tensor has no attribute {node.attr!r} in a graph", node)
+        try:
+            found = getattr(value, node.attr)
+        except AttributeError as error:
+            raise Refused(str(error), node) from None
+        return found.data if _is_eager(found) else found
+
+    def _subscript(self, node: ast.Subscript) -> Any:
+        value, key = self.evaluate(node.value), self.evaluate(node.slice)
+        if not contains_traced(key):
+            return value[key]
+        if isinstance(value, dict):
+            raise Refused("a dict is read at a key that only a run knows", node)
+        if isinstance(value, (list, tuple)) and isinstance(key, slice):
+            raise Refused("a list is cut at bounds that only a run knows", node)
+        return lifted(self.recorder, value)[key]
+
+    def _slice(self, node: ast.Slice) -> slice:
+        parts = (node.lower, node.upper, node.step)
+        return slice(*(None if part is None else self.evaluate(part) for part in parts))
+
+    def _parts(self, nodes: Sequence[ast.expr]) -> list[Any]:
+        values: list[Any] = []
+        for node in nodes:
+            if isinstance(node, ast.Starred):
+                values.extend(self.items(self.evaluate(node.value), node))
+            else:
+                values.append(self.evaluate(node))
+        return values
+
+    def _tuple(self, node: ast.Tuple) -> tuple[Any, ...]:
+        return tuple(self._parts(node.elts))
+
+    def _list(self, node: ast.List) -> list[Any]:
+        return self._parts(node.elts)
+
+    def _dict(self, node: ast.Dict) -> dict[Any, Any]:
+        if any(key is None for key in node.keys):
+            raise Refused("a dict is made of another by **", node)
+        keys = [self.evaluate(key) for key in node.keys if key is not None]
+        if contains_traced(keys):
+            raise Refused("a key of a dict is known only at a run", node)
+        return dict(zip(keys, (self.evaluate(value) for value in node.values), strict=True))
+
+    def _text(self, node: ast.JoinedStr) -> str:
+        parts = []
+        for part in node.values:
+            value = self.evaluate(part.value if isinstance(part, ast.FormattedValue) else part)
+            if contains_traced(value):
+                raise Refused("a text holds a value that only a run knows", node)
+            parts.append(format(value, ""))
+        return "".join(parts)
+
+    def _named(self, node: ast.NamedExpr) -> Any:
+        value = self.evaluate(node.value)
+        self.store(node.target, value)
+        return value
+
+    def store(self, target: ast.expr, value: Any) -> None:
+        """Assign a value to a target."""
+        raise NotImplementedError
+
+    def nested(self, node: ast.Lambda | ast.FunctionDef) -> Nested:
+        """Return a function that the program defines, with its defaults evaluated."""
+        args = node.args
+        last = args.args[len(args.args) - len(args.defaults) :]
+        defaults = {a.arg: self.evaluate(d) for a, d in zip(last, args.defaults, strict=True)}
+        for arg, default in zip(args.kwonlyargs, args.kw_defaults, strict=True):
+            if default is not None:
+                defaults[arg.arg] = self.evaluate(default)
+        frame: Frame | None = self.frame
+        while frame is not None:
+            frame.kept, frame = True, frame.outer
+        return Nested(self.frame.source, node, self.frame, defaults)
+
+    def items(self, values: Any, node: ast.AST) -> list[Any]:
+        """Return the items of a value whose number is known."""
+        if isinstance(values, Traced):
+            return list(rows_of(values))
+        if isinstance(values, Numbered):
+            inner = self.items(values.values, node)
+            return [(binary(operator.add, values.start, i), x) for i, x in enumerate(inner)]
+        if isinstance(values, Zipped):
+            columns = [self.items(part, node) for part in values.parts]
+            return list(zip(*columns, strict=False))
+        if isinstance(values, (Counts, Nested)):
+            raise Refused("the number of items is known only at a run", node)
+        return list(values)
+
+    def _comprehension(self, node: ast.ListComp | ast.GeneratorExp) -> list[Any]:
+        names = {
+            one.id
+            for one in ast.walk(node)
+            if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store)
+        }
+        inner = Frame(self.frame.source, names, self.frame)
+        made: list[Any] = []
+        with self.entered(inner):
+            self._generate(node, 0, made)
+        return made
+
+    def _generate(self, node: ast.ListComp | ast.GeneratorExp, at: int, made: list[Any]) -> None:
+        if at == len(node.generators):
+            made.append(self.evaluate(node.elt))
+            return
+        loop = node.generators[at]
+        for item in self.items(self.evaluate(loop.iter), node):
+            self.store(loop.target, item)
+            tests = [self.truth(test) for test in loop.ifs]
+            if contains_traced(tests):
+                raise Refused("a comprehension keeps items by a tensor's value", node)
+            if all(tests):
+                self._generate(node, at + 1, made)
+
+    def entered(self, frame: Frame) -> Any:
+        """Return a context in which a frame is the innermost."""
+        raise NotImplementedError
+
+    def _call(self, node: ast.Call) -> Any:
+        function = self.evaluate(node.func)
+        args = self._parts(node.args)
+        named: dict[str, Any] = {}
+        for one in node.keywords:
+            value = self.evaluate(one.value)
+            named |= value if one.arg is None else {one.arg: value}
+        self.node = node
+        return self.call(function, args, named)
+
+    def call(self, function: Any, args: list[Any], named: dict[str, Any]) -> Any:
+        """Return what a function returns: recorded, read from its source, or called now."""
+        if isinstance(function, Nested):
+            return self.inline(function, args, named)
+        if function in ITERATORS:
+            return ITERATORS[function](*args, **named)
+        traced = contains_traced([args, named]) or any(
+            isinstance(one, (Counts, Numbered, Zipped, Nested)) for one in args
+        )
+        own = getattr(function, "__self__", None)
+        if isinstance(own, Traced) or getattr(function, "func", None) is copied:
+            return function(*args, **named)
+        if not traced:
+            return self._call_now(function, args, named)
+        if isinstance(own, (list, dict)):
+            return on_container(function, own, args)
+        known = known_call(function)
+        if known is not None:
+            return known(self.recorder, *args, **named)
+        if isinstance(function, type) and hasattr(function, "_fields"):
+            return function(*args, **named)
+        return self.inline_function(function, args, named)
+
+    def _call_now(self, function: Any, args: list[Any], named: dict[str, Any]) -> Any:
+        """Call a function whose arguments are all known."""
+        module = getattr(function, "__module__", "") or ""
+        owner = type(getattr(function, "__self__", None)).__module__ or ""
+        if module.startswith(_FROZEN) or owner.startswith(_FROZEN):
+            raise Refused(f"{called(function)} gives another result at every call")
+        if function is print or function is input or function is open:
+            raise Refused(f"{called(function)} acts outside the graph")
+        known = known_call(function)
+        if isinstance(function, partial) and known is not None:
+            return known(self.recorder, *args, **named)
+        made = function(*args, **named)
+        return made.data if _is_eager(made) else made
+
+    def inline(self, function: Nested, args: list[Any], named: dict[str, Any]) -> Any:
+        """Return what a nested function returns, by reading its body here."""
+        raise NotImplementedError
+
+    def inline_function(self, function: Any, args: list[Any], named: dict[str, Any]) -> Any:
+        """Return what a function of the user returns, by reading its source here."""
+        raise NotImplementedError
+
+
+_Number = bool | int | float | np.generic | np.ndarray
+
+
+def _is_eager(value: Any) -> bool:
+    return isinstance(value, Operators) and not isinstance(value, Traced)
+
+
+def _is_total(node: ast.expr) -> bool:
+    """Whether an expression cannot fail at a run, so it may run where Python would skip it."""
+    if isinstance(node, (ast.Name, ast.Constant)):
+        return True
+    if isinstance(node, ast.BinOp):
+        total = isinstance(node.op, (ast.Add, ast.Sub, ast.Mult))
+        return total and _is_total(node.left) and _is_total(node.right)
+    if isinstance(node, ast.UnaryOp):
+        return _is_total(node.operand)
+    if isinstance(node, ast.BoolOp):
+        return all(map(_is_total, node.values))
+    return isinstance(node, ast.Compare) and all(map(_is_total, (node.left, *node.comparators)))
+
+
+def _spoken(node: ast.AST) -> str:
+    return {
+        "Await": "await",
+        "Yield": "yield",
+        "YieldFrom": "yield",
+        "SetComp": "comprehension of a set",
+    }.get(type(node).__name__, type(node).__name__.lower())

@@ -1,0 +1,104 @@
+"""What a captured loop runs over: ranges, enumerations and zips of what depends on tensors."""
+
+from __future__ import annotations
+
+import operator
+from dataclasses import dataclass
+from typing import Any
+
+from trireme.converters.python.calls import contains_traced
+from trireme.converters.python.control import Refused
+from trireme.converters.python.scope import Traced
+
+
+@dataclass(frozen=True)
+class Counts:
+    """A range whose bounds depend on tensors."""
+
+    start: Any
+    stop: Any
+    step: Any
+
+
+@dataclass(frozen=True)
+class Numbered:
+    """enumerate() of what depends on tensors."""
+
+    values: Any
+    start: Any = 0
+
+
+@dataclass(frozen=True)
+class Zipped:
+    """zip() of what depends on tensors."""
+
+    parts: tuple[Any, ...]
+
+
+def _range(*args: Any) -> Any:
+    if not contains_traced(args):
+        return range(*(operator.index(one) for one in args))
+    start, stop, step = (0, *args, 1) if len(args) == 1 else (*args, 1)[:3]
+    return Counts(start, stop, step)
+
+
+def _enumerate(values: Any, start: Any = 0) -> Any:
+    if _is_open(values) or contains_traced(start):
+        return Numbered(values, start)
+    return list(enumerate(values, start))
+
+
+def _zip(*parts: Any, strict: bool = False) -> Any:
+    return Zipped(parts) if any(map(_is_open, parts)) else list(zip(*parts, strict=strict))
+
+
+def _reversed(values: Any) -> Any:
+    if isinstance(values, Counts):
+        raise Refused("a range that only a run knows is reversed")
+    return values[::-1]
+
+
+def _is_open(values: Any) -> bool:
+    return isinstance(values, (Traced, Counts, Numbered, Zipped))
+
+
+def _isinstance(value: Any, kind: Any) -> bool:
+    if isinstance(value, Traced):
+        raise Refused("isinstance of a tensor depends on how the program is run")
+    return isinstance(value, kind)
+
+
+class _Table(dict[Any, Any]):
+    """Functions by identity; `in` is False for what has no hash."""
+
+    def __contains__(self, key: object) -> bool:
+        try:
+            return super().__contains__(key)
+        except TypeError:
+            return False
+
+
+ITERATORS = _Table(
+    {range: _range, enumerate: _enumerate, zip: _zip, reversed: _reversed, isinstance: _isinstance}
+)
+
+
+def on_container(function: Any, own: Any, args: list[Any]) -> Any:
+    """Call a method of a list or a dict that compares no elements."""
+    allowed = {"append", "extend", "insert", "pop", "get", "setdefault", "update", "clear"}
+    if function.__name__ not in allowed:
+        raise Refused(f"{function.__name__} of a {kind_of(own)} compares tensors")
+    keys = args[:1] if function.__name__ in ("insert", "pop", "get", "setdefault") else []
+    if contains_traced(keys):
+        raise Refused(f"a {kind_of(own)} is changed at a place that only a run knows")
+    return function(*args)
+
+
+def kind_of(value: Any) -> str:
+    """Return the kind of a value, for a message."""
+    return "tensor" if isinstance(value, Traced) else type(value).__name__
+
+
+def called(function: Any) -> str:
+    """Return the name of a function, for a message."""
+    return str(getattr(function, "__qualname__", function))

@@ -1,0 +1,288 @@
+"""Loops of a captured program: unrolled over Python values, else nodes of the graph."""
+
+from __future__ import annotations
+
+import ast
+import operator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from trireme.converters.python.calls import binary, dimensions
+from trireme.converters.python.control import Refused
+from trireme.converters.python.iteration import Counts, Numbered, Zipped
+from trireme.converters.python.scope import Recorder, Traced
+from trireme.converters.python.source import (
+    leaves_loop,
+    nonlocal_names,
+    stored_names,
+)
+from trireme.converters.python.state import (
+    NUMBERS,
+    UNSET,
+    Path,
+    faults_in,
+    plain,
+)
+from trireme.converters.python.statements import BREAK, CONTINUE, EXITS, RETURNED, Statements
+from trireme.converters.python.turns import LoopPlan
+from trireme.runtime.operands import cast
+
+
+@dataclass
+class Loop:
+    """A loop that is being read: the variables that are set at each of its breaks."""
+
+    breaks: list[set[tuple[int, str]]] = field(default_factory=list)
+
+
+class Loops(Statements):
+    """Reads loops.
+
+    unroll: the most turns of a loop over Python values that become nodes of their own
+    """
+
+    def __init__(self, recorder: Recorder, unroll: int) -> None:
+        super().__init__(recorder)
+        self._unroll = unroll
+        self.loops: list[Loop] = []
+        self.readers |= {
+            ast.For: self._for,
+            ast.While: self._while,
+            ast.Break: self._break,
+            ast.Continue: self._continue,
+        }
+
+    def _break(self, node: ast.Break) -> None:
+        self.loops[-1].breaks.append(
+            {
+                (id(frame), name)
+                for frame in self.frames
+                for name, value in frame.names.items()
+                if value is not UNSET and next(faults_in(value), None) is None
+            }
+        )
+        self.frame.names[BREAK] = True
+
+    def _continue(self, node: ast.Continue) -> None:
+        self.frame.names[CONTINUE] = True
+
+    @contextmanager
+    def _inside(self, node: ast.For | ast.While) -> Iterator[Loop]:
+        """Open a loop: its breaks are its own, and its `else` runs where none happened."""
+        saved = {flag: self.frame.names[flag] for flag in (BREAK, CONTINUE)}
+        self.frame.names |= {BREAK: False, CONTINUE: False}
+        loop = Loop()
+        self.loops.append(loop)
+        yield loop
+        self.loops.pop()
+        self.frame.names[CONTINUE] = False
+        if node.orelse:
+            flags = (RETURNED, BREAK)
+            stop = self.stopped(flags)
+            if isinstance(stop, Traced):
+                self.where_not(stop, flags, partial(self.block, node.orelse))
+            elif not stop:
+                self.block(node.orelse)
+        self.frame.names |= saved
+
+    def _for(self, node: ast.For) -> None:
+        values = self.evaluate(node.iter)
+        with self._inside(node) as loop:
+            if isinstance(values, (Traced, Counts, Numbered, Zipped)):
+                self._rolled(node, loop, values)
+            else:
+                self._known_items(node, loop, values)
+
+    def _known_items(self, node: ast.For, loop: Loop, values: Any) -> None:
+        items = list(values)
+        turns = partial(self._turns, node, loop, items)
+        is_short = len(items) <= self._unroll
+        if is_short and not (leaves_loop(node.body) and self.trial(partial(self._leaves, turns))):
+            turns()
+            return
+        if isinstance(values, range):
+            self._rolled(node, loop, Counts(values.start, values.stop, values.step))
+        elif items and _is_uniform(items):
+            self._rolled(node, loop, self.recorder.lift(np.stack([np.asarray(x) for x in items])))
+        else:
+            turns()
+
+    def _leaves(self, turns: Callable[[], None]) -> bool:
+        """Whether an exit of some turns depends on a tensor."""
+        turns()
+        return isinstance(self.stopped((RETURNED, BREAK)), Traced)
+
+    def _turns(self, node: ast.For, loop: Loop, items: Sequence[Any]) -> None:
+        """Read the body once for each item."""
+        flags = (RETURNED, BREAK)
+        for at, item in enumerate(items):
+            self.frame.names[CONTINUE] = False
+            self.store(node.target, item)
+            self.block(node.body)
+            stop = self.stopped(flags)
+            if stop is True:
+                return
+            if isinstance(stop, Traced):
+                rest = items[at + 1 :]
+                if rest:
+                    self.where_not(stop, flags, partial(self._turns, node, loop, rest))
+                return
+
+    def _rolled(self, node: ast.For, loop: Loop, values: Any) -> None:
+        """Emit a loop over what depends on tensors."""
+        count, item, tensors = self._iteration(values)
+        scanned = tensors if tensors and not leaves_loop(node.body) else ()
+
+        def body(turn: Traced | None, rows: list[Traced]) -> Any:
+            self._start_turn(loop)
+            waiting = list(rows)
+            value = item(waiting) if turn is None else item(replace(turn, weak=True))
+            self.store(node.target, value)
+            self.block(node.body)
+            stop = self.stopped((RETURNED, BREAK))
+            return self.negate(stop)
+
+        trip = None if scanned else cast(self.recorder.lift(count), np.dtype(np.int64))
+        surely = not isinstance(count, Traced) and count > 0
+        target = ast.copy_location(ast.Assign([node.target], node.iter), node)
+        assigned = self._assigned([target, *node.body])
+        self.loop(LoopPlan(body, assigned, trip, None, scanned, surely))
+
+    def _start_turn(self, loop: Loop) -> None:
+        loop.breaks.clear()
+        self.frame.names |= {flag: False for flag in EXITS}
+
+    def _assigned(self, statements: list[ast.stmt]) -> set[Path]:
+        """Return the variables that statements may assign, as (frame, name)."""
+        names = stored_names(statements) | nonlocal_names(statements)
+        places = {id(frame): at for at, frame in enumerate(self.frames)}
+        holders = ((name, self.frame.holder(name)) for name in names)
+        return {(places[id(h)], name) for name, h in holders if h is not None and id(h) in places}
+
+    def _iteration(self, values: Any) -> tuple[Any, Callable[[Any], Any], list[Traced] | None]:
+        """Return the number of items, a function from a turn or rows to an item, and the tensors.
+
+        The tensors are None where the items are not rows of tensors alone.
+        """
+        if isinstance(values, Traced):
+            if not values.shape:
+                raise Refused("a tensor without axes has no items")
+            length = dimensions(values)[0]
+
+            def row(at: Any) -> Any:
+                return at.pop(0) if isinstance(at, list) else values[at]
+
+            return length, row, [values]
+        if isinstance(values, Counts):
+            return self._counted(values)
+        if isinstance(values, Numbered):
+            length, item, _ = self._iteration(values.values)
+            return length, lambda at: (binary(operator.add, values.start, at), item(at)), None
+        if isinstance(values, Zipped):
+            found = [self._iteration(part) for part in values.parts]
+            length = self._least([each for each, _, _ in found])
+            tensors = [each for _, _, own in found for each in own or ()]
+            only = all(own is not None for _, _, own in found)
+            parts = [item for _, item, _ in found]
+            return length, lambda at: tuple(p(at) for p in parts), tensors if only else None
+        if isinstance(values, (list, tuple, np.ndarray, range)) and _is_uniform(list(values)):
+            return self._iteration(self.recorder.lift(np.asarray(values)))
+        raise Refused(f"a loop over tensors runs over a {type(values).__name__} too")
+
+    def _least(self, lengths: list[Any]) -> Any:
+        known = {one for one in lengths if not isinstance(one, Traced)}
+        traced = [one for one in lengths if isinstance(one, Traced)]
+        if not traced:
+            return min(known)
+        return self.call(min, [*known, *traced], {}) if len(lengths) > 1 else lengths[0]
+
+    def _counted(self, counts: Counts) -> tuple[Any, Callable[[Any], Any], None]:
+        step = counts.step
+        if isinstance(step, Traced) or not step:
+            raise Refused("the step of a range is known only at a run")
+        start, stop = (self._whole(one) for one in (counts.start, counts.stop))
+        span = binary(operator.sub, stop, start) if step > 0 else binary(operator.sub, start, stop)
+        wide = binary(operator.add, span, abs(step) - 1)
+        length = wide if abs(step) == 1 else binary(operator.floordiv, wide, abs(step))
+
+        def number(turn: Any) -> Any:
+            scaled = turn if step == 1 else binary(operator.mul, turn, step)
+            at_zero = not isinstance(start, Traced) and start == 0
+            return scaled if at_zero else binary(operator.add, start, scaled)
+
+        return length, number, None
+
+    def _whole(self, value: Any) -> Any:
+        return self.call(int, [value], {}) if isinstance(value, Traced) else operator.index(value)
+
+    def _while(self, node: ast.While) -> None:
+        with self._inside(node) as loop:
+            first = self.truth(node.test)
+            if first is False:
+                return
+            turns = partial(self._while_turns, node)
+            if first is True and self.trial(turns):
+                turns()
+                return
+            self._emit_while(node, loop, first)
+
+    def _while_turns(self, node: ast.While) -> bool:
+        """Read the turns of a loop over Python values; return whether no tensor decides."""
+        for _ in range(self._unroll + 1):
+            known = self.truth(node.test)
+            if isinstance(known, Traced):
+                return False
+            if not known:
+                return True
+            self.frame.names[CONTINUE] = False
+            self.block(node.body)
+            stop = self.stopped((RETURNED, BREAK))
+            if isinstance(stop, Traced):
+                return False
+            if stop:
+                return True
+        return False
+
+    def _emit_while(self, node: ast.While, loop: Loop, first: Any) -> None:
+        endless = isinstance(node.test, ast.Constant) and bool(node.test.value)
+        test = ast.copy_location(ast.Expr(node.test), node.test)
+
+        def body(turn: Traced | None, rows: list[Traced]) -> Any:
+            self._start_turn(loop)
+            self.block(node.body)
+            self.node = node
+            stop = self.stopped((RETURNED, BREAK))
+            if not isinstance(stop, Traced):
+                return not stop and self.truth(node.test)
+            if endless:
+                return self.negate(stop)
+            return self.branch(self.negate(stop), lambda: self.truth(node.test), lambda: False)
+
+        condition = first if isinstance(first, Traced) else None
+        assigned = self._assigned([test, *node.body])
+        self.loop(LoopPlan(body, assigned, None, condition, surely=condition is None))
+        if not endless:
+            return
+        if loop.breaks:
+            known = set.intersection(*loop.breaks)
+            for frame in self.frames:
+                for name, value in frame.names.items():
+                    if (id(frame), name) in known:
+                        frame.names[name] = plain(value)
+        elif isinstance(self.frame.names[RETURNED], Traced):
+            self.frame.names[RETURNED] = True
+        else:
+            raise Refused("the loop has no end")
+
+
+def _is_uniform(items: Sequence[Any]) -> bool:
+    """Whether Python values can be the rows of one array."""
+    if not items or not all(isinstance(one, NUMBERS) for one in items):
+        return False
+    shapes = {(np.shape(one), np.asarray(one).dtype) for one in items}
+    return len(shapes) == 1

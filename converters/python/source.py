@@ -1,0 +1,168 @@
+"""Read a Python function: its syntax, its file and lines, and the outer names that it reads."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import functools
+import inspect
+import os
+import textwrap
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import CodeType
+from typing import Any
+
+from trireme.support.errors import ConvertError
+
+Function = ast.FunctionDef | ast.Lambda
+LOOPS = (ast.For, ast.While)
+_BLOCKS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
+
+
+@dataclass(frozen=True, eq=False)
+class FunctionSource:
+    """A function as text.
+
+    tree: its syntax, with the line numbers of its file
+    scope: the names of its module
+    cells: the names of enclosing functions that it reads
+    """
+
+    name: str
+    file: str
+    tree: Function
+    scope: dict[str, Any]
+    cells: dict[str, Any]
+
+    def place(self, node: ast.AST) -> str:
+        """Return the file and the line of a part of the function, as "model.py:12"."""
+        return f"{os.path.basename(self.file)}:{getattr(node, 'lineno', self.tree.lineno)}"
+
+    def find(self, name: str) -> tuple[str, Any]:
+        """Return the kind ("closure", "global", "builtin") and the value of an outer name.
+
+        Errors: KeyError, if there is no such name
+        """
+        if name in self.cells:
+            return "closure", self.cells[name].cell_contents
+        if name in self.scope:
+            return "global", self.scope[name]
+        return "builtin", vars(builtins)[name]
+
+
+def read_source(function: Callable[..., Any]) -> FunctionSource:
+    """Return the source of a function.
+
+    Errors: ConvertError, if there is no source, or several lambdas are on one line
+    """
+    name = getattr(function, "__qualname__", repr(function))
+    if not inspect.isfunction(function):
+        raise ConvertError(f"{name} is no Python function, so it has no source to capture")
+    code = function.__code__
+    try:
+        tree = _tree(code)
+    except (OSError, TypeError, SyntaxError) as error:
+        raise ConvertError(
+            f"the source of {name} cannot be read: {error}",
+            fix="write the function in a file; trireme.trace needs no source",
+        ) from error
+    cells = dict(zip(code.co_freevars, function.__closure__ or (), strict=True))
+    return FunctionSource(name, code.co_filename, tree, function.__globals__, cells)
+
+
+@functools.cache
+def _tree(code: CodeType) -> Function:
+    """Return the definition of a function: one object for one code, with the lines of its file."""
+    lines, first = inspect.getsourcelines(code)
+    tree = ast.parse(textwrap.dedent("".join(lines)))
+    ast.increment_lineno(tree, max(first, 1) - 1)
+    return _only(tree, code)
+
+
+def _only(tree: ast.Module, code: CodeType) -> Function:
+    """Return the definition in some lines of source."""
+    first = tree.body[0]
+    if isinstance(first, ast.FunctionDef):
+        return first
+    names = list(code.co_varnames[: code.co_argcount])
+    found = [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Lambda) and [arg.arg for arg in node.args.args] == names
+    ]
+    if len(found) != 1:
+        raise ConvertError(f"{len(found)} lambdas on line {first.lineno} could be the function")
+    return found[0]
+
+
+def body_of(tree: Function) -> list[ast.stmt]:
+    """Return the statements of a function; of a lambda, the return of its expression."""
+    if isinstance(tree, ast.Lambda):
+        return [ast.copy_location(ast.Return(tree.body), tree.body)]
+    return tree.body
+
+
+def stored_names(statements: list[ast.stmt]) -> set[str]:
+    """Return the names that statements assign, nested functions' own names left out."""
+    found: set[str] = set()
+    for node in _own_nodes(statements):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store | ast.Del):
+            found.add(node.id)
+        elif isinstance(node, ast.FunctionDef | ast.ClassDef):
+            found.add(node.name)
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            found |= {(one.asname or one.name).split(".")[0] for one in node.names}
+    return found
+
+
+def outer_names(statements: list[ast.stmt]) -> set[str]:
+    """Return the names that statements declare as nonlocal or global."""
+    nodes = _own_nodes(statements)
+    return {n for node in nodes if isinstance(node, ast.Nonlocal | ast.Global) for n in node.names}
+
+
+def nonlocal_names(statements: list[ast.stmt]) -> set[str]:
+    """Return the outer names that functions nested in statements may assign."""
+    inner = [node for one in statements for node in ast.walk(one) if isinstance(node, ast.Nonlocal)]
+    return {name for node in inner for name in node.names}
+
+
+def leaves_loop(statements: list[ast.stmt]) -> bool:
+    """Whether statements of a loop's body can end the loop: a break of it, or a return."""
+    for statement in statements:
+        if isinstance(statement, ast.Break | ast.Return):
+            return True
+        if isinstance(statement, _BLOCKS):
+            continue
+        inside = [getattr(statement, part, []) for part in ("body", "orelse")]
+        if isinstance(statement, LOOPS):
+            if leaves_loop(inside[1]) or any(
+                isinstance(node, ast.Return) for node in _own_nodes(inside[0])
+            ):
+                return True
+        elif any(map(leaves_loop, inside)):
+            return True
+    return False
+
+
+def always_exits(statements: list[ast.stmt]) -> bool:
+    """Whether every path through statements ends at a return, a break or a continue."""
+    if not statements:
+        return False
+    last = statements[-1]
+    if isinstance(last, ast.If):
+        return always_exits(last.body) and always_exits(last.orelse)
+    return isinstance(last, ast.Return | ast.Break | ast.Continue)
+
+
+def _own_nodes(statements: list[ast.stmt]) -> list[ast.AST]:
+    """Return every node of statements but those inside nested functions."""
+    found: list[ast.AST] = []
+    waiting: list[ast.AST] = list(statements)
+    while waiting:
+        node = waiting.pop()
+        found.append(node)
+        if not isinstance(node, _BLOCKS):
+            waiting.extend(ast.iter_child_nodes(node))
+    return found

@@ -1,0 +1,263 @@
+"""The variables of a program that is being captured: frames, their copies for branches, and joins.
+
+A variable holds a Python object that is known, a Traced, or a list, tuple or dict of these. After a
+branch or in a loop, a variable may differ by the path taken. `join` says what it is then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from trireme.converters.python.scope import Traced
+from trireme.converters.python.source import Function, FunctionSource
+
+Path = tuple[Any, ...]
+NUMBERS = (bool, int, float, np.generic, np.ndarray)
+"""Python values that can become tensors."""
+
+
+@dataclass(eq=False)
+class Frame:
+    """The variables of one call of a function.
+
+    own: the names that the function assigns
+    outer: the frame of the function around a nested one
+    kept: whether a nested function may still use the frame after the call
+    """
+
+    source: FunctionSource
+    own: set[str]
+    outer: Frame | None = None
+    names: dict[str, Any] = field(default_factory=dict)
+    kept: bool = False
+
+    def holder(self, name: str) -> Frame | None:
+        """Return the frame whose variable a name is; None for a name outside the functions."""
+        frame: Frame | None = self
+        while frame is not None and name not in frame.own:
+            frame = frame.outer
+        return frame
+
+
+@dataclass(frozen=True, eq=False)
+class Nested:
+    """A function defined inside the captured one, with the defaults of its arguments."""
+
+    source: FunctionSource
+    tree: Function
+    frame: Frame
+    defaults: dict[str, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Maybe:
+    """A variable that only some of the paths so far have set."""
+
+    value: Any
+
+
+@dataclass(frozen=True, eq=False)
+class Lost:
+    """A variable that no graph can hold after a branch or a loop; `why` is the sentence."""
+
+    why: str
+
+
+class Unset:
+    """A variable that no path has set."""
+
+
+UNSET = Unset()
+Names = list[dict[str, Any]]
+"""The variables of every frame, in the order of the frames."""
+
+
+class Copies:
+    """A copy of all variables whose lists and dicts are copies too, shared as the originals are.
+
+    change: returns the copy of a leaf, given its path
+    lost: the paths of variables whose copies are lost, with the sentences
+    """
+
+    def __init__(
+        self,
+        names: Names,
+        change: Callable[[Path, Any], Any] | None = None,
+        lost: Mapping[Path, str] | None = None,
+    ) -> None:
+        self.originals: dict[int, Any] = {}
+        self._lost = lost or {}
+        self._copied: dict[int, Any] = {}
+        self._change = change
+        self.names: Names = [
+            {name: self._copy((i, name), value) for name, value in frame.items()}
+            for i, frame in enumerate(names)
+        ]
+
+    def _copy(self, path: Path, value: Any) -> Any:
+        if path in self._lost:
+            return Lost(self._lost[path])
+        if not isinstance(value, (list, tuple, dict)):
+            return self._change(path, value) if self._change else value
+        if isinstance(value, tuple):
+            return like_tuple(value, [self._copy((*path, i), v) for i, v in enumerate(value)])
+        if id(value) not in self._copied:
+            made: Any = [] if isinstance(value, list) else {}
+            self._copied[id(value)] = made
+            self.originals[id(made)] = value
+            if isinstance(value, list):
+                made.extend(self._copy((*path, i), each) for i, each in enumerate(value))
+            else:
+                made.update({key: self._copy((*path, key), v) for key, v in value.items()})
+        return self._copied[id(value)]
+
+
+def like_tuple(model: tuple[Any, ...], parts: list[Any]) -> tuple[Any, ...]:
+    """Return parts as a tuple of the model's class, which may be a named tuple."""
+    return type(model)(*parts) if hasattr(model, "_fields") else tuple(parts)
+
+
+def shape_of(value: Any) -> Any:
+    """Return a key that two containers share when their parts correspond; None for a leaf."""
+    if isinstance(value, (list, tuple)):
+        return type(value), len(value)
+    return (dict, tuple(value)) if isinstance(value, dict) else None
+
+
+def parts_of(value: Any) -> Iterator[tuple[Any, Any]]:
+    """Yield the positions or keys of a container, with its parts."""
+    yield from value.items() if isinstance(value, dict) else enumerate(value)
+
+
+def is_same(a: Any, b: Any) -> bool:
+    """Whether two leaves are one value on every path."""
+    if a is b:
+        return True
+    if isinstance(a, Traced) and isinstance(b, Traced):
+        return a.scope is b.scope and a.id == b.id
+    if isinstance(a, Maybe) and isinstance(b, Maybe):
+        return is_same(a.value, b.value)
+    if type(a) is not type(b) or isinstance(a, (Traced, np.ndarray)):
+        return False
+    if isinstance(a, float):
+        return bool(a.hex() == b.hex())
+    if not isinstance(a, (bool, int, str, bytes, type(None))):
+        return False
+    return bool(a == b)
+
+
+def is_numeric(value: Any) -> bool:
+    """Whether a leaf can be a value of a graph."""
+    if isinstance(value, Maybe):
+        value = value.value
+    return isinstance(value, (Traced, *NUMBERS))
+
+
+def plain(value: Any) -> Any:
+    """Return a value without its marks of being set on some paths only."""
+    if isinstance(value, Maybe):
+        return value.value
+    if isinstance(value, list):
+        return [plain(each) for each in value]
+    if isinstance(value, tuple):
+        return like_tuple(value, [plain(each) for each in value])
+    return {k: plain(v) for k, v in value.items()} if isinstance(value, dict) else value
+
+
+def faults_in(value: Any) -> Iterator[Maybe | Lost]:
+    """Yield what in a value cannot be read."""
+    if isinstance(value, (Maybe, Lost)):
+        yield value
+    elif shape_of(value) is not None:
+        for _, part in parts_of(value):
+            yield from faults_in(part)
+
+
+class Join:
+    """Two versions of all variables as one: equal parts stay, and `leaf` joins the others.
+
+    leaf: called with the path and the two versions of a part; UNSET stands for a missing one
+    differ: called with the path and two containers that do not correspond
+    """
+
+    def __init__(
+        self,
+        leaf: Callable[[Path, Any, Any], Any],
+        differ: Callable[[Path, Any, Any], Any],
+        originals: tuple[dict[int, Any], dict[int, Any]],
+    ) -> None:
+        self._leaf, self._differ = leaf, differ
+        self._originals = originals
+        self._done: dict[tuple[int, int], Any] = {}
+        self._in_place: list[tuple[Any, Any]] = []
+
+    def names(self, first: Names, second: Names) -> Names:
+        """Return the joined variables of every frame."""
+        return [
+            {
+                name: self.value((i, name), a.get(name, UNSET), b.get(name, UNSET))
+                for name in dict.fromkeys((*a, *b))
+            }
+            for i, (a, b) in enumerate(zip(first, second, strict=True))
+        ]
+
+    def value(self, path: Path, a: Any, b: Any) -> Any:
+        """Return the joined version of one variable or part."""
+        form = shape_of(a) if a is not UNSET else shape_of(b)
+        if form is None and shape_of(b) is None:
+            return a if is_same(a, b) else self._leaf(path, a, b)
+        if (a is not UNSET and b is not UNSET) and form != shape_of(b):
+            return self._differ(path, a, b)
+        if (id(a), id(b)) not in self._done:
+            self._done[id(a), id(b)] = self._container(path, a, b)
+        return self._done[id(a), id(b)]
+
+    def _container(self, path: Path, a: Any, b: Any) -> Any:
+        model = b if a is UNSET else a
+        first = dict(parts_of(model)) if a is UNSET else dict(parts_of(a))
+        made = {
+            key: self.value(
+                (*path, key),
+                UNSET if a is UNSET else first[key],
+                UNSET if b is UNSET else dict(parts_of(b))[key],
+            )
+            for key in first
+        }
+        if isinstance(model, tuple):
+            return like_tuple(model, list(made.values()))
+        joined: Any = made if isinstance(model, dict) else list(made.values())
+        old = self._originals[0].get(id(a))
+        if old is not None and old is self._originals[1].get(id(b)):
+            self._in_place.append((old, joined))
+            return old
+        return joined
+
+    def fill(self, finished: Callable[[Any], Any], names: Names) -> Names:
+        """Return joined variables with each leaf finished; containers of before change in place."""
+        seen: dict[int, Any] = {}
+
+        def fill(value: Any) -> Any:
+            if isinstance(value, tuple):
+                return like_tuple(value, [fill(each) for each in value])
+            if not isinstance(value, (list, dict)):
+                return finished(value)
+            if id(value) not in seen:
+                seen[id(value)] = value
+                _refill(value, {key: fill(part) for key, part in parts_of(value)})
+            return value
+
+        for old, joined in self._in_place:
+            _refill(old, dict(parts_of(joined)))
+        return [{name: fill(value) for name, value in frame.items()} for frame in names]
+
+
+def _refill(container: Any, parts: dict[Any, Any]) -> None:
+    if isinstance(container, dict):
+        container.clear()
+        container.update(parts)
+    else:
+        container[:] = parts.values()

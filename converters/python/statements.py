@@ -1,0 +1,302 @@
+"""Read the statements of a captured program: assignments, branches, loops and calls of functions.
+
+A return, break or continue sets a flag. Where the flag depends on a tensor, the statements after it
+become a branch on the flag. Each statement that no graph can express is noted with its place.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from trireme.converters.python.assign import updated
+from trireme.converters.python.calls import contains_traced
+from trireme.converters.python.control import Refused
+from trireme.converters.python.expressions import BINARY, Expressions
+from trireme.converters.python.scope import Recorder, Traced
+from trireme.converters.python.source import (
+    always_exits,
+    stored_names,
+)
+from trireme.converters.python.state import (
+    UNSET,
+    Frame,
+    Lost,
+    faults_in,
+)
+from trireme.support.errors import InternalError, TriremeError
+
+RETURNED, BREAK, CONTINUE, RESULT = "<returned>", "<break>", "<continue>", "<return>"
+EXITS = (RETURNED, BREAK, CONTINUE)
+
+
+class Statements(Expressions):
+    """Reads statements; loops and calls are read by its subclasses."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        super().__init__(recorder)
+        self.readers: dict[type[ast.stmt], Callable[[Any], None]] = {
+            ast.Assign: self._assign,
+            ast.AnnAssign: self._annotated,
+            ast.AugAssign: self._augmented,
+            ast.Expr: self._expression,
+            ast.Return: self._return,
+            ast.Pass: lambda node: None,
+            ast.FunctionDef: self._define,
+            ast.Import: self._import,
+            ast.ImportFrom: self._import,
+            ast.Assert: self._assert,
+            ast.With: self._with,
+            ast.Nonlocal: lambda node: None,
+            ast.Raise: self._raise,
+            ast.Delete: self._delete,
+        }
+
+    @contextmanager
+    def entered(self, frame: Frame) -> Iterator[None]:
+        """Make a frame the innermost for a while."""
+        outer = getattr(self, "frame", frame)
+        self.frames.append(frame)
+        self.frame = frame
+        try:
+            yield
+        finally:
+            self.frame = outer
+            if not frame.kept and any(one is frame for one in self.frames):
+                self.frames[:] = [one for one in self.frames if one is not frame]
+
+    # Statements
+
+    def block(self, statements: Sequence[ast.stmt]) -> None:
+        """Read statements; those after an exit that a tensor decides run where none happened."""
+        for at, statement in enumerate(statements):
+            rest = statements[at + 1 :]
+            if isinstance(statement, ast.If):
+                if self._if(statement, rest):
+                    return
+            else:
+                self._statement(statement)
+            stop = self.stopped(EXITS)
+            if stop is True:
+                return
+            if isinstance(stop, Traced) and rest:
+                self.where_not(stop, EXITS, partial(self.block, rest))
+                return
+
+    def stopped(self, flags: Sequence[str]) -> Any:
+        """Return whether one of some flags is set: a bool, or a Traced."""
+        values = [self.frame.names[flag] for flag in flags]
+        traced = [value for value in values if isinstance(value, Traced)]
+        if any(value is True for value in values) or not traced:
+            return any(value is True for value in values)
+        stop = traced[0]
+        for other in traced[1:]:
+            stop = self.recorder.apply("or", [stop, other], {})
+        return stop
+
+    def where_not(self, stop: Traced, flags: Sequence[str], run: Callable[[], None]) -> None:
+        """Run something where no exit happened; on the other path the exit is known."""
+        set_flags = [flag for flag in flags if self.frame.names[flag] is not False]
+
+        def going_on() -> None:
+            self.frame.names |= {flag: False for flag in flags}
+            run()
+
+        def stopped() -> None:
+            if len(set_flags) == 1:
+                self.frame.names[set_flags[0]] = True
+
+        self.branch(self.negate(stop), going_on, stopped)
+
+    def _statement(self, statement: ast.stmt) -> None:
+        self.node = statement
+        reader = self.readers.get(type(statement))
+        try:
+            if reader is None:
+                raise Refused(f"a `{_WORDS.get(type(statement), 'statement')}` cannot be captured")
+            reader(statement)
+        except InternalError:
+            raise
+        except Exception as error:  # the program's own code may raise anything
+            self._report(statement, error)
+
+    def _report(self, statement: ast.stmt, error: Exception) -> None:
+        """Note a statement that no graph can express, and forget what it assigns."""
+        why = error.why if isinstance(error, Refused) else ""
+        if not isinstance(error, Refused):
+            why = f"{type(error).__name__}: {error}"
+        if isinstance(error, TriremeError):
+            why = error.summary
+        if why:
+            line = ast.unparse(statement).split("\n")[0]
+            self.places[self.frame.source.place(statement), f"`{line}`: {why}"] = None
+        for name in stored_names([statement]):
+            holder = self.frame.holder(name)
+            if holder is not None:
+                holder.names[name] = Lost("")
+        if isinstance(statement, ast.Return):
+            self.frame.names |= {RETURNED: True, RESULT: Lost("")}
+
+    def where(self) -> str:
+        """Return the place of the statement that is being read."""
+        return self.frame.source.place(self.node)
+
+    def _assign(self, node: ast.Assign) -> None:
+        value = self.evaluate(node.value)
+        for target in node.targets:
+            self.store(target, value)
+
+    def _annotated(self, node: ast.AnnAssign) -> None:
+        if node.value is not None:
+            self.store(node.target, self.evaluate(node.value))
+
+    def _augmented(self, node: ast.AugAssign) -> None:
+        target = ast.parse(ast.unparse(node.target), mode="eval").body
+        ast.copy_location(target, node)
+        old, value = self.evaluate(target), self.evaluate(node.value)
+        if isinstance(old, list) and isinstance(node.op, ast.Add):
+            old.extend(self.items(value, node))
+            return
+        self.store(node.target, self.operate(BINARY[type(node.op)], old, value))
+
+    def _expression(self, node: ast.Expr) -> None:
+        if not isinstance(node.value, ast.Constant):
+            self.evaluate(node.value)
+
+    def _return(self, node: ast.Return) -> None:
+        value = None if node.value is None else self.evaluate(node.value)
+        fault = next(faults_in(value), None)
+        if fault is not None:
+            raise Refused(fault.why if isinstance(fault, Lost) else "a part may not be set here")
+        self.frame.names |= {RESULT: value, RETURNED: True}
+
+    def store(self, target: ast.expr, value: Any) -> None:
+        """Assign a value to a target."""
+        if isinstance(target, ast.Name):
+            holder = self.frame.holder(target.id)
+            if holder is None:
+                raise Refused(f"the global {target.id!r} is assigned")
+            holder.names[target.id] = value
+            if isinstance(value, Traced):
+                self.recorder.name(value, target.id)
+        elif isinstance(target, (ast.Tuple, ast.List)):
+            self._unpack(target, self.items(value, target))
+        elif isinstance(target, ast.Subscript):
+            self._store_item(target, value)
+        else:
+            raise Refused("an attribute of an object is assigned; return the value instead")
+
+    def _unpack(self, target: ast.Tuple | ast.List, values: list[Any]) -> None:
+        starred = [i for i, one in enumerate(target.elts) if isinstance(one, ast.Starred)]
+        count = len(target.elts)
+        if starred:
+            spare = len(values) - count + 1
+            at = starred[0]
+            values = [*values[:at], values[at : at + spare], *values[at + spare :]]
+        if len(values) != count:
+            raise Refused(f"{len(values)} values are assigned to {count} names")
+        for one, value in zip(target.elts, values, strict=True):
+            self.store(one.value if isinstance(one, ast.Starred) else one, value)
+
+    def _store_item(self, target: ast.Subscript, value: Any) -> None:
+        old, key = self.evaluate(target.value), self.evaluate(target.slice)
+        if isinstance(old, (list, dict)):
+            if contains_traced(key):
+                raise Refused("a list or dict is changed at a place that only a run knows")
+            old[key] = value
+            return
+        if not isinstance(target.value, ast.Name) or not isinstance(old, (Traced, np.ndarray)):
+            raise Refused("an element of this is assigned; assign elements of a variable's array")
+        made = updated(self.recorder, self.names(), target.value.id, old, key, value)
+        self.store(target.value, made)
+
+    def _delete(self, node: ast.Delete) -> None:
+        for target in node.targets:
+            if not isinstance(target, ast.Name):
+                raise Refused("a part of an object is deleted")
+            holder = self.frame.holder(target.id)
+            if holder is not None:
+                holder.names[target.id] = UNSET
+
+    def _define(self, node: ast.FunctionDef) -> None:
+        if node.decorator_list:
+            raise Refused(f"the nested function {node.name} has a decorator")
+        self.frame.names[node.name] = self.nested(node)
+
+    def _import(self, node: ast.Import | ast.ImportFrom) -> None:
+        scope = dict(self.frame.source.scope)
+        module = ast.Module([node], [])
+        exec(compile(module, self.frame.source.file, "exec"), scope)
+        for name in stored_names([node]):
+            self.frame.names[name] = scope[name]
+
+    def _assert(self, node: ast.Assert) -> None:
+        known = self.truth(node.test)
+        if isinstance(known, Traced):
+            raise Refused("an assert depends on a tensor; a graph does not stop")
+        if not known:
+            raise Refused("the assert fails")
+
+    def _raise(self, node: ast.Raise) -> None:
+        raise Refused("an exception is raised here; a graph does not stop")
+
+    def _with(self, node: ast.With) -> None:
+        managers = [self.evaluate(item.context_expr) for item in node.items]
+        for manager in managers:
+            if not type(manager).__module__.startswith(("trireme.", "contextlib")):
+                raise Refused(f"a `with` of a {type(manager).__name__} acts outside the graph")
+        for manager in managers:
+            manager.__enter__()
+        try:
+            self.block(node.body)
+        finally:
+            for manager in reversed(managers):
+                manager.__exit__(None, None, None)
+
+    def _if(self, node: ast.If, rest: Sequence[ast.stmt]) -> bool:
+        """Read an `if`; return whether the statements after it were read too."""
+        self.node = node
+        try:
+            known = self.truth(node.test)
+        except InternalError:
+            raise
+        except Exception as error:
+            self._report(node, error)
+            return False
+        if not isinstance(known, Traced):
+            self.block(node.body if known else node.orelse)
+            return False
+        then, other = list(node.body), list(node.orelse)
+        joined = always_exits(then) or always_exits(other)
+        if always_exits(then):
+            other += rest
+        elif always_exits(other):
+            then += rest
+        self._guard(
+            node, lambda: self.branch(known, partial(self.block, then), partial(self.block, other))
+        )
+        return joined
+
+    def _guard(self, node: ast.stmt, run: Callable[[], Any]) -> None:
+        try:
+            run()
+        except InternalError:
+            raise
+        except Exception as error:
+            self._report(node, error)
+
+
+_WORDS: dict[type[ast.stmt], str] = {
+    ast.Try: "try",
+    ast.Global: "global",
+    ast.ClassDef: "class",
+    ast.AsyncFunctionDef: "async def",
+    ast.AsyncFor: "async for",
+    ast.AsyncWith: "async with",
+    ast.Match: "match",
+}

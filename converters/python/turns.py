@@ -1,0 +1,302 @@
+"""Loops of a captured program: which variables a turn changes, and the node that carries them.
+
+The body is read until the set of changing variables and their types settle. These variables are
+the carried values of a `loop` or `scan`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from trireme.converters.python.control import (
+    Control,
+    Refused,
+    described,
+    is_maybe,
+    name_of,
+    two_forms,
+)
+from trireme.converters.python.dtypes import common, is_weak, to_type, type_of, zeros
+from trireme.converters.python.scope import GraphScope, Recorder, Traced
+from trireme.converters.python.state import (
+    UNSET,
+    Copies,
+    Join,
+    Lost,
+    Maybe,
+    Names,
+    Path,
+    is_numeric,
+)
+from trireme.ir.graph import TensorType
+
+_MOST_PASSES = 50
+"""The most times that a loop's body is read until its variables settle; each adds one at least."""
+
+
+@dataclass(eq=False)
+class _Carried:
+    """A variable that changes from turn to turn: its value before the loop, and its type."""
+
+    initial: Any
+    type: TensorType
+    weak: bool
+
+
+@dataclass(eq=False)
+class _Pass:
+    """One reading of a loop's body."""
+
+    scope: GraphScope
+    start: Copies
+    pristine: Copies
+    formals: dict[Path, Traced] = field(default_factory=dict)
+    own: list[Traced] = field(default_factory=list)
+    end: Names = field(default_factory=list)
+    going: Any = True
+    ends: dict[Path, Any] = field(default_factory=dict)
+
+    def originals(self) -> dict[int, Any]:
+        """Return the container of before the loop for each copy, by the copy's identity."""
+        first = self.start.originals
+        return {key: first[id(old)] for key, old in self.pristine.originals.items()}
+
+
+@dataclass
+class LoopPlan:
+    """A loop to emit.
+
+    trip_count, condition: what limits it, None where nothing does
+    scanned: tensors whose rows the body takes; then the loop is a `scan`
+    surely: whether it runs at least once
+    assigned: the variables that its body assigns, as (frame, name)
+    body: called with the turn (None in a scan) and the rows; returns the next condition
+    """
+
+    body: Callable[[Traced | None, list[Traced]], Any]
+    assigned: set[Path]
+    trip_count: Traced | None = None
+    condition: Traced | None = None
+    scanned: Sequence[Traced] = ()
+    surely: bool = False
+
+
+class Turns(Control):
+    """The loops of a program that is being captured."""
+
+    def loop(self, plan: LoopPlan) -> None:
+        """Emit a loop; the variables then hold what its last turn leaves in them."""
+        carried: dict[Path, _Carried] = {}
+        lost: dict[Path, str] = {}
+        fixed: set[Path] = set()
+        new: Names = [{} for _ in self.frames]
+        places = dict(self.places)
+        for _ in range(_MOST_PASSES):
+            self.places = dict(places)
+            one = self._read_body(plan, carried, lost, fixed, new)
+            before = (len(lost), {p: (c.type, c.weak) for p, c in carried.items()})
+            self._compare(one, carried, lost, new)
+            if before == (len(lost), {p: (c.type, c.weak) for p, c in carried.items()}):
+                still = [path for path in carried if path not in one.ends]
+                if not still:
+                    break
+                fixed.update(still)
+                for path in still:
+                    del carried[path]
+        else:
+            raise Refused("the types of the loop's variables do not settle")
+        self._emit_loop(plan, one, carried, lost)
+
+    def _read_body(
+        self,
+        plan: LoopPlan,
+        carried: dict[Path, _Carried],
+        lost: dict[Path, str],
+        fixed: set[Path],
+        new: Names,
+    ) -> _Pass:
+        """Run the body once on variables that stand for any turn."""
+        outer, before = self.recorder.scope, self.names()
+        self.recorder.scope = scope = GraphScope("body", outer)
+        formals: dict[Path, Traced] = {}
+        own = []
+        if plan.scanned:
+            rows = [TensorType(x.type.shape[1:], x.type.dtype) for x in plan.scanned]
+            own = [self.recorder.input(f"row_{i}", type) for i, type in enumerate(rows)]
+            for row, tensor in zip(own, plan.scanned, strict=True):
+                whole = self.recorder.example(tensor)
+                if whole is not None and len(whole):
+                    scope.examples[row.id] = whole[0]
+        else:
+            own = [
+                self.recorder.input("turn", TensorType((), "int64"), np.zeros((), np.int64)),
+                self.recorder.input("going", TensorType((), "bool"), np.ones((), np.bool_)),
+            ]
+
+        def entering(path: Path, leaf: Any) -> Any:
+            may_change = path[:2] in plan.assigned and path not in fixed
+            if path not in carried and may_change and is_numeric(leaf):
+                carried[path] = _carried(leaf)
+            if path not in carried:
+                return leaf
+            entry = carried[path]
+            formal = self.recorder.input(name_of(path), entry.type, self._initial_example(entry))
+            formals[path] = formal
+            weak = self.recorder.traced(formal.id, entry.weak)
+            return Maybe(weak) if is_maybe(entry.initial) else weak
+
+        merged = [{**frame, **extra} for frame, extra in zip(before, new, strict=True)]
+        start = Copies(merged, entering, lost)
+        one = _Pass(scope, start, Copies(start.names), formals, own)
+        self.install(start.names)
+        try:
+            turn = None if plan.scanned else own[0]
+            one.going = plan.body(turn, own if plan.scanned else [])
+            one.end = self.names()[: len(before)]
+        finally:
+            self.recorder.scope = outer
+            self.install(before)
+        return one
+
+    def _initial_example(self, entry: _Carried) -> Any:
+        if entry.initial is UNSET:
+            return None
+        initial = entry.initial.value if isinstance(entry.initial, Maybe) else entry.initial
+        found = self.recorder.example(initial)
+        return None if found is None else found.astype(entry.type.dtype)
+
+    def _compare(
+        self, one: _Pass, carried: dict[Path, _Carried], lost: dict[Path, str], new: Names
+    ) -> None:
+        """Find what a turn changes: more carried variables, wider types, and lost variables."""
+
+        def leaf(path: Path, start: Any, end: Any) -> Any:
+            one.ends[path] = end
+            if isinstance(end, Lost):
+                lost.setdefault(path, end.why)
+            elif path in lost or isinstance(start, Lost):
+                pass
+            elif path in carried:
+                _widen(carried[path], path, end, lost)
+            elif start is not UNSET and not is_numeric(start) or not is_numeric(end):
+                lost[path] = _two_kinds(path, start, end)
+            else:
+                carried[path] = _carried(end if start is UNSET else start, start is UNSET)
+                _widen(carried[path], path, end, lost)
+            if path in lost:
+                carried.pop(path, None)
+            return end
+
+        def differ(path: Path, start: Any, end: Any) -> Any:
+            lost[path] = two_forms(path, start, end, "before the loop", "after a turn")
+            for inner in [p for p in carried if p[: len(path)] == path]:
+                del carried[inner]
+            return end
+
+        join = Join(leaf, differ, ({}, {}))
+        join.names(one.pristine.names, one.end)
+        for i, (start, end) in enumerate(zip(one.pristine.names, one.end, strict=True)):
+            for name in end.keys() - start.keys():
+                new[i][name] = Copies([{name: end[name]}], lambda path, x: UNSET).names[0][name]
+
+    def _emit_loop(
+        self, plan: LoopPlan, one: _Pass, carried: dict[Path, _Carried], lost: dict[Path, str]
+    ) -> None:
+        recorder = self.recorder
+        initial = [_initial(recorder, entry) for entry in carried.values()]
+        outer, recorder.scope = recorder.scope, one.scope
+        ends = []
+        for path, entry in carried.items():
+            end = one.ends[path]
+            value = end.value if isinstance(end, Maybe) else end
+            ends.append(recorder.use(to_type(recorder, value, entry.type.dtype)))
+        if not plan.scanned:
+            going = one.going if isinstance(one.going, Traced) else np.array(bool(one.going))
+            ends.insert(0, recorder.use(going))
+        recorder.scope = outer
+        captures = one.scope.captures
+        states = [one.formals[path].id for path in carried]
+        own = [value.id for value in one.own]
+        formal = [*states, *own] if plan.scanned else [*own, *states]
+        attrs: dict[str, Any] = {"body": one.scope.finish(ends, formal, captures)}
+        attrs["carried"] = len(carried)
+        outside = [recorder.traced(value) for value in captures]
+        results: Any = ()
+        values: list[Traced | None]
+        if carried and plan.scanned:
+            attrs["num_scan_inputs"] = len(plan.scanned)
+            values = [*initial, *plan.scanned, *outside]
+            results = recorder.apply("scan", values, attrs, len(carried))
+        elif carried:
+            limits = [plan.trip_count, plan.condition]
+            values = [*limits, *initial, *outside]
+            results = recorder.apply("loop", values, attrs, len(carried))
+        several = results if isinstance(results, tuple) else (results,)
+        self._leave_loop(plan, one, carried, lost, dict(zip(carried, several, strict=True)))
+
+    def _leave_loop(
+        self,
+        plan: LoopPlan,
+        one: _Pass,
+        carried: dict[Path, _Carried],
+        lost: dict[Path, str],
+        results: dict[Path, Traced],
+    ) -> None:
+        def leaf(path: Path, start: Any, end: Any) -> Any:
+            if path not in carried:
+                return Lost(lost.get(path, f"{name_of(path)} changes in a loop"))
+            entry, last = carried[path], results[path]
+            value = self.recorder.traced(last.id, entry.weak)
+            self.recorder.name(value, name_of(path))
+            plain = plan.surely and not isinstance(end, Maybe)
+            return value if plain or not is_maybe(entry.initial) else Maybe(value)
+
+        def differ(path: Path, start: Any, end: Any) -> Any:
+            return Lost(lost[path])
+
+        originals = one.originals()
+        ends = {key: old for key, old in one.start.originals.items()}
+        join = Join(leaf, differ, (originals, ends))
+        joined = join.names(one.pristine.names, one.end)
+        self.install(join.fill(lambda value: value, joined))
+
+
+def _carried(leaf: Any, unset: bool = False) -> _Carried:
+    value = leaf.value if isinstance(leaf, Maybe) else leaf
+    type = type_of(value).without_quant()
+    return _Carried(UNSET if unset else leaf, type, is_weak(value) and type.dtype != "bool")
+
+
+def _widen(entry: _Carried, path: Path, end: Any, lost: dict[Path, str]) -> None:
+    """Give a carried variable the type that also holds its value after a turn."""
+    value = end.value if isinstance(end, Maybe) else end
+    if not is_numeric(value):
+        lost[path] = _two_kinds(path, entry.initial, value)
+        return
+    other, weak = type_of(value), is_weak(value) and type_of(value).dtype != "bool"
+    type = common(entry.type, entry.weak, other, weak)
+    if type is None:
+        lost[path] = (
+            f"{name_of(path)} is {entry.type} before a turn of the loop and {other} after it; "
+            "a tensor keeps its dtype and rank"
+        )
+        return
+    entry.type, entry.weak = type, entry.weak and weak
+
+
+def _initial(recorder: Recorder, entry: _Carried) -> Traced:
+    if entry.initial is UNSET:
+        return zeros(recorder, entry.type)
+    value = entry.initial.value if isinstance(entry.initial, Maybe) else entry.initial
+    return to_type(recorder, value, entry.type.dtype)
+
+
+def _two_kinds(path: Path, start: Any, end: Any) -> str:
+    return (
+        f"{name_of(path)} is {described(start)} before the loop and {described(end)} after a turn, "
+        "so it is no tensor"
+    )

@@ -1,0 +1,136 @@
+"""Programs that no graph can hold, each with arguments and what the error must say."""
+
+import numpy as np
+
+FACTOR = 2
+
+
+def several(x, y):
+    try:
+        z = x + 1
+    except ValueError:
+        z = x
+    w = y * 2
+    if w > 0:
+        raise ValueError("no")
+    w.count = 3
+    return w, z
+
+
+def factorial(n):
+    return 1 if n <= 1 else n * factorial(n - 1)
+
+
+def inner_recursion(x):
+    def again(y):
+        return again(y)
+
+    return again(x)
+
+
+def unset(x):
+    if x > 0:
+        y = 1
+    return y
+
+
+def two_ranks(x):
+    if x > 0:
+        y = x
+    else:
+        y = np.zeros(3) + 0 * x
+    return y
+
+
+def growing_list(x):
+    found = []
+    while x > 0:
+        found.append(x)
+        x -= 1
+    return found
+
+
+def endless(x):
+    while True:
+        x = x + 1
+    return x
+
+
+def no_value(x):
+    if x > 0:
+        return x
+    return None
+
+
+def argument(xs):
+    xs[0] = 1
+    return xs
+
+
+def shared(xs):
+    ys = xs.copy()
+    zs = ys
+    ys[0] = 1
+    return zs
+
+
+def view(xs):
+    ys = xs * 2
+    part = ys[1:]
+    ys[1] = 1
+    return part
+
+
+def unknown_function(m):
+    return np.linalg.svd(m)
+
+
+def random_number(x):
+    return x + np.random.rand()
+
+
+def no_tensor(x):
+    return FACTOR
+
+
+def wide_condition(xs):
+    if xs > 0:
+        return xs
+    return -xs
+
+
+def maybe_none(xs):
+    best = None
+    for x in xs:
+        if best is None or x > best:
+            best = x
+    return best
+
+
+ONE = (np.float64(1),)
+ROW = (np.ones(3),)
+BAD = {
+    several: (
+        ONE * 2,
+        [
+            "bad_programs.py:9: `try:`: a `try` cannot be captured",
+            "bad_programs.py:15: `raise ValueError('no')`: an exception is raised here",
+            "bad_programs.py:16: `w.count = 3`: an attribute of an object is assigned",
+        ],
+    ),
+    factorial: ((np.int64(3),), ["factorial is recursive"]),
+    inner_recursion: (ONE, ["bad_programs.py:26", "again is recursive"]),
+    unset: (ONE, ["y may not be set here"]),
+    two_ranks: (ONE, ["float64[] on one path and float64[3] on another"]),
+    growing_list: (ONE, ["found is a list of 0 before the loop and a list of 1 after a turn"]),
+    endless: (ONE, ["the loop has no end"]),
+    no_value: (ONE, ["return is float64[] on one path and None on another"]),
+    argument: (ROW, ["xs is an argument, which its caller shares"]),
+    shared: (ROW, ["ys shares its elements with zs"]),
+    view: (ROW, ["ys shares its elements with part"]),
+    unknown_function: ((np.ones((2, 2)),), ["svd is called with a tensor"]),
+    random_number: (ONE, ["gives another result at every call"]),
+    no_tensor: (ONE, ["depends on no tensor"]),
+    wide_condition: (ROW, ["more than one element"]),
+    maybe_none: (ROW, ["best is None before the loop and float64[] after a turn"]),
+}
