@@ -54,6 +54,7 @@ _LATER = {
     "Replicas": "trireme.runtime.streams.replicas",
     "Session": "trireme.runtime.session",
     "capture": "trireme.converters.python.capture",
+    "compile": "trireme.converters.python.compile",
     "convert": "trireme.model_file.convert",
     "device": "trireme.ir.device_scope",
     "eager": "trireme.runtime",
@@ -61,6 +62,7 @@ _LATER = {
     "load": "trireme.model_file",
     "python_op": "trireme.ir.python_op",
     "save": "trireme.model_file",
+    "trace": "trireme.converters.python.trace",
 }
 """Where the names are that are imported when they are first used."""
 
@@ -83,6 +85,7 @@ __all__ = [
     "TriremeError",
     "__version__",
     "capture",
+    "compile",
     "convert",
     "device",
     "eager",
@@ -91,6 +94,7 @@ __all__ = [
     "ops",
     "python_op",
     "save",
+    "trace",
 ]
 
 

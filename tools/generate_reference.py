@@ -41,7 +41,11 @@ _OTHER_CODES = {
 }
 MODULES = {
     "Models and graphs": ("ir.graph", "model_file", "model_file.convert"),
-    "Python functions": ("converters.python.capture",),
+    "Python functions": (
+        "converters.python.capture",
+        "converters.python.trace",
+        "converters.python.compile",
+    ),
     "Sessions": (
         "runtime.session",
         "runtime.options",

@@ -17,6 +17,7 @@ import numpy as np
 
 from trireme.converters.python.dtypes import adopt, as_weak
 from trireme.converters.python.scope import Recorder, Traced
+from trireme.ir.python_op import PythonOp
 from trireme.runtime.eager import Eager
 from trireme.runtime.operands import cast, promoted
 from trireme.runtime.operators import Operators
@@ -363,6 +364,8 @@ def known_call(function: Any) -> Known | None:
     """Return how a function is recorded, to be called with the recorder first; None if unknown."""
     if isinstance(function, partial) and isinstance(function.func, Eager):
         return partial(_eager, function.args[0])
+    if isinstance(function, PythonOp):
+        return lambda recorder, *inputs, **attrs: function(*_lift_first(recorder, inputs), **attrs)
     if isinstance(function, Eager):
         return lambda recorder, op, *inputs, **attrs: _eager(op, recorder, *inputs, **attrs)
     if isinstance(function, type) and issubclass(function, np.generic):
@@ -376,17 +379,18 @@ def known_call(function: Any) -> Known | None:
 def _eager(op: str, recorder: Recorder, *inputs: Any, **attrs: Any) -> Any:
     """Record an op of `trireme.eager`; a Python number takes the dtype of a tensor beside it."""
     outputs, attrs = attrs.pop("outputs", None), dict(attrs)
-    pin, old = attrs.pop("device", None), recorder.pin
+    pin, quants = attrs.pop("device", None), attrs.pop("quants", ())
     tensors = [each for each in inputs if isinstance(each, (Operators, np.ndarray, np.generic))]
     values = [
         adopt(recorder.lift(each), tensors[0])[0] if _is_weak_beside(each, tensors) else each
         for each in inputs
     ]
-    recorder.pin = pin or old
-    try:
-        return recorder.apply(op, values, attrs, outputs)
-    finally:
-        recorder.pin = old
+    return recorder.apply(op, values, attrs, outputs, pin, quants)
+
+
+def _lift_first(recorder: Recorder, inputs: Sequence[Any]) -> list[Any]:
+    """Return inputs with the first one as a tensor, which has the operator recorded."""
+    return [recorder.lift(inputs[0]), *inputs[1:]] if inputs else []
 
 
 def _is_weak_beside(value: Any, tensors: Sequence[Any]) -> bool:

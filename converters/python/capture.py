@@ -17,6 +17,7 @@ from trireme.converters.python.arguments import (
     restored,
     signature_of,
 )
+from trireme.converters.python.calls import known_call
 from trireme.converters.python.control import Refused
 from trireme.converters.python.expressions import OuterName
 from trireme.converters.python.program import ProgramReader
@@ -42,7 +43,7 @@ class _Found:
     outer: tuple[OuterName, ...]
 
 
-class Captured:
+class CapturedFunction:
     """A function whose source was read: a graph for each combination of types of its arguments."""
 
     def __init__(self, function: Callable[..., Any], unroll: int) -> None:
@@ -100,7 +101,9 @@ class Captured:
         return next((one for one in self._found if one.signature.fits(bound)), None)
 
     def _capture(self, bound: dict[str, Any]) -> _Found:
-        program = ProgramReader(Recorder(self._source.name, lambda: program.where()), self._unroll)
+        program = ProgramReader(
+            Recorder(self._source.name, lambda: program.where(), known_call), self._unroll
+        )
         recorder = program.recorder
         inputs = as_inputs(recorder, bound)
         result = None
@@ -116,8 +119,7 @@ class Captured:
             raise ConvertError(
                 f"{self._source.name} returns {_shown(result)}, which depends on no tensor"
             )
-        outputs = [recorder.use(value) for value in flat]
-        graph = tidy(recorder.scope.builder.finish(*outputs))
+        graph = tidy(recorder.finish(flat))
         types = {value.name: value.type for value in graph.input_values()}
         signature = signature_of(bound, types)
         found = _Found(signature, graph, result, tuple(program.outer.values()))
@@ -163,7 +165,9 @@ def _is_equal(a: Any, b: Any) -> bool:
 
 
 @checked(ConvertError)
-def capture(function: Callable[..., Any], *examples: Any, unroll: int = _UNROLL) -> Captured:
+def capture(
+    function: Callable[..., Any], *examples: Any, unroll: int = _UNROLL
+) -> CapturedFunction:
     """Return a function whose source is read into graphs: both branches, and loops, are kept.
 
     An argument that is an array, a scalar of numpy, an eager tensor or a TensorType is an input. A
@@ -180,7 +184,7 @@ def capture(function: Callable[..., Any], *examples: Any, unroll: int = _UNROLL)
     examples: arguments to capture the graph for; other types are captured when they come
     Errors: ConvertError, listing with file and line every place that no graph can express
     """
-    captured = Captured(function, unroll)
+    captured = CapturedFunction(function, unroll)
     if examples:
         captured.graph(*examples)
     return captured

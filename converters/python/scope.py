@@ -6,19 +6,20 @@ outer value that a body reads becomes an extra input of the body and of its node
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from trireme.ir.builder import GraphBuilder
-from trireme.ir.graph import Graph, TensorType, Value
+from trireme.ir.graph import Graph, Quant, TensorType, Value
 from trireme.ir.interpreter import evaluate
 from trireme.ir.op import get_op
+from trireme.runtime.eager import tensor as eager_tensor
 from trireme.runtime.operators import Operators
 from trireme.support.dtypes import Array
-from trireme.support.errors import InternalError, TriremeError
+from trireme.support.errors import GraphError, InternalError, TriremeError
 
 _MOST_INNER_CONSTANT = 64
 """The most elements of an outer constant that a body holds itself; a larger one is captured."""
@@ -39,6 +40,43 @@ class Traced(Operators):
 
     def _apply(self, op: str, *inputs: Any, **attrs: Any) -> Any:
         return self.recorder.apply(op, inputs, attrs)
+
+    def _recorded(
+        self,
+        op: str,
+        inputs: Sequence[Any],
+        attrs: Mapping[str, Any],
+        device: Any,
+        outputs: int | None,
+        quants: Sequence[Quant | None],
+    ) -> Any:
+        if device is not None and not isinstance(device, str):
+            raise GraphError(f"{op} is recorded for the device {device!r}, expected its name")
+        values = [eager_tensor(each) if _is_python(each) else each for each in inputs]
+        return self.recorder.apply(op, values, attrs, outputs, device, quants)
+
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
+        if method != "__call__":
+            raise GraphError(f"no op stands for numpy.{ufunc.__name__}.{method}")
+        return self.recorder.call(ufunc, inputs, options)
+
+    def __array_function__(
+        self, function: Any, types: Any, args: Sequence[Any], options: dict[str, Any]
+    ) -> Any:
+        return self.recorder.call(function, args, options)
+
+    def _elements(self, wanted: str) -> Array:
+        if self._concrete() is None and self.recorder.on_value is not None:
+            return self.recorder.on_value(self, wanted)
+        return super()._elements(wanted)
+
+    def __bool__(self) -> bool:
+        return bool(self._elements("a truth").item())
+
+    def __iter__(self) -> Iterator[Traced]:
+        if self.recorder.on_rows is not None:
+            self.recorder.on_rows(self)
+        return super().__iter__()
 
     def _concrete(self) -> Array | None:
         return self.scope.builder.values[self.id].data
@@ -101,27 +139,79 @@ class Recorder:
     """Adds nodes to the scope that is open, with the line of the program as their source.
 
     where: returns the source of a new node, as "model.py:12"
+    known: returns how a function of numpy is recorded, to be called with the recorder first; None
+        where no op stands for it
+    on_value: returns the elements that Python asks of a value; None refuses to
+    on_rows: called when Python iterates over a value
     """
 
-    def __init__(self, name: str, where: Callable[[], str]) -> None:
+    def __init__(
+        self, name: str, where: Callable[[], str], known: Callable[[Any], Callable[..., Any] | None]
+    ) -> None:
         self.scope = GraphScope(name)
         self.where = where
-        self.pin: str | None = None
+        self.known = known
+        self.on_value: Callable[[Traced, str], Array] | None = None
+        self.on_rows: Callable[[Traced], None] | None = None
+
+    def call(self, function: Any, args: Sequence[Any], options: Mapping[str, Any]) -> Any:
+        """Return what a function of numpy gives; raise GraphError if no op stands for it."""
+        known = self.known(function)
+        if known is None:
+            raise GraphError(f"no op stands for numpy.{function.__name__}")
+        try:
+            return known(self, *args, **options)
+        except TypeError as error:
+            raise GraphError(f"numpy.{function.__name__}: {error}") from error
 
     def apply(
-        self, op: str, inputs: Sequence[Any], attrs: dict[str, Any], outputs: int | None = None
+        self,
+        op: str,
+        inputs: Sequence[Any],
+        attrs: Mapping[str, Any],
+        outputs: int | None = None,
+        pin: str | None = None,
+        quants: Sequence[Quant | None] = (),
     ) -> Any:
         """Return the outputs of an op: a Traced, or a tuple where there are several.
 
         outputs: how many of them; those that the op always has when None
+        pin: the device that the node must run on
         """
         values = [None if each is None else self.use(each) for each in inputs]
-        count = outputs or max(get_op(op).out_arity[0], 1)
+        count = outputs or self._count(op, values, attrs)
         made = self.scope.builder.add_node(
-            op, values, attrs, outputs=count, source=self.where(), pin=self.pin
+            op, values, attrs, outputs=count, quants=tuple(quants), source=self.where(), pin=pin
         )
         results = tuple(self.traced(value) for value in made)
         return results[0] if len(results) == 1 else results
+
+    def _count(self, op: str, values: Sequence[int | None], attrs: Mapping[str, Any]) -> int:
+        """Return how many outputs an op has; of one with any number, as its types say."""
+        definition = get_op(op)
+        least, most = definition.out_arity
+        if most is not None:
+            return max(least, 1)
+        given = [None if value is None else self.scope.builder.values[value] for value in values]
+        try:
+            return len(definition.infer(*given, **definition.bind(attrs)))
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
+            return 1
+
+    def finish(self, results: Sequence[Traced]) -> Graph:
+        """Return the graph whose outputs are some values, each with a name of its own."""
+        builder = self.scope.builder
+        outputs = [self.use(value) for value in results]
+        taken = {builder.values[value].name for value in builder.inputs}
+        for value in dict.fromkeys(outputs):
+            if value in builder.inputs:
+                continue
+            base = name = builder.values[value].name or "output"
+            while name in taken:
+                name = f"{base}_{sum(one.startswith(base) for one in taken) + 1}"
+            taken.add(name)
+            builder.values[value] = replace(builder.values[value], name=name)
+        return builder.finish(*outputs)
 
     def traced(self, value: int, weak: bool = False) -> Traced:
         """Return a value of the open scope."""
@@ -163,6 +253,10 @@ class Recorder:
         if not isinstance(value, Traced):
             return np.asarray(value)
         return _Examples().of(value.scope, value.id)
+
+
+def _is_python(value: Any) -> bool:
+    return value is not None and not isinstance(value, (Operators, np.ndarray, np.generic))
 
 
 class _Examples:

@@ -42,7 +42,7 @@ def bind_shapes(graph: Graph, shapes: Shapes) -> Graph:
             known = [f"{value.name} {value.type}" for value in by_name.values()]
             raise ShapeError(f"no input is called '{name}'", facts=[f"inputs: {', '.join(known)}"])
         value = by_name[name]
-        dims = tuple(_given_dim(dim, bounds) for dim in shape)
+        dims = tuple(named_dim(dim, bounds) for dim in shape)
         types[value.id] = _given_type(value, dims, symbols)
     _check_bounds(graph, symbols)
     return _rebuilt(graph, symbols, types, bounds)
@@ -82,7 +82,7 @@ def is_open(shape: Sequence[int | str]) -> bool:
     return any(isinstance(dim, str) for dim in shape)
 
 
-def _given_dim(dim: int | str, bounds: dict[str, Bounds]) -> Dim:
+def named_dim(dim: int | str, bounds: dict[str, Bounds]) -> Dim:
     """Return a size or the name of a symbol; add the symbol's bounds to `bounds`."""
     if not isinstance(dim, str):
         return int(dim)

@@ -104,6 +104,11 @@ def from_dlpack(data: Any) -> Tensor:
         raise GraphError(f"a {type(data).__name__} cannot be shared by DLPack: {error}") from error
 
 
+def _is_recorded(value: Any) -> bool:
+    """Whether an input is a value of a trace, which records the op instead."""
+    return isinstance(value, Operators) and not isinstance(value, Tensor)
+
+
 def replace_quant(type: TensorType, quant: Quant | None) -> TensorType:
     """Return a type with another quantisation."""
     return TensorType(type.shape, type.dtype, quant)
@@ -203,6 +208,9 @@ class Eager:
         if type(op) is not str or device is not None or outputs is not None or quants != ():
             given = {"op": op, "device": device, "outputs": outputs, "quants": quants}
             check_arguments(Eager.__call__, given, GraphError)  # a third of the time of a call
+        recorded = next((each for each in inputs if _is_recorded(each)), None)
+        if recorded is not None:
+            return recorded._recorded(op, inputs, attrs, device, outputs, quants)
         use = _Use(get_op(op), attrs, outputs, tuple(quants))
         operands = [None if each is None else tensor(each) for each in inputs]
         asked = named_device() if device is None else device

@@ -7,11 +7,12 @@ and dtypes are numpy 2's (`operands.promoted`), which the tests compare with.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Self
 
 import numpy as np
 
+from trireme.ir.graph import Quant
 from trireme.ir.operand import Operand
 from trireme.runtime.indexing import index
 from trireme.runtime.operands import (
@@ -38,6 +39,18 @@ class Operators(Operand):
     __array_priority__ = 1000.0
     """Above that of numpy's arrays, so that `array + tensor` is a tensor."""
     __hash__ = object.__hash__
+
+    def _recorded(
+        self,
+        op: str,
+        inputs: Sequence[Any],
+        attrs: Mapping[str, Any],
+        device: Any,
+        outputs: int | None,
+        quants: Sequence[Quant | None],
+    ) -> Any:
+        """Record a call of `trireme.eager` that has this value of a trace among its inputs."""
+        raise GraphError(f"{type(self).__name__} records no ops")
 
     @property
     def dtype(self) -> np.dtype[Any]:

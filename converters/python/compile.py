@@ -1,0 +1,274 @@
+"""`trireme.compile`: a function that runs as a graph while its guards hold, and as Python else."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from trireme.converters.python.arguments import Signature, feeds_of, leaves, mapped, signature_of
+from trireme.converters.python.scope import Traced
+from trireme.converters.python.tidy import tidy
+from trireme.converters.python.trace import (
+    Recording,
+    bound_arguments,
+    example_of,
+    place,
+    record,
+)
+from trireme.ir.graph import Graph
+from trireme.runtime.eager import Tensor, tensor
+from trireme.runtime.session import Session
+from trireme.support.arguments import checked
+from trireme.support.dtypes import Array
+from trireme.support.errors import ConvertError, RunError
+
+_MOST_GRAPHS = 8
+
+
+@dataclass(frozen=True)
+class CompileStats:
+    """What the calls of a compiled function did.
+
+    calls: all calls
+    graph_runs: those that a graph answered
+    eager_runs: those that ran as Python, the first of each path among them
+    guard_misses: the eager runs for which a graph of these types existed, but took another path
+    graphs: the graphs that were traced
+    missed_at: how often each line's decision was another than in the graph that was tried
+    """
+
+    calls: int = 0
+    graph_runs: int = 0
+    eager_runs: int = 0
+    guard_misses: int = 0
+    graphs: int = 0
+    missed_at: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class _Guard:
+    """A decision that Python took from a tensor: its elements then, and the line."""
+
+    name: str
+    expected: Array
+    place: str
+
+
+@dataclass(frozen=True)
+class _Path:
+    """A graph of the function for arguments of some types, and the decisions it holds for.
+
+    outer: the numbers and arrays outside the function that it read
+    """
+
+    signature: Signature
+    graph: Graph
+    session: Session
+    result: Any
+    outputs: tuple[str, ...]
+    guards: tuple[_Guard, ...]
+    outer: Mapping[str, Any]
+
+
+class CompiledFunction:
+    """A function with a graph for each path that its calls took."""
+
+    def __init__(
+        self, function: Callable[..., Any], devices: Sequence[str] | None, most_graphs: int
+    ) -> None:
+        functools.update_wrapper(self, function)
+        self.__name__ = getattr(function, "__name__", "the function")
+        self._function = function
+        self._options: dict[str, Any] = {} if devices is None else {"devices": devices}
+        self._most = most_graphs
+        self._paths: list[_Path] = []
+        self._stats = CompileStats()
+        self._lock = threading.RLock()
+
+    @property
+    def stats(self) -> CompileStats:
+        """What the calls did so far."""
+        return self._stats
+
+    def __call__(self, *args: Any, **named: Any) -> Any:
+        """Return what the function returns.
+
+        Errors: ConvertError, if the function cannot be traced
+        """
+        arguments = bound_arguments(self._function, args, named)
+        with self._lock:
+            self._count(calls=1)
+            outer = outer_values(self._function)
+            known = [
+                path
+                for path in self._paths
+                if path.signature.fits(arguments) and _equal_outer(path.outer, outer)
+            ]
+            for path in known:
+                made = self._try(path, arguments)
+                if made is not None:
+                    self._paths = [path, *(one for one in self._paths if one is not path)]
+                    return made
+            self._count(eager_runs=1, guard_misses=int(bool(known)))
+            if len(self._paths) < self._most:
+                return self._trace(arguments, outer)
+        return self._function(*args, **named)
+
+    def close(self) -> None:
+        """Close the sessions of the graphs; further calls trace again."""
+        with self._lock:
+            for path in self._paths:
+                path.session.close()
+            self._paths.clear()
+
+    def _count(self, **more: int) -> None:
+        old = self._stats
+        self._stats = replace(old, **{k: getattr(old, k) + n for k, n in more.items()})
+
+    def _try(self, path: _Path, arguments: Mapping[str, Any]) -> Any:
+        """Return the result of a graph; None where a guard missed."""
+        try:
+            made = path.session.run(feeds_of(arguments))
+        except RunError:  # past a decision that is another now, an op may fail
+            self._miss(path.guards[0].place if path.guards else "an op that failed")
+            return None
+        for guard in path.guards:
+            if not np.array_equal(made[guard.name], guard.expected, equal_nan=_is_float(guard)):
+                self._miss(guard.place)
+                return None
+        self._count(graph_runs=1)
+        as_tensors = _has_tensors(arguments)
+        waiting = iter(path.outputs)
+
+        def leaf(name: str, value: Any) -> Any:
+            if not isinstance(value, Traced):
+                return value
+            found = made[next(waiting)]
+            return tensor(found) if as_tensors else found[()]
+
+        return mapped(leaf, "", path.result)
+
+    def _miss(self, where: str) -> None:
+        missed = dict(self._stats.missed_at)
+        missed[where] = missed.get(where, 0) + 1
+        self._stats = replace(self._stats, missed_at=missed)
+
+    def _trace(self, arguments: Mapping[str, Any], outer: Mapping[str, Any]) -> Any:
+        """Run the function on values that record; keep the graph, and return the values."""
+        decisions: list[tuple[Traced, Array, str]] = []
+
+        def on_value(value: Traced, wanted: str) -> Array:
+            found = example_of(value, wanted)
+            decisions.append((value, found, place()))
+            return found
+
+        made = record(self._function, arguments, None, on_value, None)
+        path = self._path(made, arguments, decisions, outer)
+        self._paths.insert(0, path)
+        self._count(graphs=1)
+        as_tensors = _has_tensors(arguments)
+
+        def leaf(name: str, value: Any) -> Any:
+            if not isinstance(value, Traced):
+                return value
+            found = example_of(value, "the result")
+            return tensor(found) if as_tensors else found[()]
+
+        return mapped(leaf, "", made.result)
+
+    def _path(
+        self,
+        made: Recording,
+        arguments: Mapping[str, Any],
+        decisions: Sequence[tuple[Traced, Array, str]],
+        outer: Mapping[str, Any],
+    ) -> _Path:
+        recorder = made.recorder
+        recorder.on_value = None
+        flat = [value for _, value in leaves("", made.result)]
+        results = [value for value in flat if isinstance(value, Traced)]
+        if not results and not decisions:
+            raise ConvertError(f"{self.__name__} returns no tensor that depends on its arguments")
+        graph = recorder.finish([*results, *(value for value, _, _ in decisions)])
+        names = [graph.values[value].name for value in graph.outputs]
+        guards = tuple(
+            _Guard(name, expected, where)
+            for name, (_, expected, where) in zip(names[len(results) :], decisions, strict=True)
+        )
+        graph = tidy(graph)
+        types = {value.name: value.type for value in graph.input_values()}
+        signature = signature_of(arguments, types)
+        session = Session(graph, **self._options)
+        outputs = tuple(names[: len(results)])
+        return _Path(signature, graph, session, made.result, outputs, guards, outer)
+
+
+def outer_values(function: Callable[..., Any]) -> dict[str, Any]:
+    """Return the numbers, texts and arrays outside a function that its own code names."""
+    code = getattr(function, "__code__", None)
+    if code is None:
+        return {}
+    names = getattr(function, "__globals__", {})
+    found = {name: names[name] for name in code.co_names if name in names}
+    for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
+        try:
+            found[name] = cell.cell_contents
+        except ValueError:  # not set yet
+            continue
+    kinds = (bool, int, float, str, np.generic, np.ndarray, Tensor)
+    return {
+        name: value.copy() if isinstance(value, np.ndarray) else value
+        for name, value in found.items()
+        if isinstance(value, kinds)
+    }
+
+
+def _equal_outer(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
+    return a.keys() == b.keys() and all(_is_equal(a[name], b[name]) for name in a)
+
+
+def _is_equal(a: Any, b: Any) -> bool:
+    if type(a) is not type(b):
+        return False
+    if isinstance(a, np.ndarray):
+        return a.dtype == b.dtype and np.array_equal(a, b)
+    return a is b if isinstance(a, Tensor) else bool(a == b)
+
+
+def _is_float(guard: _Guard) -> bool:
+    return guard.expected.dtype.kind in "fc"
+
+
+def _has_tensors(value: Any) -> bool:
+    if isinstance(value, Mapping):
+        return any(map(_has_tensors, value.values()))
+    if isinstance(value, (list, tuple)):
+        return any(map(_has_tensors, value))
+    return isinstance(value, Tensor)
+
+
+@checked(ConvertError)
+def compile(
+    function: Callable[..., Any],
+    *,
+    devices: Sequence[str] | None = None,
+    most_graphs: int = _MOST_GRAPHS,
+) -> CompiledFunction:
+    """Return a function that is traced at its first call and runs as a graph from the second on.
+
+    A graph answers a call whose arguments have its shapes and dtypes and the same Python values, if
+    every decision that Python took from a tensor (a branch, a number) comes out as it did when the
+    graph was traced. Numbers, texts and arrays outside the function that its own code names are
+    guarded too. Else the call runs as Python, and its path becomes another graph. The function
+    should depend on its arguments alone: prints and other effects happen at eager runs only.
+
+    devices: where the graphs run, as for a Session
+    most_graphs: the most graphs that are kept; calls of further paths run as Python
+    Errors: ConvertError, if the function returns something else than tensors and Python values
+    """
+    return CompiledFunction(function, devices, most_graphs)

@@ -1,0 +1,202 @@
+"""`trireme.trace`: the calls that a function makes on its arguments become a graph."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import sys
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from trireme.converters.python.arguments import as_inputs, is_input, leaves
+from trireme.converters.python.calls import known_call
+from trireme.converters.python.scope import Recorder, Traced
+from trireme.converters.python.tidy import tidy
+from trireme.ir.bind_shapes import Shapes, named_dim
+from trireme.ir.dims import Bounds
+from trireme.ir.graph import Graph, TensorType
+from trireme.runtime.operators import Operators
+from trireme.support.arguments import checked
+from trireme.support.dtypes import Array
+from trireme.support.errors import ConvertError, GraphError, ShapeError
+
+
+class TraceWarning(UserWarning):
+    """Python took a decision from a tensor, so the graph holds for that decision only."""
+
+
+_LOST = {
+    "a truth": "Python branches on {type}: the graph holds only the path taken here, for {value}",
+    "a Python number": "Python takes a number from {type}: the graph holds {value} as a constant",
+    "rows": "Python iterates over {type}: the graph holds the body once for each row",
+}
+_OTHER = "Python takes {wanted} from {type}: the graph holds the elements as constants"
+
+
+@dataclass(frozen=True)
+class Recording:
+    """A function that was called on recorded values: its result, and what it was recorded with.
+
+    inputs: the arguments, with values of the recorder in place of the tensors
+    """
+
+    recorder: Recorder
+    inputs: Mapping[str, Any]
+    result: Any
+
+
+def record(
+    function: Callable[..., Any],
+    arguments: Mapping[str, Any],
+    types: Callable[[str, TensorType], TensorType] | None,
+    on_value: Callable[[Traced, str], Array],
+    on_rows: Callable[[Traced], None] | None,
+) -> Recording:
+    """Call a function on values that record what is done with them.
+
+    types: returns the type of an input, given its name and the type of its example
+    on_value, on_rows: called where Python asks for elements, or iterates
+    """
+    name = getattr(function, "__name__", "traced")
+    recorder = Recorder(name, place, known_call)
+    inputs = as_inputs(recorder, arguments, types)
+    recorder.on_value, recorder.on_rows = on_value, on_rows
+    return Recording(recorder, inputs, _called(function, inputs))
+
+
+def _called(function: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
+    bound = inspect.signature(function).bind_partial()
+    bound.arguments.update(arguments)
+    return function(*bound.args, **bound.kwargs)
+
+
+def place() -> str:
+    """Return the line of the program that is running, as "model.py:12"."""
+    file, line = _line()
+    return f"{os.path.basename(file)}:{line}"
+
+
+def _line() -> tuple[str, int]:
+    """Return the file and line of the innermost frame that is the program's own."""
+    frame = sys._getframe(1)
+    while frame.f_back is not None and _is_ours(frame.f_globals.get("__name__", "")):
+        frame = frame.f_back
+    return frame.f_code.co_filename, frame.f_lineno
+
+
+def _is_ours(module: str) -> bool:
+    return module.startswith(("trireme.", "numpy", "functools", "contextlib"))
+
+
+def bound_arguments(function: Callable[..., Any], examples: tuple[Any, ...], named: Any) -> Any:
+    """Return arguments by name; raise ConvertError if the function does not take them."""
+    try:
+        bound = inspect.signature(function).bind(*examples, **named)
+    except (TypeError, ValueError) as error:
+        raise ConvertError(f"{getattr(function, '__name__', function)}: {error}") from error
+    bound.apply_defaults()
+    return dict(bound.arguments)
+
+
+def example_of(value: Traced, wanted: str) -> Array:
+    """Return the elements that a value has for the examples; raise GraphError if it has none."""
+    found = value.recorder.example(value)
+    if found is None:
+        raise GraphError(
+            f"{place()}: Python takes {wanted} from {value.type}, which has no elements",
+            fix="give arrays as examples, not types",
+        )
+    return found
+
+
+@checked(ConvertError)
+def trace(
+    function: Callable[..., Any],
+    *examples: Any,
+    shapes: Shapes | None = None,
+    strict: bool = False,
+) -> Graph:
+    """Return the graph of the ops that a function calls on its arguments.
+
+    The function runs once, on values that record. Operators, indexing, `trireme.eager`, functions
+    of numpy and `python_op`s are recorded, with their lines. Python itself is not: a branch taken
+    on a tensor's value, a number taken out of it or a loop over its rows warns with a TraceWarning
+    that says what the graph lacks. `trireme.capture` keeps branches and loops.
+
+    examples: the arguments; a tensor is an input with the name of its argument ("xs_0" in a list),
+        any other value is a constant
+    shapes: symbols for dimensions of inputs: {"x": ("batch", 3)}, with bounds {"x": ("n<=64", 3)}
+    strict: raise instead of warning
+    Errors: ConvertError, if the function returns no tensor, or `strict`; ShapeError, if a shape
+        does not fit its example, or an op does not fit its inputs
+    """
+    arguments = bound_arguments(function, examples, {})
+    symbols: dict[str, Bounds] = {}
+    wanted = {
+        name: tuple(named_dim(d, symbols) for d in dims) for name, dims in (shapes or {}).items()
+    }
+    tensors = {n: v for name, a in arguments.items() for n, v in leaves(name, a) if is_input(v)}
+    unknown = sorted(set(wanted) - set(tensors))
+    if unknown:
+        raise ShapeError(
+            f"no input is called '{unknown[0]}'", facts=[f"inputs: {', '.join(tensors)}"]
+        )
+    warned: set[tuple[str, str]] = set()
+
+    def lost(value: Traced, what: str, shown: Any) -> None:
+        text = _LOST.get(what, _OTHER).format(type=value.type, value=shown, wanted=what)
+        where = place()
+        if strict:
+            raise ConvertError(f"{where}: {text}", fix="trireme.capture keeps branches and loops")
+        if (where, text) not in warned:
+            warned.add((where, text))
+            warnings.warn_explicit(f"{where}: {text}", TraceWarning, *_line())
+
+    def on_value(value: Traced, what: str) -> Array:
+        found = example_of(value, what)
+        lost(value, what, found.reshape(-1)[0] if found.size == 1 else "these")
+        return found
+
+    made = record(
+        function,
+        arguments,
+        lambda name, type: _with_symbols(name, type, wanted),
+        on_value,
+        lambda value: lost(value, "rows", ""),
+    )
+    made.recorder.scope.builder.symbols = symbols
+    return tidy(made.recorder.finish(results_of(made)))
+
+
+def _with_symbols(name: str, type: TensorType, wanted: Mapping[str, Any]) -> TensorType:
+    if name not in wanted:
+        return type
+    dims = wanted[name]
+    fits = len(dims) == len(type.shape) and all(
+        isinstance(dim, str) or dim == given for dim, given in zip(dims, type.shape, strict=False)
+    )
+    if not fits:
+        raise ShapeError(f"input '{name}' is {type}, which does not fit the shape {dims}")
+    return TensorType(dims, type.dtype, type.quant)
+
+
+def results_of(made: Recording) -> list[Traced]:
+    """Return the tensors that a recorded function returned; one that it did not record is constant.
+
+    Errors: ConvertError, if it returned anything else
+    """
+    found = []
+    for _, value in leaves("", made.result):
+        if not isinstance(value, (Operators, np.ndarray, np.generic, int, float)):
+            raise ConvertError(
+                f"{made.recorder.scope.builder.name} returns a {type(value).__name__}, "
+                "expected tensors"
+            )
+        found.append(made.recorder.lift(value))
+    if not found:
+        raise ConvertError(f"{made.recorder.scope.builder.name} returns no tensor")
+    return found
