@@ -61,13 +61,16 @@ def _at_known(recorder: Recorder, array: Traced, key: Any, value: Traced) -> Any
 def _expect_own(names: Names, name: str, old: Any) -> None:
     if isinstance(old, Traced) and old.scope.parent is None and old.id in old.scope.builder.inputs:
         raise Refused(
-            f"{name} is an argument, which its caller shares; assign to {name}.copy() instead"
+            f"{name} is an argument, which its caller shares; assign to {name}.copy() instead",
+            final=True,
         )
     users = [(own, leaf) for frame in names for own, v in frame.items() for leaf in _leaves(v)]
     sharing = [own for own, leaf in users if leaf is old or _is_view(leaf, old)]
     others = sorted({own for own in sharing if own != name})
     if others or len(sharing) > 1:
-        raise Refused(f"{name} shares its elements with {', '.join(others) or 'a list'}")
+        raise Refused(
+            f"{name} shares its elements with {', '.join(others) or 'a list'}", final=True
+        )
 
 
 def _leaves(value: Any) -> Iterator[Any]:

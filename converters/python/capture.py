@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -31,6 +32,7 @@ from trireme.support.arguments import checked
 from trireme.support.errors import ConvertError, RunError
 
 _UNROLL = 16
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -41,15 +43,17 @@ class _Found:
     graph: Graph
     result: Any
     outer: tuple[OuterName, ...]
+    fallbacks: tuple[str, ...]
 
 
 class CapturedFunction:
     """A function whose source was read: a graph for each combination of types of its arguments."""
 
-    def __init__(self, function: Callable[..., Any], unroll: int) -> None:
+    def __init__(self, function: Callable[..., Any], unroll: int, fallback: bool = True) -> None:
         self._source = read_source(function)
         self._signature = inspect.signature(function)
         self._unroll = unroll
+        self._fallback = fallback
         self._found: list[_Found] = []
 
     def graph(self, *examples: Any) -> Graph:
@@ -63,6 +67,10 @@ class CapturedFunction:
     def source(self, *examples: Any) -> str:
         """Return what was understood, as Python with a line for each node."""
         return source_of(self._for(examples).graph)
+
+    def fallbacks(self, *examples: Any) -> tuple[str, ...]:
+        """Return the statements that Python operators run, with their places and reasons."""
+        return self._for(examples).fallbacks
 
     def __call__(self, *args: Any, **named: Any) -> Any:
         """Return what the function returns, computed by the graph on the numpy references.
@@ -101,10 +109,8 @@ class CapturedFunction:
         return next((one for one in self._found if one.signature.fits(bound)), None)
 
     def _capture(self, bound: dict[str, Any]) -> _Found:
-        program = ProgramReader(
-            Recorder(self._source.name, lambda: program.where(), known_call), self._unroll
-        )
-        recorder = program.recorder
+        recorder = Recorder(self._source.name, lambda: program.where(), known_call)
+        program = ProgramReader(recorder, self._fallback, self._unroll)
         inputs = as_inputs(recorder, bound)
         result = None
         try:
@@ -122,7 +128,10 @@ class CapturedFunction:
         graph = tidy(recorder.finish(flat))
         types = {value.name: value.type for value in graph.input_values()}
         signature = signature_of(bound, types)
-        found = _Found(signature, graph, result, tuple(program.outer.values()))
+        fallbacks = tuple(f"{place}: {why}" for place, why in program.fallbacks)
+        found = _Found(signature, graph, result, tuple(program.outer.values()), fallbacks)
+        for one in fallbacks:
+            _log.warning("%s: a Python operator runs %s", self._source.name, one)
         self._found.append(found)
         return found
 
@@ -166,7 +175,7 @@ def _is_equal(a: Any, b: Any) -> bool:
 
 @checked(ConvertError)
 def capture(
-    function: Callable[..., Any], *examples: Any, unroll: int = _UNROLL
+    function: Callable[..., Any], *examples: Any, unroll: int = _UNROLL, fallback: bool = True
 ) -> CapturedFunction:
     """Return a function whose source is read into graphs: both branches, and loops, are kept.
 
@@ -181,10 +190,16 @@ def capture(
     is unrolled up to `unroll` turns; a longer one becomes a loop of the graph. Functions that are
     called with tensors are read too; numpy's and math's become ops.
 
+    A statement that no graph can express becomes a Python operator: a node that runs the statement
+    on the host. `captured.fallbacks()` lists them, and a warning is logged for each. The types of
+    its outputs come from running it on the examples. What a node cannot do either (an exception, a
+    print, a random number, a change of an object) is an error.
+
     examples: arguments to capture the graph for; other types are captured when they come
-    Errors: ConvertError, listing with file and line every place that no graph can express
+    fallback: False makes every statement that no graph can express an error
+    Errors: ConvertError, listing with file and line every place that cannot be captured
     """
-    captured = CapturedFunction(function, unroll)
+    captured = CapturedFunction(function, unroll, fallback)
     if examples:
         captured.graph(*examples)
     return captured

@@ -34,11 +34,14 @@ _MOST_PASSES = 50
 
 
 class Refused(Exception):
-    """A part of a program that no graph can express; the statement around it is reported."""
+    """A part of a program that no graph can express; the statement around it is reported.
 
-    def __init__(self, why: str, node: ast.AST | None = None) -> None:
+    final: whether a Python operator cannot stand for it either
+    """
+
+    def __init__(self, why: str, node: ast.AST | None = None, *, final: bool = False) -> None:
         super().__init__(why)
-        self.why, self.node = why, node
+        self.why, self.node, self.final = why, node, final
 
 
 @dataclass(eq=False)

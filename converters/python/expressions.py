@@ -399,9 +399,9 @@ class Expressions(Turns):
         module = getattr(function, "__module__", "") or ""
         owner = type(getattr(function, "__self__", None)).__module__ or ""
         if module.startswith(_FROZEN) or owner.startswith(_FROZEN):
-            raise Refused(f"{called(function)} gives another result at every call")
+            raise Refused(f"{called(function)} gives another result at every call", final=True)
         if function is print or function is input or function is open:
-            raise Refused(f"{called(function)} acts outside the graph")
+            raise Refused(f"{called(function)} acts outside the graph", final=True)
         known = known_call(function)
         if isinstance(function, partial) and known is not None:
             return known(self.recorder, *args, **named)

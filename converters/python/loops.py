@@ -46,8 +46,8 @@ class Loops(Statements):
     unroll: the most turns of a loop over Python values that become nodes of their own
     """
 
-    def __init__(self, recorder: Recorder, unroll: int) -> None:
-        super().__init__(recorder)
+    def __init__(self, recorder: Recorder, fallback: bool, unroll: int) -> None:
+        super().__init__(recorder, fallback)
         self._unroll = unroll
         self.loops: list[Loop] = []
         self.readers |= {
@@ -277,7 +277,7 @@ class Loops(Statements):
         elif isinstance(self.frame.names[RETURNED], Traced):
             self.frame.names[RETURNED] = True
         else:
-            raise Refused("the loop has no end")
+            raise Refused("the loop has no end", final=True)
 
 
 def _is_uniform(items: Sequence[Any]) -> bool:

@@ -30,8 +30,8 @@ from trireme.support.errors import ConvertError
 class ProgramReader(Loops):
     """Reads a function into the recorder's graph."""
 
-    def __init__(self, recorder: Recorder, unroll: int) -> None:
-        super().__init__(recorder, unroll)
+    def __init__(self, recorder: Recorder, fallback: bool, unroll: int) -> None:
+        super().__init__(recorder, fallback, unroll)
         self._calls: list[Function] = []
 
     def run(self, source: FunctionSource, arguments: dict[str, Any]) -> Any:
@@ -63,7 +63,8 @@ class ProgramReader(Loops):
     def _run_function(self, frame: Frame, tree: Function) -> Any:
         name = getattr(tree, "name", "the lambda")
         if tree in self._calls:
-            raise Refused(f"{name} is recursive, and a graph has no calls; write it as a loop")
+            why = f"{name} is recursive, and a graph has no calls; write it as a loop"
+            raise Refused(why, final=True)
         frame.names |= {flag: False for flag in EXITS}
         loops, node, self.loops = self.loops, self.node, []
         self._calls.append(tree)

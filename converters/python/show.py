@@ -93,6 +93,8 @@ class _Text:
             return f"{operands[0]} / {operands[1]}"
         if node.op in _PREFIX:
             return f"{_PREFIX[node.op]}{operands[0]}"
+        if node.op == "python":
+            return f"{node.attrs['operator']!r}({', '.join(operands)})"
         if node.op == "cast":
             return f"eager.cast({operands[0]}, to={attrs['to']!r})"
         return f"eager.{node.op}({', '.join([*operands, *map(_attribute, attrs.items())])})"

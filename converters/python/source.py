@@ -106,7 +106,7 @@ def body_of(tree: Function) -> list[ast.stmt]:
 def stored_names(statements: list[ast.stmt]) -> set[str]:
     """Return the names that statements assign, nested functions' own names left out."""
     found: set[str] = set()
-    for node in _own_nodes(statements):
+    for node in own_nodes(statements):
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store | ast.Del):
             found.add(node.id)
         elif isinstance(node, ast.FunctionDef | ast.ClassDef):
@@ -118,7 +118,7 @@ def stored_names(statements: list[ast.stmt]) -> set[str]:
 
 def outer_names(statements: list[ast.stmt]) -> set[str]:
     """Return the names that statements declare as nonlocal or global."""
-    nodes = _own_nodes(statements)
+    nodes = own_nodes(statements)
     return {n for node in nodes if isinstance(node, ast.Nonlocal | ast.Global) for n in node.names}
 
 
@@ -138,7 +138,7 @@ def leaves_loop(statements: list[ast.stmt]) -> bool:
         inside = [getattr(statement, part, []) for part in ("body", "orelse")]
         if isinstance(statement, LOOPS):
             if leaves_loop(inside[1]) or any(
-                isinstance(node, ast.Return) for node in _own_nodes(inside[0])
+                isinstance(node, ast.Return) for node in own_nodes(inside[0])
             ):
                 return True
         elif any(map(leaves_loop, inside)):
@@ -156,7 +156,7 @@ def always_exits(statements: list[ast.stmt]) -> bool:
     return isinstance(last, ast.Return | ast.Break | ast.Continue)
 
 
-def _own_nodes(statements: list[ast.stmt]) -> list[ast.AST]:
+def own_nodes(statements: list[ast.stmt]) -> list[ast.AST]:
     """Return every node of statements but those inside nested functions."""
     found: list[ast.AST] = []
     waiting: list[ast.AST] = list(statements)

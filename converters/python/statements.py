@@ -18,6 +18,7 @@ from trireme.converters.python.assign import updated
 from trireme.converters.python.calls import contains_traced
 from trireme.converters.python.control import Refused
 from trireme.converters.python.expressions import BINARY, Expressions
+from trireme.converters.python.fallback import run_in_python
 from trireme.converters.python.scope import Recorder, Traced
 from trireme.converters.python.source import (
     always_exits,
@@ -36,10 +37,16 @@ EXITS = (RETURNED, BREAK, CONTINUE)
 
 
 class Statements(Expressions):
-    """Reads statements; loops and calls are read by its subclasses."""
+    """Reads statements; loops and calls are read by its subclasses.
 
-    def __init__(self, recorder: Recorder) -> None:
+    fallback: whether a Python operator may stand for a statement that no graph can express
+    fallbacks: the statements for which one does, with their places and reasons
+    """
+
+    def __init__(self, recorder: Recorder, fallback: bool) -> None:
         super().__init__(recorder)
+        self.fallback = fallback
+        self.fallbacks: dict[tuple[str, str], None] = {}
         self.readers: dict[type[ast.stmt], Callable[[Any], None]] = {
             ast.Assign: self._assign,
             ast.AnnAssign: self._annotated,
@@ -126,7 +133,9 @@ class Statements(Expressions):
             self._report(statement, error)
 
     def _report(self, statement: ast.stmt, error: Exception) -> None:
-        """Note a statement that no graph can express, and forget what it assigns."""
+        """Run a statement that no graph can express in Python, or note it as refused."""
+        if self._falls_back(statement, error):
+            return
         why = error.why if isinstance(error, Refused) else ""
         if not isinstance(error, Refused):
             why = f"{type(error).__name__}: {error}"
@@ -141,6 +150,35 @@ class Statements(Expressions):
                 holder.names[name] = Lost("")
         if isinstance(statement, ast.Return):
             self.frame.names |= {RETURNED: True, RESULT: Lost("")}
+
+    def _falls_back(self, statement: ast.stmt, error: Exception) -> bool:
+        """Whether a Python operator stands for a statement now."""
+        why = f"{type(error).__name__}: {error}".split("\n")[0]
+        if isinstance(error, Refused):
+            why = "" if error.final else error.why
+        if not self.fallback or not why:
+            return False
+        try:
+            made = run_in_python(self.recorder, self.frame.source, statement, self._variable)
+        except InternalError:
+            raise
+        except Exception:  # the statement fails in Python too, or cannot stand alone
+            return False
+        line = ast.unparse(statement).split("\n")[0]
+        self.fallbacks[self.frame.source.place(statement), f"`{line}`: {why}"] = None
+        if isinstance(statement, ast.Return):
+            (result,) = made.values()
+            self.frame.names |= {RESULT: result, RETURNED: True}
+            return True
+        for name, value in made.items():
+            self.store(ast.Name(name, ast.Store()), value)
+        return True
+
+    def _variable(self, name: str) -> Any:
+        holder = self.frame.holder(name)
+        if holder is None or holder.names.get(name, UNSET) is UNSET:
+            raise KeyError(name)
+        return holder.names[name]
 
     def where(self) -> str:
         """Return the place of the statement that is being read."""
@@ -180,7 +218,7 @@ class Statements(Expressions):
         if isinstance(target, ast.Name):
             holder = self.frame.holder(target.id)
             if holder is None:
-                raise Refused(f"the global {target.id!r} is assigned")
+                raise Refused(f"the global {target.id!r} is assigned", final=True)
             holder.names[target.id] = value
             if isinstance(value, Traced):
                 self.recorder.name(value, target.id)
@@ -189,7 +227,9 @@ class Statements(Expressions):
         elif isinstance(target, ast.Subscript):
             self._store_item(target, value)
         else:
-            raise Refused("an attribute of an object is assigned; return the value instead")
+            raise Refused(
+                "an attribute of an object is assigned; return the value instead", final=True
+            )
 
     def _unpack(self, target: ast.Tuple | ast.List, values: list[Any]) -> None:
         starred = [i for i, one in enumerate(target.elts) if isinstance(one, ast.Starred)]
@@ -238,18 +278,20 @@ class Statements(Expressions):
     def _assert(self, node: ast.Assert) -> None:
         known = self.truth(node.test)
         if isinstance(known, Traced):
-            raise Refused("an assert depends on a tensor; a graph does not stop")
+            raise Refused("an assert depends on a tensor; a graph does not stop", final=True)
         if not known:
-            raise Refused("the assert fails")
+            raise Refused("the assert fails", final=True)
 
     def _raise(self, node: ast.Raise) -> None:
-        raise Refused("an exception is raised here; a graph does not stop")
+        raise Refused("an exception is raised here; a graph does not stop", final=True)
 
     def _with(self, node: ast.With) -> None:
         managers = [self.evaluate(item.context_expr) for item in node.items]
         for manager in managers:
             if not type(manager).__module__.startswith(("trireme.", "contextlib")):
-                raise Refused(f"a `with` of a {type(manager).__name__} acts outside the graph")
+                raise Refused(
+                    f"a `with` of a {type(manager).__name__} acts outside the graph", final=True
+                )
         for manager in managers:
             manager.__enter__()
         try:

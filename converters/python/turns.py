@@ -95,9 +95,11 @@ class Turns(Control):
         fixed: set[Path] = set()
         new: Names = [{} for _ in self.frames]
         places = dict(self.places)
+        every: dict[tuple[str, str], None] = {}
         for _ in range(_MOST_PASSES):
             self.places = dict(places)
             one = self._read_body(plan, carried, lost, fixed, new)
+            every |= self.places
             before = (len(lost), {p: (c.type, c.weak) for p, c in carried.items()})
             self._compare(one, carried, lost, new)
             if before == (len(lost), {p: (c.type, c.weak) for p, c in carried.items()}):
@@ -109,6 +111,8 @@ class Turns(Control):
                     del carried[path]
         else:
             raise Refused("the types of the loop's variables do not settle")
+        if "" in lost.values():  # what an earlier pass refused is no longer reached
+            self.places = every
         self._emit_loop(plan, one, carried, lost)
 
     def _read_body(

@@ -127,14 +127,14 @@ def test_only_what_is_read_is_carried():
 def test_what_no_graph_can_hold_is_listed_with_its_line(program):
     examples, sentences = BAD[program]
     with pytest.raises(trireme.ConvertError) as raised:
-        trireme.capture(program, *examples)
+        trireme.capture(program, *examples, fallback=False)
     for sentence in sentences:
         assert sentence in str(raised.value)
 
 
 def test_every_place_is_listed_at_once():
     with pytest.raises(trireme.ConvertError) as raised:
-        trireme.capture(bad_programs.several, *BAD[bad_programs.several][0])
+        trireme.capture(bad_programs.several, *BAD[bad_programs.several][0], fallback=False)
     assert len(raised.value.facts) == 3
 
 
