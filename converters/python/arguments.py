@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from trireme.converters.python.scope import Recorder, Traced
+from trireme.converters.python.scope import Recorder, RowList, Traced
 from trireme.converters.python.state import like_tuple, parts_of, shape_of
 from trireme.ir.graph import TensorType
 from trireme.runtime.eager import Tensor
@@ -128,7 +128,9 @@ def restored(form: Any, outputs: Sequence[Array]) -> Any:
     waiting = list(outputs)
 
     def leaf(name: str, value: Any) -> Any:
-        return waiting.pop(0) if isinstance(value, Traced) else value
+        if not isinstance(value, Traced):
+            return value
+        return list(waiting.pop(0)) if isinstance(value, RowList) else waiting.pop(0)
 
     return mapped(leaf, "", form)
 

@@ -131,6 +131,11 @@ def contains_traced(value: Any) -> bool:
 
 def stack(recorder: Recorder, parts: Sequence[Any], axis: int = 0) -> Traced:
     """Return tensors of one shape side by side along a new axis."""
+    if isinstance(parts, Traced):  # its rows are side by side already
+        order = list(range(1, len(parts.shape)))
+        order.insert(axis % len(parts.shape), 0)
+        whole = recorder.traced_like(parts)
+        return whole.transpose(*order) if axis else whole
     tensors = _alike([lifted(recorder, part) for part in parts])
     rank = len(tensors[0].shape) + 1
     where = np.array([axis % rank if -rank <= axis < rank else axis], np.int64)
@@ -160,7 +165,11 @@ def _better(a: Traced, b: Traced) -> Traced:
     return b if a.weak and not b.weak else a
 
 
-def _concatenate(recorder: Recorder, parts: Sequence[Any], axis: int = 0) -> Any:
+def _concatenate(recorder: Recorder, parts: Any, axis: int = 0) -> Any:
+    if isinstance(parts, Traced):
+        if axis != 0:
+            raise ShapeError("items of a list that a loop made are joined along axis 0 only")
+        return parts.reshape(-1, *parts.shape[2:])
     tensors = _alike([lifted(recorder, part) for part in parts])
     return recorder.apply("concat", tensors, {"axis": axis})
 

@@ -32,9 +32,9 @@ from trireme.converters.python.iteration import (
     kind_of,
     on_container,
 )
-from trireme.converters.python.scope import Recorder, Traced
+from trireme.converters.python.scope import Recorder, RowList, Traced
 from trireme.converters.python.source import FunctionSource
-from trireme.converters.python.state import UNSET, Frame, Lost, Maybe, Nested, is_same
+from trireme.converters.python.state import UNSET, Frame, Growing, Lost, Maybe, Nested, is_same
 from trireme.converters.python.turns import Turns
 from trireme.runtime.operators import Operators
 
@@ -148,7 +148,7 @@ class Expressions(Turns):
     def operate(self, function: Callable[[Any, Any], Any], left: Any, right: Any) -> Any:
         """Return an operator of two values."""
         if isinstance(left, Traced) or isinstance(right, Traced):
-            if any(isinstance(one, (list, tuple, str)) for one in (left, right)):
+            if any(isinstance(one, (list, tuple, str, RowList)) for one in (left, right)):
                 raise Refused(f"{function.__name__} of a {kind_of(left)} and a {kind_of(right)}")
             return binary(function, left, right)
         return function(left, right)
@@ -385,6 +385,8 @@ class Expressions(Turns):
             return function(*args, **named)
         if not traced:
             return self._call_now(function, args, named)
+        if isinstance(own, Growing):
+            return function(*args, **named)
         if isinstance(own, (list, dict)):
             return on_container(function, own, args)
         known = known_call(function)

@@ -206,9 +206,11 @@ class Loops(Statements):
         if isinstance(step, Traced) or not step:
             raise Refused("the step of a range is known only at a run")
         start, stop = (self._whole(one) for one in (counts.start, counts.stop))
-        span = binary(operator.sub, stop, start) if step > 0 else binary(operator.sub, start, stop)
-        wide = binary(operator.add, span, abs(step) - 1)
-        length = wide if abs(step) == 1 else binary(operator.floordiv, wide, abs(step))
+        low, high = (start, stop) if step > 0 else (stop, start)
+        length = high if type(low) is int and low == 0 else binary(operator.sub, high, low)
+        if abs(step) > 1:
+            wide = binary(operator.add, length, abs(step) - 1)
+            length = binary(operator.floordiv, wide, abs(step))
 
         def number(turn: Any) -> Any:
             scaled = turn if step == 1 else binary(operator.mul, turn, step)

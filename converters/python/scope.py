@@ -85,6 +85,10 @@ class Traced(Operators):
         return f"<traced {self.type}>"
 
 
+class RowList(Traced):
+    """A list that a loop made, as a tensor of its items: `+` and `*` of lists are refused."""
+
+
 class GraphScope:
     """A graph or a body under construction, and the outer values that it reads.
 
@@ -212,6 +216,14 @@ class Recorder:
             taken.add(name)
             builder.values[value] = replace(builder.values[value], name=name)
         return builder.finish(*outputs)
+
+    def traced_like(self, value: Traced) -> Traced:
+        """Return a value as a plain tensor."""
+        return Traced(value.scope, value.id, value.type, self)
+
+    def rows(self, value: Traced) -> RowList:
+        """Return a tensor that stands for a list of its rows."""
+        return RowList(value.scope, value.id, value.type, self)
 
     def traced(self, value: int, weak: bool = False) -> Traced:
         """Return a value of the open scope."""

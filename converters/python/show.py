@@ -124,13 +124,25 @@ class _Text:
         return dict(zip(captures, outer[len(outer) - len(captures) :], strict=True))
 
     def _body(
-        self, body: Graph, names: dict[int, str], targets: Sequence[str], first: int, depth: int
+        self,
+        body: Graph,
+        names: dict[int, str],
+        targets: Sequence[str],
+        first: int,
+        depth: int,
+        lists: Sequence[str] = (),
     ) -> None:
-        """Add a body's nodes, and the assignment of its outputs from a position on."""
+        """Add a body's nodes, and what its outputs from a position on become.
+
+        targets: the variables that the first of them are assigned to
+        lists: the lists to which the others are appended
+        """
         before = len(self._lines)
         self._nodes(body, names, depth)
         values = [self._operand(body, names, value) for value in body.outputs[first:]]
-        self._assign(depth, targets, values)
+        for name, value in zip(lists, values[len(targets) :], strict=True):
+            self._add(depth, f"{name}.append({value})")
+        self._assign(depth, targets, values[: len(targets)])
         if len(self._lines) == before:
             self._add(depth, "pass")
 
@@ -147,13 +159,15 @@ class _Text:
     def _loop(self, graph: Graph, names: dict[int, str], node: Node, depth: int) -> None:
         body, carried = node.attrs["body"], node.attrs["carried"]
         outer = ["" if i is None else self._operand(graph, names, i) for i in node.inputs]
-        targets = [names[value] for value in node.outputs]
+        targets = [names[value] for value in node.outputs[:carried]]
+        lists = [names[value] for value in node.outputs[carried:]]
         inner = self._inner(node, outer, body, 2 + carried)
         inner |= dict(zip(body.inputs[2 : 2 + carried], targets, strict=False))
         ends = body.values[body.outputs[0]].data is None
         turn, going = self._new("turn"), self._new("going") if ends else "True"
         inner |= {body.inputs[0]: turn, body.inputs[1]: going}
         self._assign(depth, targets, outer[2 : 2 + carried])
+        self._start(depth, lists)
         counted = node.inputs[0] is not None
         if ends:
             self._add(depth, f"{going} = {outer[1] or 'True'}")
@@ -165,22 +179,34 @@ class _Text:
             self._add(depth + 1, f"if not {going}:")
             self._add(depth + 2, "break")
         first = 0 if ends else 1
-        self._body(body, inner, [going, *targets][first:], first, depth + 1)
+        self._body(body, inner, [going, *targets][first:], first, depth + 1, lists)
+        self._stack(depth, lists)
 
     def _scan(self, graph: Graph, names: dict[int, str], node: Node, depth: int) -> None:
         body, carried = node.attrs["body"], node.attrs["carried"]
         count = node.attrs["num_scan_inputs"]
         outer = ["" if i is None else self._operand(graph, names, i) for i in node.inputs]
-        targets = [names[value] for value in node.outputs]
+        targets = [names[value] for value in node.outputs[:carried]]
+        lists = [names[value] for value in node.outputs[carried:]]
         inner = self._inner(node, outer, body, carried + count)
         inner |= dict(zip(body.inputs[:carried], targets, strict=False))
         rows = [self._new(body.values[v].name) for v in body.inputs[carried : carried + count]]
         inner |= dict(zip(body.inputs[carried : carried + count], rows, strict=True))
         self._assign(depth, targets, outer[:carried])
+        self._start(depth, lists)
         tensors = outer[carried : carried + count]
         over = tensors[0] if count == 1 else f"zip({', '.join(tensors)})"
         self._add(depth, f"for {', '.join(rows)} in {over}:", node)
-        self._body(body, inner, targets, 0, depth + 1)
+        self._body(body, inner, targets, 0, depth + 1, lists)
+        self._stack(depth, lists)
+
+    def _start(self, depth: int, lists: Sequence[str]) -> None:
+        for name in lists:
+            self._add(depth, f"{name} = []")
+
+    def _stack(self, depth: int, lists: Sequence[str]) -> None:
+        for name in lists:
+            self._add(depth, f"{name} = np.array({name})")
 
 
 def _word(name: str) -> str:

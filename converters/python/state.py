@@ -12,8 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from trireme.converters.python.scope import Traced
+from trireme.converters.python.scope import GraphScope, Recorder, Traced
 from trireme.converters.python.source import Function, FunctionSource
+from trireme.support.errors import ShapeError
 
 Path = tuple[Any, ...]
 NUMBERS = (bool, int, float, np.generic, np.ndarray)
@@ -67,6 +68,25 @@ class Lost:
     why: str
 
 
+@dataclass(eq=False)
+class Growing:
+    """A list to which every turn of a loop appends one item; it is read after the loop only.
+
+    items: the items that one turn appends
+    """
+
+    name: str
+    scope: GraphScope
+    recorder: Recorder
+    items: list[Any] = field(default_factory=list)
+
+    def append(self, item: Any) -> None:
+        """Append an item; raise ShapeError inside a branch or another loop."""
+        if self.recorder.scope is not self.scope:
+            raise ShapeError(f"{self.name} grows on some paths of a loop only")
+        self.items.append(item)
+
+
 class Unset:
     """A variable that no path has set."""
 
@@ -81,6 +101,7 @@ class Copies:
 
     change: returns the copy of a leaf, given its path
     lost: the paths of variables whose copies are lost, with the sentences
+    instead: what stands for some lists in the copy, by the identity of the lists
     """
 
     def __init__(
@@ -88,10 +109,11 @@ class Copies:
         names: Names,
         change: Callable[[Path, Any], Any] | None = None,
         lost: Mapping[Path, str] | None = None,
+        instead: Mapping[int, Any] | None = None,
     ) -> None:
         self.originals: dict[int, Any] = {}
         self._lost = lost or {}
-        self._copied: dict[int, Any] = {}
+        self._copied: dict[int, Any] = dict(instead or {})
         self._change = change
         self.names: Names = [
             {name: self._copy((i, name), value) for name, value in frame.items()}

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from trireme.converters.python.calls import lifted, stack
 from trireme.converters.python.control import (
     Control,
     Refused,
@@ -25,12 +26,14 @@ from trireme.converters.python.scope import GraphScope, Recorder, Traced
 from trireme.converters.python.state import (
     UNSET,
     Copies,
+    Growing,
     Join,
     Lost,
     Maybe,
     Names,
     Path,
     is_numeric,
+    is_same,
 )
 from trireme.ir.graph import TensorType
 
@@ -56,6 +59,7 @@ class _Pass:
     pristine: Copies
     formals: dict[Path, Traced] = field(default_factory=dict)
     own: list[Traced] = field(default_factory=list)
+    growing: dict[int, Growing] = field(default_factory=dict)
     end: Names = field(default_factory=list)
     going: Any = True
     ends: dict[Path, Any] = field(default_factory=dict)
@@ -85,44 +89,63 @@ class LoopPlan:
     surely: bool = False
 
 
+@dataclass
+class _Changes:
+    """What the turns of a loop change, as far as the passes over its body have found.
+
+    carried: the variables that become carried values
+    lost: the variables that no graph can hold, with the sentences
+    fixed: the variables that are assigned and stay as they were
+    growing: the lists to which each turn appends, by identity, with their paths
+    new: the variables that the body sets first, as unset ones
+    """
+
+    new: Names
+    carried: dict[Path, _Carried] = field(default_factory=dict)
+    lost: dict[Path, str] = field(default_factory=dict)
+    fixed: set[Path] = field(default_factory=set)
+    growing: dict[int, tuple[Path, list[Any]]] = field(default_factory=dict)
+
+    def state(self) -> object:
+        """Return a value that is equal after two passes when the second found nothing."""
+        types = {path: (entry.type, entry.weak) for path, entry in self.carried.items()}
+        return len(self.lost), len(self.growing), types
+
+    def lose(self, path: Path, why: str) -> None:
+        """Note that a variable, with all its parts, is lost."""
+        self.lost[path] = why
+        for inner in [one for one in self.carried if one[: len(path)] == path]:
+            del self.carried[inner]
+
+
 class Turns(Control):
     """The loops of a program that is being captured."""
 
     def loop(self, plan: LoopPlan) -> None:
         """Emit a loop; the variables then hold what its last turn leaves in them."""
-        carried: dict[Path, _Carried] = {}
-        lost: dict[Path, str] = {}
-        fixed: set[Path] = set()
-        new: Names = [{} for _ in self.frames]
+        changes = _Changes([{} for _ in self.frames])
         places = dict(self.places)
         every: dict[tuple[str, str], None] = {}
         for _ in range(_MOST_PASSES):
             self.places = dict(places)
-            one = self._read_body(plan, carried, lost, fixed, new)
+            one = self._read_body(plan, changes)
             every |= self.places
-            before = (len(lost), {p: (c.type, c.weak) for p, c in carried.items()})
-            self._compare(one, carried, lost, new)
-            if before == (len(lost), {p: (c.type, c.weak) for p, c in carried.items()}):
-                still = [path for path in carried if path not in one.ends]
+            before = changes.state()
+            self._compare(one, changes)
+            if before == changes.state():
+                still = [path for path in changes.carried if path not in one.ends]
                 if not still:
                     break
-                fixed.update(still)
+                changes.fixed.update(still)
                 for path in still:
-                    del carried[path]
+                    del changes.carried[path]
         else:
             raise Refused("the types of the loop's variables do not settle")
-        if "" in lost.values():  # what an earlier pass refused is no longer reached
+        if "" in changes.lost.values():  # what an earlier pass refused is no longer reached
             self.places = every
-        self._emit_loop(plan, one, carried, lost)
+        self._emit_loop(plan, one, changes)
 
-    def _read_body(
-        self,
-        plan: LoopPlan,
-        carried: dict[Path, _Carried],
-        lost: dict[Path, str],
-        fixed: set[Path],
-        new: Names,
-    ) -> _Pass:
+    def _read_body(self, plan: LoopPlan, changes: _Changes) -> _Pass:
         """Run the body once on variables that stand for any turn."""
         outer, before = self.recorder.scope, self.names()
         self.recorder.scope = scope = GraphScope("body", outer)
@@ -142,7 +165,8 @@ class Turns(Control):
             ]
 
         def entering(path: Path, leaf: Any) -> Any:
-            may_change = path[:2] in plan.assigned and path not in fixed
+            carried = changes.carried
+            may_change = path[:2] in plan.assigned and path not in changes.fixed
             if path not in carried and may_change and is_numeric(leaf):
                 carried[path] = _carried(leaf)
             if path not in carried:
@@ -153,9 +177,13 @@ class Turns(Control):
             weak = self.recorder.traced(formal.id, entry.weak)
             return Maybe(weak) if is_maybe(entry.initial) else weak
 
-        merged = [{**frame, **extra} for frame, extra in zip(before, new, strict=True)]
-        start = Copies(merged, entering, lost)
-        one = _Pass(scope, start, Copies(start.names), formals, own)
+        merged = [{**frame, **extra} for frame, extra in zip(before, changes.new, strict=True)]
+        growing = {
+            key: Growing(name_of(path), scope, self.recorder)
+            for key, (path, _) in changes.growing.items()
+        }
+        start = Copies(merged, entering, changes.lost, growing)
+        one = _Pass(scope, start, Copies(start.names), formals, own, growing)
         self.install(start.names)
         try:
             turn = None if plan.scanned else own[0]
@@ -173,10 +201,9 @@ class Turns(Control):
         found = self.recorder.example(initial)
         return None if found is None else found.astype(entry.type.dtype)
 
-    def _compare(
-        self, one: _Pass, carried: dict[Path, _Carried], lost: dict[Path, str], new: Names
-    ) -> None:
+    def _compare(self, one: _Pass, changes: _Changes) -> None:
         """Find what a turn changes: more carried variables, wider types, and lost variables."""
+        carried, lost, before = changes.carried, changes.lost, one.originals()
 
         def leaf(path: Path, start: Any, end: Any) -> Any:
             one.ends[path] = end
@@ -196,21 +223,30 @@ class Turns(Control):
             return end
 
         def differ(path: Path, start: Any, end: Any) -> Any:
-            lost[path] = two_forms(path, start, end, "before the loop", "after a turn")
-            for inner in [p for p in carried if p[: len(path)] == path]:
-                del carried[inner]
+            old = before.get(id(start))
+            if isinstance(end, Lost):
+                changes.lose(path, end.why)
+            elif isinstance(old, list) and isinstance(end, list) and _grows(start, end):
+                changes.growing[id(old)] = path, old
+            else:
+                why = two_forms(path, start, end, "before the loop", "after a turn")
+                changes.lose(path, why)
             return end
 
         join = Join(leaf, differ, ({}, {}))
         join.names(one.pristine.names, one.end)
+        for key, growing in one.growing.items():
+            if len(growing.items) != 1:
+                path, _ = changes.growing.pop(key)
+                changes.lose(path, f"a turn appends {len(growing.items)} items to {growing.name}")
         for i, (start, end) in enumerate(zip(one.pristine.names, one.end, strict=True)):
             for name in end.keys() - start.keys():
-                new[i][name] = Copies([{name: end[name]}], lambda path, x: UNSET).names[0][name]
+                changes.new[i][name] = Copies([{name: end[name]}], lambda path, x: UNSET).names[0][
+                    name
+                ]
 
-    def _emit_loop(
-        self, plan: LoopPlan, one: _Pass, carried: dict[Path, _Carried], lost: dict[Path, str]
-    ) -> None:
-        recorder = self.recorder
+    def _emit_loop(self, plan: LoopPlan, one: _Pass, changes: _Changes) -> None:
+        recorder, carried = self.recorder, changes.carried
         initial = [_initial(recorder, entry) for entry in carried.values()]
         outer, recorder.scope = recorder.scope, one.scope
         ends = []
@@ -218,6 +254,7 @@ class Turns(Control):
             end = one.ends[path]
             value = end.value if isinstance(end, Maybe) else end
             ends.append(recorder.use(to_type(recorder, value, entry.type.dtype)))
+        ends += [recorder.use(lifted(recorder, each.items[0])) for each in one.growing.values()]
         if not plan.scanned:
             going = one.going if isinstance(one.going, Traced) else np.array(bool(one.going))
             ends.insert(0, recorder.use(going))
@@ -231,25 +268,38 @@ class Turns(Control):
         outside = [recorder.traced(value) for value in captures]
         results: Any = ()
         values: list[Traced | None]
-        if carried and plan.scanned:
+        count = len(carried) + len(one.growing)
+        if count and plan.scanned:
             attrs["num_scan_inputs"] = len(plan.scanned)
             values = [*initial, *plan.scanned, *outside]
-            results = recorder.apply("scan", values, attrs, len(carried))
-        elif carried:
+            results = recorder.apply("scan", values, attrs, count)
+        elif count:
             limits = [plan.trip_count, plan.condition]
             values = [*limits, *initial, *outside]
-            results = recorder.apply("loop", values, attrs, len(carried))
+            results = recorder.apply("loop", values, attrs, count)
         several = results if isinstance(results, tuple) else (results,)
-        self._leave_loop(plan, one, carried, lost, dict(zip(carried, several, strict=True)))
+        made = [recorder.traced(value.id) for value in several]
+        made += [self._rows(one, changes, key, made.pop(len(carried))) for key in one.growing]
+        self._leave_loop(plan, one, changes, dict(zip((*carried, *one.growing), made, strict=True)))
+
+    def _rows(self, one: _Pass, changes: _Changes, key: int, made: Traced) -> Traced:
+        """Return a list of before the loop with the items that its turns appended."""
+        _, before = changes.growing[key]
+        self.recorder.name(made, one.growing[key].name)
+        if before:
+            parts = [stack(self.recorder, before), made]
+            made = self.recorder.apply("concat", parts, {"axis": 0})
+        return self.recorder.rows(made)
 
     def _leave_loop(
         self,
         plan: LoopPlan,
         one: _Pass,
-        carried: dict[Path, _Carried],
-        lost: dict[Path, str],
-        results: dict[Path, Traced],
+        changes: _Changes,
+        results: dict[Any, Traced],
     ) -> None:
+        carried, lost = changes.carried, changes.lost
+
         def leaf(path: Path, start: Any, end: Any) -> Any:
             if path not in carried:
                 return Lost(lost.get(path, f"{name_of(path)} changes in a loop"))
@@ -263,10 +313,15 @@ class Turns(Control):
             return Lost(lost[path])
 
         originals = one.originals()
-        ends = {key: old for key, old in one.start.originals.items()}
-        join = Join(leaf, differ, (originals, ends))
+        join = Join(leaf, differ, (originals, one.start.originals))
         joined = join.names(one.pristine.names, one.end)
-        self.install(join.fill(lambda value: value, joined))
+        rows = {id(value): results[key] for key, value in one.growing.items()}
+        self.install(join.fill(lambda value: rows.get(id(value), value), joined))
+
+
+def _grows(before: list[Any], after: list[Any]) -> bool:
+    """Whether a list is the one of before with one more item."""
+    return len(after) == len(before) + 1 and all(map(is_same, before, after))
 
 
 def _carried(leaf: Any, unset: bool = False) -> _Carried:

@@ -35,17 +35,17 @@ def unset(x):
 
 
 def two_ranks(x):
+    y = x
     if x > 0:
-        y = x
-    else:
-        y = np.zeros(3) + 0 * x
+        y = np.zeros(3) + x
     return y
 
 
 def growing_list(x):
     found = []
     while x > 0:
-        found.append(x)
+        if x > 2:
+            found.append(x)
         x -= 1
     return found
 
@@ -121,8 +121,8 @@ BAD = {
     factorial: ((np.int64(3),), ["factorial is recursive"]),
     inner_recursion: (ONE, ["bad_programs.py:26", "again is recursive"]),
     unset: (ONE, ["y may not be set here"]),
-    two_ranks: (ONE, ["float64[] on one path and float64[3] on another"]),
-    growing_list: (ONE, ["found is a list of 0 before the loop and a list of 1 after a turn"]),
+    two_ranks: (ONE, ["float64[3] on one path and float64[] on another"]),
+    growing_list: (ONE, ["found is a list of 1 on one path and a list of 0 on another"]),
     endless: (ONE, ["the loop has no end"]),
     no_value: (ONE, ["return is float64[] on one path and None on another"]),
     argument: (ROW, ["xs is an argument, which its caller shares"]),

@@ -312,6 +312,30 @@ def helpers(x):
     return _steps(-x, turns=2) + _steps(x, 0.25)
 
 
+def rnn_outputs(xs, w, h):
+    outputs = []
+    for x in xs:
+        h = np.tanh(x + h @ w)
+        outputs.append(h)
+    return np.stack(outputs), h
+
+
+def countdown(n):
+    seen = [n * 3]
+    while n > 0:
+        seen.append(n)
+        n -= 2
+    return len(seen), seen[-1], sum(seen)
+
+
+def two_lists(x, n):
+    squares, sums = [], []
+    for i in range(n):
+        squares.append(i * i)
+        sums.append(x + i)
+    return np.stack(sums, axis=1), sum(squares), np.concatenate(sums)
+
+
 def average_until(xs, limit):
     total, count = 0.0, 0
     for x in xs:
@@ -378,5 +402,8 @@ PROGRAMS = {
     state_machine: (_array(10),),
     lambdas: (_real(-1, 1),),
     helpers: (_real(-2, 2),),
+    rnn_outputs: (_array(6, 3), _array(3, 3), _array(3)),
+    countdown: (_whole(-2, 9),),
+    two_lists: (_array(2, 3), _whole(1, 5)),
     average_until: (_array(8), _real(0, 1)),
 }
