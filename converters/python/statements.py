@@ -19,6 +19,7 @@ from trireme.converters.python.calls import contains_traced
 from trireme.converters.python.control import Refused
 from trireme.converters.python.expressions import BINARY, Expressions
 from trireme.converters.python.fallback import run_in_python
+from trireme.converters.python.iteration import called
 from trireme.converters.python.scope import Recorder, Traced
 from trireme.converters.python.source import (
     always_exits,
@@ -288,10 +289,9 @@ class Statements(Expressions):
     def _with(self, node: ast.With) -> None:
         managers = [self.evaluate(item.context_expr) for item in node.items]
         for manager in managers:
-            if not type(manager).__module__.startswith(("trireme.", "contextlib")):
-                raise Refused(
-                    f"a `with` of a {type(manager).__name__} acts outside the graph", final=True
-                )
+            made_by = getattr(manager, "func", type(manager))  # a generator's function
+            if not made_by.__module__.startswith("trireme."):
+                raise Refused(f"a `with` of {called(made_by)} acts outside the graph", final=True)
         for manager in managers:
             manager.__enter__()
         try:

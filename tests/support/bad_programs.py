@@ -1,5 +1,7 @@
 """Programs that no graph can hold, each with arguments and what the error must say."""
 
+import contextlib
+
 import numpy as np
 
 FACTOR = 2
@@ -107,19 +109,30 @@ def maybe_none(xs):
     return best
 
 
+def other_context(x):
+    with contextlib.suppress(ValueError):
+        y = x + 1
+    return y
+
+
+def assigned_attribute(x):
+    other_context.last = x
+    return x
+
+
 ONE = (np.float64(1),)
 ROW = (np.ones(3),)
 BAD = {
     several: (
         ONE * 2,
         [
-            "bad_programs.py:9: `try:`: a `try` cannot be captured",
-            "bad_programs.py:15: `raise ValueError('no')`: an exception is raised here",
-            "bad_programs.py:16: `w.count = 3`: an attribute of an object is assigned",
+            "bad_programs.py:11: `try:`: a `try` cannot be captured",
+            "bad_programs.py:17: `raise ValueError('no')`: an exception is raised here",
+            "bad_programs.py:18: `w.count = 3`: an attribute of an object is assigned",
         ],
     ),
     factorial: ((np.int64(3),), ["factorial is recursive"]),
-    inner_recursion: (ONE, ["bad_programs.py:26", "again is recursive"]),
+    inner_recursion: (ONE, ["bad_programs.py:28", "again is recursive"]),
     unset: (ONE, ["y may not be set here"]),
     two_ranks: (ONE, ["float64[3] on one path and float64[] on another"]),
     growing_list: (ONE, ["found is a list of 1 on one path and a list of 0 on another"]),
@@ -132,5 +145,7 @@ BAD = {
     random_number: (ONE, ["gives another result at every call"]),
     no_tensor: (ONE, ["depends on no tensor"]),
     wide_condition: (ROW, ["more than one element"]),
+    other_context: (ONE, ["a `with` of suppress acts outside the graph"]),
+    assigned_attribute: (ONE, ["an attribute of an object is assigned"]),
     maybe_none: (ROW, ["best is None before the loop and float64[] after a turn"]),
 }
