@@ -208,10 +208,10 @@ class Eager:
         if type(op) is not str or device is not None or outputs is not None or quants != ():
             given = {"op": op, "device": device, "outputs": outputs, "quants": quants}
             check_arguments(Eager.__call__, given, GraphError)  # a third of the time of a call
+        use = _Use(get_op(op), attrs, outputs, tuple(quants))
         recorded = next((each for each in inputs if _is_recorded(each)), None)
         if recorded is not None:
             return recorded._recorded(op, inputs, attrs, device, outputs, quants)
-        use = _Use(get_op(op), attrs, outputs, tuple(quants))
         operands = [None if each is None else tensor(each) for each in inputs]
         asked = named_device() if device is None else device
         where = _device_of(op, operands) if asked is None else asked

@@ -4,7 +4,7 @@ import importlib.util
 
 import numpy as np
 import pytest
-from random_programs import source
+from random_python import source
 from sweep import sweep
 
 import trireme
