@@ -7,9 +7,10 @@ for calls without the capability.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-from trireme.backend.device import BoundCall, Device, Event, Executable
+from trireme.backend.device import BoundCall, Device, Event, Executable, NodeSpan
 from trireme.ir.effects import States
 from trireme.ir.graph import Graph, Node
 
@@ -94,6 +95,82 @@ class QueuedEvent(Protocol):
     """
 
     driver_event: object
+
+
+MOVED_BYTES = 256
+"""Slices and rows of turns below which copying is as fast as moving a pointer."""
+
+
+@dataclass(frozen=True)
+class TurnPart:
+    """What a turn of a loop reads or writes of one array: the bytes at start + turn * step.
+
+    argument: of the call, counted as in `bind`; place: the address that the argument is bound to
+    """
+
+    argument: int
+    place: int
+    start: int
+    step: int
+    nbytes: int
+
+
+@dataclass(frozen=True)
+class Turns:
+    """What turns need beside the calls.
+
+    number: the address at which an int64 is to be the turn; asked: the address of the byte that
+        says after a turn whether there is another; 0 where there is none
+    slices, rows: what turns read and write of larger arrays
+    """
+
+    number: int
+    asked: int
+    slices: Sequence[TurnPart]
+    rows: Sequence[TurnPart]
+
+    def divided(self, can_move: Callable[[TurnPart], bool]) -> tuple[list[TurnPart], Turns]:
+        """Return the parts that calls are pointed at, and the turns with the parts to copy.
+
+        Kernels expect operands at multiples of 16 bytes; a small part is copied as fast.
+        """
+        moving = [
+            part
+            for part in (*self.slices, *self.rows)
+            if part.nbytes >= MOVED_BYTES
+            and not part.start % 16
+            and not part.step % 16
+            and can_move(part)
+        ]
+        slices, rows = (
+            [part for part in parts if part not in moving] for parts in (self.slices, self.rows)
+        )
+        return moving, Turns(self.number, self.asked, slices, rows)
+
+
+class TurnLoop(Protocol):
+    """Two calls that a device runs by turns, without Python between them."""
+
+    def run(self, most: int | None, look: Callable[[int], None] | None = None) -> int:
+        """Run the turns; return how many were done.
+
+        most: the most turns, None for no end; look: called now and then with the turns done
+        """
+
+
+@runtime_checkable
+class RepeatableCall(Protocol):
+    """A call that its device can run turn after turn by itself."""
+
+    def repeated(self, odd: BoundCall, turns: Turns, profile: bool = False) -> TurnLoop | None:
+        """Return what runs this call in even turns and another in odd ones; None where it cannot.
+
+        odd: the same executable on other memory
+        profile: whether `turn_spans` of the calls is to tell how long their nodes took
+        """
+
+    def turn_spans(self) -> Sequence[NodeSpan]:
+        """Return the spans of the last turn of this call that ran with `profile`."""
 
 
 @runtime_checkable

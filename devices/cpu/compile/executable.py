@@ -12,6 +12,7 @@ from time import perf_counter
 
 import numpy as np
 
+from trireme.backend.capabilities import TurnLoop, Turns
 from trireme.backend.device import (
     BoundCall,
     Buffer,
@@ -39,6 +40,7 @@ from trireme.devices.cpu.kernels.lowering import (
 )
 from trireme.devices.cpu.runtime import native as runtime
 from trireme.devices.cpu.runtime.pool import PoolCall, StepPool
+from trireme.devices.cpu.runtime.repeat import Move, NativeRepeat
 from trireme.devices.cpu.runtime.server import ServedCall, Server, Stamped
 from trireme.ir.graph import Node
 from trireme.ir.interpreter import evaluate
@@ -175,6 +177,34 @@ class Bound:
                 pointers[k] = to + offset
 
         return move
+
+    def repeated(self, odd: BoundCall, turns: Turns, profile: bool = False) -> TurnLoop | None:
+        """Return what runs this call in even turns and `odd` in odd ones, inside native code.
+
+        None where a node runs on numpy, a kernel checks what it reads, or workers sleep in Python.
+        """
+        if self._sole is None or not isinstance(odd, Bound) or odd._sole is None:
+            return None
+        if not self._pool.can_repeat:
+            return None
+        graph = self._program.graph
+        values = (*graph.inputs, *graph.outputs)
+        moving, copying = turns.divided(lambda part: values[part.argument] not in self._fixed)
+        moves = [
+            Move(even, odd_, part.start + offset, part.step)
+            for part in moving
+            for (even, offset), (odd_, _) in zip(
+                self._sole.slots(values[part.argument]),
+                odd._sole.slots(values[part.argument]),
+                strict=True,
+            )
+        ]
+        calls = [one.call_of(profile) for one in (self._sole, odd._sole)]
+        return NativeRepeat(self._pool, calls, copying, moves, (self, odd))
+
+    def turn_spans(self) -> Sequence[NodeSpan]:
+        """Return when each step of the last turn ran."""
+        return self._sole._node_spans()() if self._sole is not None else ()
 
     def _profiled(self) -> LazySpans:
         """Run, and return what tells when each step ran."""
@@ -333,6 +363,17 @@ class _Native:
         """Return which of the pointers are into a value's memory, and how far into it."""
         owners = enumerate(self._owners)
         return [(k, owner[1]) for k, owner in owners if owner is not None and owner[0] == value]
+
+    def slots(self, value: int) -> list[tuple[int, int]]:
+        """Return the addresses of the pointers into a value's memory, and how far into it."""
+        table = self.pointers.ctypes.data
+        return [(table + 8 * k, offset) for k, offset in self.uses(value)]
+
+    def call_of(self, profile: bool) -> PoolCall:
+        """Return the call, or the one that notes when its steps ran."""
+        if profile:
+            self.stamped()
+        return self._stamping if profile else self.call
 
     def use_single_thread(self, alone: bool | None) -> bool:
         """See `Bound.use_single_thread`."""

@@ -24,6 +24,7 @@ from string import Template
 from trireme.devices.cpu.runtime.chunks import CHUNKS
 from trireme.devices.cpu.runtime.jobs import JOBS as JOBS_IR
 from trireme.devices.cpu.runtime.loops import RUN, WORKER
+from trireme.devices.cpu.runtime.turns import REPEAT
 
 LINE = 16
 """Words from one line to the next: two cache lines, since some CPUs fetch pairs."""
@@ -60,7 +61,21 @@ STOP_JOB, PYTHON_JOB = 0, 1
 MOST_AFTER = (JOB_WORDS - JOB_WAITS) // 2
 SERVER_WORDS = JOBS + RING * JOB_WORDS
 
-FUNCTIONS = ("trireme_cpu_run", "trireme_cpu_worker", "trireme_cpu_stop")
+# A repeated call: the calls of even and odd turns, the turn, the most turns, where its number is
+# written and the byte that says whether to go on (0 for neither), whether a turn is under way,
+# nanoseconds before Python looks after signals, and three tables, each with its number of lines:
+# pointers that move (two slots, start, step), slices and rows (place, start, step, bytes).
+REPEAT_EVEN, REPEAT_ODD, REPEAT_TURN, REPEAT_MOST, REPEAT_NUMBER, REPEAT_ASKED = range(6)
+REPEAT_INSIDE, REPEAT_BUDGET, REPEAT_TABLES = 6, 7, 8
+REPEAT_WORDS = 16
+REPEAT_BUDGET_NS = 20_000_000
+
+FUNCTIONS = (
+    "trireme_cpu_run",
+    "trireme_cpu_worker",
+    "trireme_cpu_stop",
+    "trireme_cpu_repeat",
+)
 SERVER_FUNCTIONS = ("trireme_cpu_serve", "trireme_cpu_await", "trireme_cpu_advance")
 
 _FUTEX = {"x86_64": 202, "amd64": 202, "aarch64": 98, "arm64": 98}
@@ -81,14 +96,14 @@ def has_futex() -> bool:
 
 
 def runtime_ir(futex: bool, hot_ns: int) -> str:
-    """Return the IR of `run`, `worker` and `stop` for this system.
+    """Return the IR of `run`, `repeat`, `worker` and `stop` for this system.
 
     hot_ns: a run that begins so soon after the last one is one of many, and wakes the workers
     """
     machine = platform.machine().lower()
     sleep, wake = _parking(machine) if futex else ("br label %leave\nafter_sleep:", "")
     jobs, wait, advance = (JOBS_IR, *_counting(machine)) if futex else ("", "", "")
-    return Template(CHUNKS + RUN + WORKER + jobs).substitute(
+    return Template(CHUNKS + RUN + REPEAT + WORKER + jobs).substitute(
         {name: value for name, value in globals().items() if name.isupper()},
         PAUSE=_PAUSE.get({"amd64": "x86_64", "arm64": "aarch64"}.get(machine, machine), ""),
         CLOCK=1 if sys.platform == "linux" else 6,  # CLOCK_MONOTONIC, as time.perf_counter uses

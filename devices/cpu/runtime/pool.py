@@ -30,6 +30,9 @@ HOT_NS = 300_000
 BUDGET_NS = 20_000_000
 """How long native code runs before Python may look after signals."""
 
+INSIDE = 2
+"""What `repeat` returns when its budget is spent inside a turn."""
+
 _P, _I = ctypes.c_void_p, ctypes.c_int64
 
 
@@ -46,11 +49,12 @@ class Native:
     def __init__(self, jit: Jit, futex: bool) -> None:
         code = jit.recipes.kernel(_runtime, futex, HOT_NS)
         more = runtime.SERVER_FUNCTIONS if futex else ()
-        run, worker, stop, *served = jit.functions(code, (*runtime.FUNCTIONS, *more))
+        run, worker, stop, repeat, *served = jit.functions(code, (*runtime.FUNCTIONS, *more))
         self.jit = jit  # keeps the code alive
         self.run: Any = ctypes.CFUNCTYPE(_I, _P)(run)
         self.worker: Any = ctypes.CFUNCTYPE(_I, _P, _I, _I)(worker)
         self.stop: Any = ctypes.CFUNCTYPE(None, _P)(stop)
+        self.repeat: Any = ctypes.CFUNCTYPE(_I, _P)(repeat)
         if served:
             serve, await_, advance = served
             self.serve: Any = ctypes.CFUNCTYPE(_I, _P, _I)(serve)
@@ -168,6 +172,35 @@ class StepPool:
 
         return run
 
+    @property
+    def can_repeat(self) -> bool:
+        """Whether native code can run turns by itself: its workers sleep in it."""
+        return self._futex
+
+    def bind_repeat(self, words: Array, calls: Sequence[PoolCall]) -> Callable[[], bool]:
+        """Return a function that runs turns of two bound calls until Python should look around.
+
+        words: the repeated call; see native.py
+        It returns whether turns are left; in between, other calls may run.
+        """
+        native, pointer = self.native.repeat, words.ctypes.data
+
+        def run() -> bool:
+            with self._lock:
+                if not self._ready:
+                    self._get_ready(calls[0])
+                left = INSIDE
+                try:
+                    while left == INSIDE:
+                        left = native(pointer)
+                except BaseException:
+                    if words[runtime.REPEAT_INSIDE]:
+                        self._end_step(calls[words[runtime.REPEAT_TURN] & 1])
+                    raise
+            return bool(left)
+
+        return run
+
     def close(self) -> None:
         """End the workers; further runs are an error."""
         with self._lock:
@@ -176,12 +209,7 @@ class StepPool:
 
     def _run_with_care(self, call: PoolCall) -> None:
         """Run a call where the pool is closed, has no workers yet, or they sleep in Python."""
-        state = self._state
-        if state.closed:
-            raise DeviceError("cpu: the device is closed")
-        if self.threads > 1 and call.shared and not state.threads:
-            self._start()
-        self._ready = self._futex and (self.threads == 1 or bool(state.threads))
+        self._get_ready(call)
         if not self._futex:
             self._set_busy(True)
         try:
@@ -193,6 +221,18 @@ class StepPool:
         finally:
             if not self._futex:
                 self._set_busy(False)
+
+    def _get_ready(self, call: PoolCall) -> None:
+        """Start the workers if a call has work for them.
+
+        Errors: DeviceError, if the pool is closed
+        """
+        state = self._state
+        if state.closed:
+            raise DeviceError("cpu: the device is closed")
+        if self.threads > 1 and call.shared and not state.threads:
+            self._start()
+        self._ready = self._futex and (self.threads == 1 or bool(state.threads))
 
     def _end_step(self, call: PoolCall) -> None:
         """After an interrupt: finish the step whose chunks workers may hold, and no more."""

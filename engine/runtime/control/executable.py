@@ -23,7 +23,7 @@ from trireme.ops.control import bodies_of, repeat_of
 from trireme.passes.turns import turn_of
 from trireme.runtime.control.branch import BranchDriver
 from trireme.runtime.control.operands import ControlOperands
-from trireme.runtime.control.repeat import RepeatDriver
+from trireme.runtime.control.repeat import DRIVEN, RepeatDriver
 from trireme.runtime.program import Program
 from trireme.support.dtypes import Array
 from trireme.support.errors import InternalError
@@ -60,7 +60,7 @@ class ControlExecutable(Executable):
     def _kernel(self, node: Node) -> str:
         if self.programs_of(node) is None:
             return REFERENCE
-        return BranchDriver.kernel if repeat_of(node.attrs) is None else RepeatDriver.kernel
+        return BranchDriver.kernel if repeat_of(node.attrs) is None else DRIVEN
 
     def bind(self, args: Sequence[Buffer], scratch: Buffer | None) -> ControlCall:
         """Return a call on these places."""
@@ -90,7 +90,8 @@ class ControlCall:
         for node, run in self._nodes:
             start = time.perf_counter()
             run()
-            kernel = self._executable.kernels[node.id]
+            driver = self.drivers.get(node.id)
+            kernel = REFERENCE if driver is None else driver.kernel
             spans.append(NodeSpan((node.id,), kernel, start, time.perf_counter()))
         return Done(spans)
 

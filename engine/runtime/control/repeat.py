@@ -7,10 +7,12 @@ writes the second, an odd turn the other way. Captures are bound once, to where 
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from trireme.backend.capabilities import RepeatableCall, TurnLoop, TurnPart, Turns
 from trireme.backend.device import Buffer, host_alloc, host_view
 from trireme.ir.graph import Graph
 from trireme.ops.control import Repeat
@@ -50,6 +52,28 @@ class CarriedState:
         last = self.second if turns & 1 else self.first
         if self.result is not None:
             self.result[...] = self.initial if last is None else last
+
+
+def native_turns(bound: BoundTurn, profile: bool = False) -> TurnLoop | None:
+    """Return what runs the turns inside native code; None where the body is several tasks, or its
+    device has no such code.
+    """
+    even, odd = bound.contexts
+    tasks = even.program.plan.tasks
+    if len(tasks) != 1 or not isinstance(even.calls[0], RepeatableCall):
+        return None
+    at = {value: k for k, value in enumerate((*tasks[0].inputs, *tasks[0].outputs))}
+    asked = 0 if bound.asked is None else bound.asked.ctypes.data
+
+    def parts(rows: Sequence[TurnRows]) -> list[TurnPart]:
+        return [
+            TurnPart(at[one.value], one.place.ctypes.data, one.start, one.step, one.nbytes)
+            for one in rows
+            if one.value in at
+        ]
+
+    turns = Turns(bound.number.ctypes.data, asked, parts(bound.slices), parts(bound.rows))
+    return even.calls[0].repeated(odd.calls[0], turns, profile)
 
 
 class BoundTurn:
@@ -121,7 +145,7 @@ class BoundTurn:
 
         def rows(value: int, whole: Array, way: tuple[int, bool], pointing: object) -> TurnRows:
             place = host_view(self._common[value], graph.type(value))
-            made = TurnRows(whole, *way, place)
+            made = TurnRows(value, whole, *way, place)
             calls = [one.calls for one in self.contexts]
             find = reader_of if pointing is reader_of else writer_of
             found = [find(plan, one, arguments, value) for one in calls]
@@ -142,10 +166,11 @@ class BoundTurn:
                 self.rows.append(rows(value, whole, way, writer_of))
 
 
+DRIVEN, NATIVE = "turns driven by the host", "turns inside native code"
+
+
 class RepeatDriver:
     """A `loop` or a `scan` on its memory, whose stacked outputs have a known length."""
-
-    kernel = "turns driven by the host"
 
     def __init__(
         self,
@@ -166,6 +191,8 @@ class RepeatDriver:
         self._before += [one.point for one in self.bound.rows if one.rebinds]
         self._after = [one.take for one in self.bound.rows if not one.rebinds]
         self._length = ways[0].length if ways else None
+        self._native = native_turns(self.bound)
+        self.kernel = NATIVE if self._native is not None else DRIVEN
         self.turns = 0
         """How many turns the last run had."""
 
@@ -176,7 +203,9 @@ class RepeatDriver:
             state.begin()
         for one in bound.slices:
             one.gather()
-        self.turns = self._repeat(self._most())
+        most = self._most()
+        repeat = self._repeat if self._native is None else self._repeat_natively
+        self.turns = 0 if most == 0 else repeat(most)
         if bound.rows and self.turns != self._length:
             raise RunError(
                 f"{self._operands.node.label} ended after {self.turns} turns, and its stacked "
@@ -197,6 +226,21 @@ class RepeatDriver:
         if self._turn.stops:
             return 1 if trips is None else min(trips, 1)
         return trips
+
+    def _repeat_natively(self, most: int | None) -> int:
+        """Run the turns inside native code; return how many."""
+        if self._native is None:
+            return 0
+        if self._timeout_s is None:
+            return self._native.run(most)
+        timeout_s = self._timeout_s
+        deadline = time.monotonic() + timeout_s
+
+        def look(done: int) -> None:
+            if time.monotonic() > deadline:
+                raise timed_out(self._operands.node, done, timeout_s)
+
+        return self._native.run(most, look)
 
     def _repeat(self, most: int | None) -> int:
         """Run turn after turn; return how many."""

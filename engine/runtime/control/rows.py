@@ -18,12 +18,14 @@ from trireme.support.dtypes import Array
 class TurnRows:
     """The slices or rows of one value of a body.
 
+    value: of the body's program
     whole: what the caller gave or gets; axis: along which the turns follow one another
     place: where the body reads or writes a turn's part, unless it is pointed elsewhere
     rebinds: point the even and the odd turns' calls elsewhere; empty where the part is copied
     table: the parts in the order of the turns, contiguous along the first axis
     """
 
+    value: int
     whole: Array
     axis: int
     backward: bool
