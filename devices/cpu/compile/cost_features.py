@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from trireme.backend.core_latency import BYTES, FLAGS
 from trireme.backend.device import KernelCost
 from trireme.devices.cpu.codegen.target import Isa
-from trireme.devices.cpu.compile.executable import TRY_S
+from trireme.devices.cpu.compile.bound_steps import TRY_S
 from trireme.devices.cpu.compile.program import Item, RegionProgram
 from trireme.devices.cpu.kernels.expressions import COSTS
 from trireme.devices.cpu.kernels.lowering import CONSTANTS, At, Operand, Step, Temp

@@ -7,8 +7,6 @@ reference come between them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from time import perf_counter
 
 import numpy as np
 
@@ -26,8 +24,9 @@ from trireme.backend.device import (
 from trireme.devices.cpu.codegen.aligned_memory import address
 from trireme.devices.cpu.codegen.jit import Jit
 from trireme.devices.cpu.codegen.kernel_cache import Code
+from trireme.devices.cpu.compile.bound_steps import NativeSteps, NumpyStep
 from trireme.devices.cpu.compile.listing import listings
-from trireme.devices.cpu.compile.program import REFERENCE, RegionProgram
+from trireme.devices.cpu.compile.program import RegionProgram
 from trireme.devices.cpu.kernels.lowering import (
     CONSTANTS,
     At,
@@ -38,23 +37,13 @@ from trireme.devices.cpu.kernels.lowering import (
     Step,
     Temp,
 )
-from trireme.devices.cpu.runtime import native as runtime
-from trireme.devices.cpu.runtime.pool import PoolCall, StepPool
+from trireme.devices.cpu.runtime.pool import StepPool
 from trireme.devices.cpu.runtime.repeat import Move, NativeRepeat
 from trireme.devices.cpu.runtime.server import ServedCall, Server, Stamped
 from trireme.ir.graph import Node
 from trireme.ir.interpreter import evaluate
 from trireme.support.dtypes import Array
 from trireme.support.errors import InternalError, RunError
-
-_POLL_S = 2e-3
-"""Estimated seconds after which native code looks at the clock."""
-_WAKE_S = 1e-4
-"""Work for workers, in estimated seconds, that makes waking them worth while."""
-TRY_S = 4e-3
-"""Work for workers below which doing it alone is tried too."""
-_TRIALS = 32
-"""Runs after which a call knows which way is faster (runtime/loops.py)."""
 
 
 class CpuExecutable(Executable):
@@ -130,7 +119,7 @@ class Bound:
         calls += [self._check] if self._faults else []
         self.run: Callable[[], None] = calls[0] if len(calls) == 1 else _in_order(calls)
         sole = self._parts[0] if len(calls) == 1 else None
-        self._sole = sole if isinstance(sole, _Native) else None
+        self._sole = sole if isinstance(sole, NativeSteps) else None
 
     def pointer(self) -> int:
         """Return the call that native code may run by itself, 0 while or where it needs Python."""
@@ -153,14 +142,14 @@ class Bound:
         Whether there is a choice; if not, nothing changes.
         """
         chosen = [
-            part.use_single_thread(alone) for part in self._parts if isinstance(part, _Native)
+            part.use_single_thread(alone) for part in self._parts if isinstance(part, NativeSteps)
         ]
         return any(chosen)
 
     def set_idle(self, sleeps: bool = True) -> None:
         """Let workers sleep as soon as a run is over, as another device then needs their cores."""
         for part in self._parts:
-            if isinstance(part, _Native):
+            if isinstance(part, NativeSteps):
                 part.set_idle(sleeps)
 
     def rebind(self, argument: int) -> Callable[[int], None] | None:
@@ -169,7 +158,7 @@ class Bound:
         value = (*graph.inputs, *graph.outputs)[argument]
         if value in self._fixed:
             return None
-        native = [part for part in self._parts if isinstance(part, _Native)]
+        native = [part for part in self._parts if isinstance(part, NativeSteps)]
         places = [(part.pointers, k, at) for part in native for k, at in part.uses(value)]
 
         def move(to: int) -> None:
@@ -204,7 +193,7 @@ class Bound:
 
     def turn_spans(self) -> Sequence[NodeSpan]:
         """Return when each step of the last turn ran."""
-        return self._sole._node_spans()() if self._sole is not None else ()
+        return self._sole.node_spans()() if self._sole is not None else ()
 
     def _profiled(self) -> LazySpans:
         """Run, and return what tells when each step ran."""
@@ -230,7 +219,7 @@ class Bound:
 
         return call
 
-    def _segments(self) -> Iterable[_Native | _Reference]:
+    def _segments(self) -> Iterable[NativeSteps | NumpyStep]:
         """Yield runs of native steps and single reference steps, in order."""
         native: list[tuple[Step, int]] = []
         code = iter(self._code)
@@ -245,18 +234,18 @@ class Bound:
         if native:
             yield self._native(native)
 
-    def _native(self, steps: Sequence[tuple[Step, int]]) -> _Native:
+    def _native(self, steps: Sequence[tuple[Step, int]]) -> NativeSteps:
         operands = [(*step.reads, *step.writes) for step, _ in steps]
         owners = [self._owner(o) for row in operands for o in row]
         pointers = [[self._address(o) for o in row] for row in operands]
-        return _Native(self._pool, steps, pointers, owners, (self._program, self._keep))
+        return NativeSteps(self._pool, steps, pointers, owners, (self._program, self._keep))
 
     def _owner(self, operand: Operand) -> tuple[int, int] | None:
         """Return the value in whose memory an operand is, and how far in; None: in no value's."""
         of, offset = (operand.of, operand.offset) if isinstance(operand, At) else (operand, 0)
         return (self._program.buffer_aliases[of], offset) if isinstance(of, int) else None
 
-    def _reference(self, node: Node) -> _Reference:
+    def _reference(self, node: Node) -> NumpyStep:
         graph = self._program.graph
         self._fixed |= {
             self._program.buffer_aliases[value] for value in (*node.used, *node.outputs)
@@ -268,7 +257,7 @@ class Bound:
             for out, result in zip(outputs, evaluate(graph, node, inputs), strict=True):
                 out[...] = result
 
-        return _Reference(node.id, call)
+        return NumpyStep(node.id, call)
 
     def _buffer(self, value: int) -> Buffer:
         home = self._program.buffer_aliases[value]
@@ -308,124 +297,6 @@ class Bound:
         if isinstance(operand, int):
             return address(self._buffer(operand))
         raise InternalError(f"cpu: an operand is a {type(operand).__name__}")
-
-
-class _Native:
-    """Native steps that run one after another: one call of the pool.
-
-    pointers: addresses of each step's operands; owners: the value in whose memory each is, and how
-        far from its beginning, or None; alive: what owns the memory at these addresses
-    """
-
-    def __init__(
-        self,
-        pool: StepPool,
-        steps: Sequence[tuple[Step, int]],
-        pointers: Sequence[Sequence[int]],
-        owners: Sequence[tuple[int, int] | None],
-        alive: object,
-    ) -> None:
-        self.pointers = np.array([p for row in pointers for p in row] or [0], np.int64)
-        self._owners = owners
-        self._steps: list[Step] = []  # by row of the table
-        rows: list[tuple[int, ...]] = []
-        at, since_poll = self.pointers.ctypes.data, 0.0
-        for (step, code), row in zip(steps, pointers, strict=True):
-            since_poll += step.seconds
-            polls = since_poll > _POLL_S
-            since_poll = 0.0 if polls else since_poll
-            for base in range(0, step.chunks, runtime.MOST_CHUNKS):
-                chunks = min(step.chunks - base, runtime.MOST_CHUNKS)
-                rows.append((code, at, chunks, base, polls))
-                self._steps.append(step)
-            at += 8 * len(row)
-        table = np.zeros((len(rows), runtime.STEP_WORDS), np.int64)
-        table[:, :5] = rows
-        self._stamps = np.zeros((len(rows), 2), np.int64)
-        self._alive = (self.pointers, alive)
-        self.call, self._stamping = self._call(table, None), self._call(table, self._stamps)
-        self.run, self._stamped = pool.bind(self.call), pool.bind(self._stamping)
-
-    def _call(self, table: Array, stamps: Array | None) -> PoolCall:
-        shared = [step.seconds for step in self._steps if step.chunks > 1]
-        polls = bool(table[:, runtime.STEP_POLL].any())
-        return PoolCall(
-            table,
-            shared=bool(shared),
-            wakes=sum(shared) > _WAKE_S,
-            tries=sum(shared) < TRY_S,
-            polls=polls,
-            stamps=stamps,
-            alive=self._alive,
-        )
-
-    def uses(self, value: int) -> list[tuple[int, int]]:
-        """Return which of the pointers are into a value's memory, and how far into it."""
-        owners = enumerate(self._owners)
-        return [(k, owner[1]) for k, owner in owners if owner is not None and owner[0] == value]
-
-    def slots(self, value: int) -> list[tuple[int, int]]:
-        """Return the addresses of the pointers into a value's memory, and how far into it."""
-        table = self.pointers.ctypes.data
-        return [(table + 8 * k, offset) for k, offset in self.uses(value)]
-
-    def call_of(self, profile: bool) -> PoolCall:
-        """Return the call, or the one that notes when its steps ran."""
-        if profile:
-            self.stamped()
-        return self._stamping if profile else self.call
-
-    def use_single_thread(self, alone: bool | None) -> bool:
-        """See `Bound.use_single_thread`."""
-        calls = [call for call in (self.call, self._stamping) if call.words[runtime.CALL_TRIES]]
-        for call in calls:
-            call.words[runtime.CALL_RUNS] = 0 if alone is None else -1
-            call.words[[runtime.CALL_WITH, runtime.CALL_ALONE]] = bool(alone), not alone
-        return bool(calls)
-
-    def set_idle(self, sleeps: bool) -> None:
-        """See `Bound.set_idle`."""
-        for call in (self.call, self._stamping):
-            call.words[runtime.CALL_PARKS] = sleeps
-
-    def profile(self) -> LazySpans:
-        """Run, in the way that runs without stamps found faster; tell when each step ran."""
-        self.stamped()
-        self._stamped()
-        return self._node_spans()
-
-    def stamped(self) -> Stamped:
-        """Return the call that writes stamps, in the way that runs without them found faster, and
-        what takes its stamps when it has run.
-        """
-        plain, stamped = self.call.words, self._stamping.words
-        if not 0 <= plain[runtime.CALL_RUNS] < _TRIALS:
-            learnt = [runtime.CALL_WITH, runtime.CALL_ALONE]
-            stamped[runtime.CALL_RUNS], stamped[learnt] = -1, plain[learnt]
-        return self._stamping.pointer, self._node_spans
-
-    def _node_spans(self) -> LazySpans:
-        """Return what tells when each step of the last run with stamps ran."""
-        stamps = self._stamps.copy()  # the next run writes them anew
-        return lambda: [
-            NodeSpan(step.nodes, step.code.name, start_ns * 1e-9, end_ns * 1e-9)
-            for step, (start_ns, end_ns) in zip(self._steps, stamps.tolist(), strict=True)
-        ]
-
-
-@dataclass(frozen=True)
-class _Reference:
-    """A node that numpy runs."""
-
-    node: int
-    run: Callable[[], None]
-
-    def profile(self) -> LazySpans:
-        """Run, and return what tells when it ran."""
-        start = perf_counter()
-        self.run()
-        span = NodeSpan((self.node,), REFERENCE, start, perf_counter())
-        return lambda: [span]
 
 
 def _in_order(calls: Sequence[Callable[[], None]]) -> Callable[[], None]:
