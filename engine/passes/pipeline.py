@@ -21,6 +21,7 @@ from trireme.passes.canonicalise import canonicalise
 from trireme.passes.cleanup import common_subexpressions, dead_code, simplify
 from trireme.passes.constants import FOLD_LIMIT_BYTES, constant_folding, most_bytes
 from trireme.passes.fusion import fuse_activation, fuse_pad, fuse_residual
+from trireme.passes.invariants import loop_invariants
 from trireme.passes.layout import layout
 from trireme.passes.move_chains import move_chains
 from trireme.passes.patterns import patterns
@@ -40,6 +41,7 @@ PASSES: Mapping[str, Run] = {
         symbolic_shapes,
         known_branches,
         narrow_bodies,
+        loop_invariants,
         simplify,
         constant_folding,
         quantize_folding,
@@ -55,6 +57,10 @@ PASSES: Mapping[str, Run] = {
     )
 }
 """The passes by name, in the order in which they run."""
+
+
+_BODY_PASSES = (narrow_bodies.__name__, loop_invariants.__name__)
+"""Passes that change bodies, which may then be optimised further."""
 
 
 @dataclass(frozen=True)
@@ -129,7 +135,7 @@ def optimise_report(
         done += reports
         if not any(report.counts for report in reports):
             break
-        if any(report.counts for report in reports if report.name == narrow_bodies.__name__):
+        if any(report.counts for report in reports if report.name in _BODY_PASSES):
             graph = _with_bodies(graph, inner)
     return OptimiseReport(graph, tuple(done))
 

@@ -364,7 +364,13 @@ def test_an_activation_stays_when_the_value_between_is_read():
     assert optimise(graph, passes=["fuse_activation"]) is graph
 
 
-ELSEWHERE = ("quantize_folding", "known_branches", "narrow_bodies", "symbolic_shapes")
+ELSEWHERE = (
+    "quantize_folding",
+    "known_branches",
+    "narrow_bodies",
+    "loop_invariants",
+    "symbolic_shapes",
+)
 """Passes whose switches other files test."""
 
 
