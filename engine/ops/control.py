@@ -22,6 +22,8 @@ from trireme.support.errors import ShapeError
 _GRAPH = Attr("graph")
 TURN, GOING = TensorType((), "int64"), TensorType((), "bool")
 """What the body of a loop is given first: the number of the turn, and whether it goes on."""
+SAFE_FAMILIES = ("matmul", "conv", "pool", "reduce", "normalize")
+"""Families whose nodes cannot fail on float operands of the right shapes."""
 
 
 def run_body(body: Graph, arrays: Sequence[Array]) -> list[Array]:
@@ -118,7 +120,8 @@ def _always(condition: Value | None, body: Graph) -> bool:
     if condition is not None and (condition.data is None or not condition.data.reshape(-1)[0]):
         return False
     last = body.values[body.outputs[0]]
-    return last.data is not None and bool(last.data.reshape(-1)[0])
+    kept = last.id == body.inputs[1]
+    return kept or (last.data is not None and bool(last.data.reshape(-1)[0]))
 
 
 def _loop(

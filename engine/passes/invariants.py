@@ -13,11 +13,8 @@ from trireme.ir.graph import Graph, Node
 from trireme.ir.op import OpDef, get_op
 from trireme.ir.rewriter import GraphRewriter
 from trireme.ir.rules import Rewritten, apply, rules_by_op
-from trireme.ops.control import bodies_of, repeat_of
+from trireme.ops.control import SAFE_FAMILIES, bodies_of, repeat_of
 from trireme.passes.constants import is_repeatable
-
-_SAFE_FAMILIES = ("matmul", "conv", "pool", "reduce", "normalize")
-"""Families whose nodes cannot fail on float operands of the right shapes."""
 
 
 def loop_invariants(graph: Graph) -> Rewritten:
@@ -101,7 +98,7 @@ def _is_invariant(body: Graph, node: Node, outside: Mapping[int, int | None]) ->
     if op.has_body or op.effect or node.after or not is_repeatable(node.op):
         return False
     floats = all(body.type(value).dtype.startswith(("float", "bfloat")) for value in reads)
-    cannot_fail = op.elementwise or op.family in _SAFE_FAMILIES
+    cannot_fail = op.elementwise or op.family in SAFE_FAMILIES
     plain = all(body.type(value).quant is None for value in (*node.used, *node.outputs))
     return floats and cannot_fail and plain
 

@@ -47,6 +47,13 @@ def turn_of(form: Repeat) -> BodyTurn:
     return BodyTurn(with_own_outputs(body, outputs), asks, stops, tuple(changed))
 
 
+def has_no_end(form: Repeat) -> bool:
+    """Whether no turn of a loop can be the last, so that only a trip count ends it."""
+    turn = form.body.values[form.body.outputs[0]]
+    always = turn.data is not None and bool(turn.data.reshape(-1)[0])
+    return form.counts and (always or turn.id == form.body.inputs[1])
+
+
 def with_own_outputs(body: Graph, outputs: Sequence[int]) -> Graph:
     """Return a graph of these outputs, each made by a node and listed once.
 

@@ -78,6 +78,10 @@ class Explanation:
                 "source": node.source,
                 "device": self.placement.choices[node.id].device,
                 "alternatives": [vars(alternative) for alternative in alternatives],
+                "bodies": {
+                    key: explain(body).to_json()
+                    for key, body in self.placement.bodies_of(node).items()
+                },
             }
             for node, alternatives in self.nodes
         ]
@@ -127,6 +131,9 @@ class Explanation:
             lines += _alternative_lines("*", chosen)
             for other in others:
                 lines += _alternative_lines(" ", other)
+            for key, body in self.placement.bodies_of(node).items():
+                lines.append(f"  {key}: {body.as_body()}, placed by itself")
+                lines.append(textwrap.indent(explain(body).pages(), "    "))
         for copy in self.copies:
             lines.append(
                 f"copy {copy.value} {copy.source} -> {copy.target}: {bytes_text(copy.nbytes)}, "

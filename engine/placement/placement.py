@@ -13,7 +13,8 @@ from typing import Any
 from trireme.backend.arena import MemoryUse
 from trireme.backend.device import DeviceSpec, Resident, link_ends
 from trireme.cost.model import Estimate, Links, Source
-from trireme.ir.graph import Graph, Node
+from trireme.ir.graph import Graph, Node, node_names
+from trireme.ops.control import bodies_of
 from trireme.placement.candidate import Candidate
 from trireme.placement.score import SAME, Gap, Score
 from trireme.support.showing import Shown
@@ -200,6 +201,7 @@ class Placement(Shown):
             "estimate_source": {name: e.source for name, e in choice.estimates.items()},
             "refusals": dict(choice.refusals),
             "notes": dict(choice.notes),
+            "bodies": {key: one.to_json() for key, one in self.bodies_of(node).items()},
         }
 
     def _copy_json(self, node: Node) -> dict[str, Any]:
@@ -262,7 +264,40 @@ class Placement(Shown):
             *self._device_lines(),
             *self._candidate_lines(),
         ]
+        lines += self._body_lines()
         return lines + [f"  shard {one.text}: {one.why}" for one in self.shards[:_MOST_LINES]]
+
+    def bodies_of(self, node: Node) -> dict[str, Placement]:
+        """Return the placements of a node's bodies, by attribute; not of those that have none."""
+        bodies = bodies_of(node)
+        return {key: self.bodies[body] for key, body in bodies.items() if body in self.bodies}
+
+    def _body_lines(self) -> list[str]:
+        """Return a line for each body: where its nodes run, or why numpy runs it."""
+        lines, names = [], node_names(self.source)
+        for node in self.source.nodes:
+            for key, body in bodies_of(node).items():
+                what = f"  {key} of {node.op} {clipped_name(names[node.id], 30)!r}: "
+                if body in self.unplaced:
+                    lines.append(f"{what}numpy runs it: {self.unplaced[body]}")
+                elif body in self.bodies:
+                    lines.append(what + self.bodies[body].as_body())
+        rest = [f"  and {len(lines) - _MOST_LINES} bodies more"] if lines[_MOST_LINES:] else []
+        return lines[:_MOST_LINES] + rest
+
+    def as_body(self) -> str:
+        """Return its time and the nodes of each device, for the line of a body."""
+        counts = [(len(self.nodes_on(name)), name) for name in self.specs]
+        nodes = ", ".join(f"{n} nodes on {name}" for n, name in counts if n)
+        return f"{time_text(self.makespan_s)} a turn, {nodes or 'no nodes'}"
+
+    @property
+    def used_by_bodies(self) -> set[str]:
+        """The devices that run nodes of bodies, of bodies inside them too."""
+        used: set[str] = set()
+        for one in self.bodies.values():
+            used |= {name for name in one.specs if one.nodes_on(name)} | one.used_by_bodies
+        return used
 
     def _remarks(self) -> list[str]:
         """Return what decided beside the search: proof, shards, single devices, measurements."""
@@ -277,6 +312,9 @@ class Placement(Shown):
         total = (sum(busy.values()) + copies_s) or 1.0
         lines = [f"  {'device':<10}{'nodes':>6}{'tasks':>6}{'time':>11}{'share':>7}  memory"]
         for name, spec in self.specs.items():
+            if name in self.unused and name in self.used_by_bodies:
+                lines.append(f"  {name:<10}runs bodies of control flow, and no other node")
+                continue
             if name in self.unused:
                 lines.append(f"  {name:<10}unused: {self.unused[name]}")
                 continue

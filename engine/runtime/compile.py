@@ -17,14 +17,18 @@ from trireme.support.errors import CompileError, InternalError, TriremeError
 
 
 def compile_plan(
-    plan: Plan, devices: Mapping[str, Device], progress: Progress | None = None
+    plan: Plan,
+    devices: Mapping[str, Device],
+    progress: Progress | None = None,
+    timeout_s: float | None = None,
 ) -> Program:
     """Return the program of a plan: an executable for every task that is not a copy.
 
+    timeout_s: seconds after which a run of a loop is given up; None for no end
     Errors: CompileError, when a device cannot compile what it said it supports; PlanError, if what
     was compiled does not fit its memory
     """
-    bodies = {b: compile_plan(one, devices, progress) for b, one in plan.bodies.items()}
+    bodies = {b: compile_plan(one, devices, progress, timeout_s) for b, one in plan.bodies.items()}
     executables: dict[int, Executable] = {}
     for name, device in devices.items():
         mine = [task for task in plan.tasks if task.device == name]
@@ -34,7 +38,8 @@ def compile_plan(
         for task in driven:
             states = states_of(device)
             kept = None if states is None else states.arrays
-            executables[task.index] = ControlExecutable(task_graph(plan, task), bodies, kept, None)
+            graph = task_graph(plan, task)
+            executables[task.index] = ControlExecutable(graph, bodies, kept, timeout_s)
     made = tuple(executables.get(task.index) for task in plan.tasks)
     program = Program(plan, devices, made, bodies)
     for use in program.memory_uses().values():

@@ -31,6 +31,7 @@ class ExecutionOptions:
     mmap: map the model's files, which must then not be truncated or overwritten in place; False to
         read them
     python_ops: functions of the user for the model's file, as in `convert`
+    timeout_s: seconds after which a run of a loop is given up with a RunError; None for no end
     Errors: RunError, for a value that a field does not take
     """
 
@@ -44,6 +45,7 @@ class ExecutionOptions:
     most_shapes: int = 32
     mmap: bool = True
     python_ops: Mapping[str, PythonOp] | None = None
+    timeout_s: float | None = None
 
     def __post_init__(self) -> None:
         check_arguments(ExecutionOptions, vars(self), RunError)

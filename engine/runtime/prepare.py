@@ -162,7 +162,7 @@ class Preparation:
             placement = autotune(placement, graph, costs, open_one, self.progress)
         how = self.execution_options
         plan = make_plan(placement, how.subgraphs, how.execution)
-        program = compile_plan(plan, devices, self.progress)
+        program = compile_plan(plan, devices, self.progress, how.timeout_s)
         return program, ExecutionContext(program)
 
     def _drop(self, name: str, error: Exception) -> None:

@@ -45,6 +45,11 @@ class Program:
             for memory, use in self.plan.memory.items()
         }
 
+    def listings(self, form: str) -> dict[str, str]:
+        """Return the generated code as text by file name, bodies included; form: "ir" or "asm"."""
+        made = (one for one in self.executables if one is not None)
+        return {name: text for one in made for name, text in one.listings(form).items()}
+
     def constant_bytes(self) -> dict[str, int]:
         """Return, by device, the bytes its packed weights take."""
         total = dict.fromkeys(self.devices, 0)

@@ -115,8 +115,7 @@ class ProgramSession(Closing, Shown):
         form: "ir" (what was generated) or "asm" (machine code); for devices that generate any
         Errors: RunError, for another form
         """
-        made = (e for e in self.program.executables if e is not None)
-        return {name: text for e in made for name, text in e.listings(form).items()}
+        return self.program.listings(form)
 
     @property
     def placement(self) -> Placement:

@@ -40,7 +40,7 @@ class Body:
         costs = CostModel(devices, workshop.calibration)
         placement = place(graph, costs, PlacementOptions(sharding="off"))
         self.plan = make_plan(placement, how.subgraphs, how.execution)
-        context = ExecutionContext(compile_plan(self.plan, devices))
+        context = ExecutionContext(compile_plan(self.plan, devices, None, how.timeout_s))
         placed = self.plan.graph
         self._run = serial_runner(self.plan, context.calls)
         self._inputs = [context.view(value) for value in placed.inputs]

@@ -21,7 +21,9 @@ from trireme.ir.op import get_op
 from trireme.ops.control import Repeat, bodies_of, repeat_of
 from trireme.passes.bodies import narrow_bodies
 from trireme.passes.pipeline import optimise
+from trireme.passes.turns import has_no_end
 from trireme.runtime.control.body import Body, Workshop
+from trireme.runtime.control.operands import endless, timed_out
 from trireme.support.dtypes import Array, dtype_name, numpy_dtype
 from trireme.support.errors import RunError, TriremeError
 
@@ -52,13 +54,11 @@ class ControlFlow:
     """Runs control nodes on arrays of any shape, on open devices.
 
     run_graph: runs a body whose shapes depend on data; numpy runs it when None
-    timeout_s: seconds after which a loop is given up; None for no end
     """
 
-    def __init__(
-        self, workshop: Workshop, run_graph: RunGraph | None = None, timeout_s: float | None = None
-    ) -> None:
-        self._workshop, self._run_graph, self._timeout_s = workshop, run_graph, timeout_s
+    def __init__(self, workshop: Workshop, run_graph: RunGraph | None = None) -> None:
+        self._workshop, self._run_graph = workshop, run_graph
+        self._timeout_s = workshop.options.timeout_s
         self._uses: OrderedDict[Hashable, BodyUse] = OrderedDict()
 
     @property
@@ -130,6 +130,8 @@ class ControlFlow:
         most = _turns(node, trips, cut)
         going = condition is None or _is_true(condition)
         kept: list[list[Array]] = [[] for _ in form.rows]
+        if most is None and has_no_end(form):
+            raise endless(node)
         deadline, turn = self._deadline(), 0
         while going and (most is None or turn < most):
             first = [np.array(turn, np.int64), np.array(going)] if form.counts else []
@@ -191,11 +193,3 @@ def stacked(node: Node, rows: Sequence[Array], type: TensorType, axis: int) -> A
     shape = [dim if isinstance(dim, int) else 0 for dim in type.shape]
     shape.insert(axis % (len(shape) + 1), 0)
     return np.zeros(shape, numpy_dtype(type.dtype))
-
-
-def timed_out(node: Node, turns: int, timeout_s: float) -> RunError:
-    """Return the error of a loop that takes longer than it may."""
-    return RunError(
-        f"{node.label} did not end within {timeout_s:g} s: {turns:,} turns are done",
-        fix="a larger timeout_s, or a trip count",
-    )

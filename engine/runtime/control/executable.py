@@ -20,13 +20,13 @@ from trireme.backend.device import (
 from trireme.ir.graph import Graph, Node
 from trireme.ir.interpreter import evaluate
 from trireme.ops.control import bodies_of, repeat_of
-from trireme.passes.turns import turn_of
+from trireme.passes.turns import has_no_end, turn_of
 from trireme.runtime.control.branch import BranchDriver
-from trireme.runtime.control.operands import ControlOperands
+from trireme.runtime.control.operands import ControlOperands, endless
 from trireme.runtime.control.repeat import DRIVEN, RepeatDriver
 from trireme.runtime.program import Program
 from trireme.support.dtypes import Array
-from trireme.support.errors import InternalError
+from trireme.support.errors import CompileError, InternalError
 
 REFERENCE = "numpy reference"
 Driver = BranchDriver | RepeatDriver
@@ -50,6 +50,18 @@ class ControlExecutable(Executable):
         self.graph, self.bodies, self.states = graph, bodies, states
         self.timeout_s = timeout_s
         self.kernels = {node.id: self._kernel(node) for node in graph.nodes}
+        for node in graph.nodes:
+            _check_end(graph, node)
+
+    def listings(self, form: str) -> Mapping[str, str]:
+        """Return the code of the bodies; a file is named by node, attribute and kernel."""
+        return {
+            f"{node.op}{node.id}.{key}.{name}": text
+            for node in self.graph.nodes
+            for key, body in bodies_of(node).items()
+            if body in self.bodies
+            for name, text in self.bodies[body].listings(form).items()
+        }
 
     def programs_of(self, node: Node) -> list[Program] | None:
         """Return the programs of a node's bodies, in order; None where numpy runs it."""
@@ -68,6 +80,19 @@ class ControlExecutable(Executable):
         if len(args) != len(ids):
             raise InternalError(f"host: {len(args)} buffers bound, the graph has {len(ids)}")
         return ControlCall(self, dict(zip(ids, args, strict=True)))
+
+
+def _check_end(graph: Graph, node: Node) -> None:
+    """Raise CompileError if a loop surely has no end."""
+    form = repeat_of(node.attrs)
+    if form is None or not form.counts or not has_no_end(form):
+        return
+    trips, condition = (*node.inputs, None, None)[:2]
+    known = None if condition is None else graph.values[condition].data
+    begins = condition is None or (known is not None and bool(known.reshape(-1)[0]))
+    if trips is None and begins:
+        error = endless(node)
+        raise CompileError(error.summary, fix=error.fix)
 
 
 class ControlCall:

@@ -57,3 +57,11 @@ def timed_out(node: Node, turns: int, timeout_s: float) -> RunError:
         f"{node.label} did not end within {timeout_s:g} s: {turns:,} turns are done",
         fix="a larger timeout_s, or a trip count",
     )
+
+
+def endless(node: Node) -> RunError:
+    """Return the error of a loop that nothing can end."""
+    return RunError(
+        f"{node.label} has no end: it has no trip count, and its condition stays true",
+        fix="a trip count, or a condition that a turn computes",
+    )

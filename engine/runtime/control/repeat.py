@@ -16,9 +16,9 @@ from trireme.backend.capabilities import RepeatableCall, TurnLoop, TurnPart, Tur
 from trireme.backend.device import Buffer, host_alloc, host_view
 from trireme.ir.graph import Graph
 from trireme.ops.control import Repeat
-from trireme.passes.turns import BodyTurn
+from trireme.passes.turns import BodyTurn, has_no_end
 from trireme.runtime.context import ExecutionContext
-from trireme.runtime.control.operands import ControlOperands, timed_out
+from trireme.runtime.control.operands import ControlOperands, endless, timed_out
 from trireme.runtime.control.rows import TurnRows
 from trireme.runtime.execute import serial_runner
 from trireme.runtime.io_binding import Arguments, reader_of, writer_of
@@ -223,6 +223,8 @@ class RepeatDriver:
         if self._condition is not None and not self._condition.reshape(-1)[0]:
             return 0
         trips = None if self._trips is None else max(int(self._trips.reshape(-1)[0]), 0)
+        if trips is None and has_no_end(self._form):
+            raise endless(self._operands.node)
         if self._turn.stops:
             return 1 if trips is None else min(trips, 1)
         return trips

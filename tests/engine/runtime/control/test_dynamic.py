@@ -1,5 +1,7 @@
 """Control nodes on arrays of any shape, against ONNX Runtime and the references."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from programs import GROWING, PROGRAMS, UNTIL, VARYING, f32, peer
@@ -11,6 +13,7 @@ from trireme.ir.op import get_op
 from trireme.model_file.convert import convert
 from trireme.runtime.control.body import Workshop
 from trireme.runtime.control.dynamic import MOST_BODIES, ControlFlow
+from trireme.runtime.options import ExecutionOptions
 from trireme.support.errors import RunError
 
 
@@ -66,7 +69,7 @@ def test_what_cannot_be_compiled_says_why(workshop):
 
 
 def test_a_loop_without_end_times_out(workshop):
-    flow = ControlFlow(workshop, timeout_s=0.2)
+    flow = ControlFlow(replace(workshop, options=ExecutionOptions(timeout_s=0.2)))
     feeds = {"limit": np.array(np.inf, np.float32), "start": np.array(True), "x": f32(0, 0, 0)}
     with pytest.raises(RunError, match=r"did not end within 0.2 s: [\d,]+ turns are done"):
         run(flow, convert(UNTIL.model()), feeds)

@@ -1,0 +1,77 @@
+"""Reports reach into bodies: the summary, the pages, the JSON and the generated code."""
+
+import json
+
+import pytest
+from programs import BRANCH, COUNTED, DATA, NESTED, f32
+
+from trireme.ir.builder import GraphBuilder
+from trireme.ir.graph import TensorType
+from trireme.placement.explain import explain
+from trireme.runtime.session import Session
+
+
+def test_the_summary_has_a_line_for_each_body():
+    with Session(NESTED.model()) as session:
+        text = str(session.placement)
+        assert "cpu       runs bodies of control flow, and no other node" in text
+        assert "  body of loop 'y': " in text and " a turn, 1 nodes on cpu, 1 nodes on host" in text
+    with Session(BRANCH.model()) as session:
+        text = str(session.placement)
+        assert "then_branch of if 'y'" in text and "else_branch of if 'y'" in text
+
+
+def test_pages_of_bodies_stand_below_their_node():
+    with Session(NESTED.model()) as session:
+        page = explain(session.placement).pages()
+        lines = page.split("\n")
+        depth = {
+            line.split()[0]: len(line) - len(line.lstrip())
+            for line in lines
+            if line.split()[0] in ("equal", "sub", "tanh")
+        }
+        assert depth == {"equal": 8, "sub": 12, "tanh": 12}
+        assert "then_branch: " in page and "placed by itself" in page
+        data = json.loads(json.dumps(explain(session.placement).to_json(), default=str))
+        (loop,) = data["nodes"]
+        inner = loop["bodies"]["body"]["nodes"]
+        assert [node["op"] for node in inner] == ["loop", "add"]
+        (row,) = session.placement.to_json()["nodes"]
+        assert row["bodies"]["body"]["nodes"][0]["bodies"]["body"]["nodes"][1]["op"] == "if"
+
+
+@pytest.mark.parametrize("form", ["ir", "asm"])
+def test_code_of_bodies_is_listed(form):
+    with Session(COUNTED.model()) as session:
+        (name, *_) = listed = session.kernels(form)
+        assert name.startswith("loop0.body.") and all(listed.values())
+    with Session(NESTED.model()) as session:
+        names = session.kernels(form)
+        assert any(name.startswith("loop0.body.loop0.body.if1.then_branch.") for name in names)
+
+
+def test_a_body_that_numpy_runs_says_why():
+    with Session(DATA.model(), shapes={"x": (4,)}) as session:
+        assert session.run(DATA.feeds[0]) == {"y": 13}
+        assert "body of loop 'y': numpy runs it: " in str(session.placement)
+        (why,) = session.placement.unplaced.values()
+        assert "is not known before it runs" in why
+
+
+def test_turns_price_a_loop():
+    def predicted(turns):
+        b, inner = GraphBuilder("g"), GraphBuilder("body")
+        type = TensorType((64, 64), "float32")
+        inner.input("i", TensorType((), "int64"))
+        on, s = inner.input("on", TensorType((), "bool")), inner.input("s", type)
+        body = inner.finish(on, inner.add("matmul", s, s))
+        y = b.add("loop", turns(b), None, b.input("x", type), body=body, carried=1)
+        with Session(b.finish(y)) as session:
+            (choice,) = session.placement.choices.values()
+            return choice.estimates["host"]
+
+    known = [predicted(lambda b, n=n: b.constant("n", f32(n).astype("int64")[0])) for n in (10, 40)]
+    assert known[1].seconds == pytest.approx(4 * known[0].seconds)
+    unknown = predicted(lambda b: b.input("n", TensorType((), "int64")))
+    assert unknown.source == "assumed" and unknown.seconds == pytest.approx(known[0].seconds)
+    assert unknown.high_s > 5 * unknown.seconds
