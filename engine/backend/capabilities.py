@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-from trireme.backend.device import BoundCall, Device, Event, Executable, NodeSpan
+from trireme.backend.device import BoundCall, Device, Event, Executable, LazySpans
 from trireme.ir.effects import States
 from trireme.ir.graph import Graph, Node
 
@@ -169,8 +169,8 @@ class RepeatableCall(Protocol):
         profile: whether `turn_spans` of the calls is to tell how long their nodes took
         """
 
-    def turn_spans(self) -> Sequence[NodeSpan]:
-        """Return the spans of the last turn of this call that ran with `profile`."""
+    def turn_spans(self) -> LazySpans:
+        """Return what tells the spans of the last turn of this call that ran with `profile`."""
 
 
 @runtime_checkable

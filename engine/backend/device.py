@@ -146,11 +146,31 @@ def host_view(buffer: Buffer, type: TensorType) -> Array:
 
 
 @dataclass(frozen=True)
+class BodySpan:
+    """What one kernel of a body of control flow took in all turns of a launch.
+
+    path: the bodies and control nodes around it, the outermost first
+    label: of its nodes; device: where they ran
+    turns: how often it ran; seconds, estimate_s: in all of them, measured and predicted
+    """
+
+    path: tuple[str, ...]
+    label: str
+    device: str
+    kernel: str
+    clock: Clock
+    turns: int
+    seconds: float
+    estimate_s: float
+
+
+@dataclass(frozen=True)
 class NodeSpan:
     """When one node (or several fused into one kernel) of a launch ran, in seconds.
 
     Wall times are on the clock of time.perf_counter; virtual ones count from the launch. `cycles`
     and `detail` hold a device's own figures, such as DMA bytes, where the device has them.
+    `bodies` are the kernels of the bodies of a control node.
     """
 
     nodes: tuple[int, ...]
@@ -160,6 +180,7 @@ class NodeSpan:
     clock: Clock = "wall"
     cycles: int = 0
     detail: Mapping[str, float] = field(default_factory=dict)
+    bodies: tuple[BodySpan, ...] = ()
 
 
 def held_s(spans: Sequence[NodeSpan]) -> list[float]:

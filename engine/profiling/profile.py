@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from trireme.backend.calibrate_hint import command
 from trireme.backend.core_latency import Cores
-from trireme.backend.device import HOST, held_s, link_ends
+from trireme.backend.device import HOST, BodySpan, held_s, link_ends
 from trireme.ir.graph import node_names
 from trireme.placement.virtual_time import Slice, end_s, timeline
 from trireme.plan.plan import Plan, Task
@@ -44,6 +44,7 @@ class Profile(Shown):
     interval_s: the low and high seconds that the prediction expects
     prediction_errors: the prediction error of each device and link
     cores: core latencies of devices, as measured after the runs and as priced
+    bodies: kernels of bodies of control flow in the last run, by the number of the node's row
     """
 
     model: str
@@ -63,6 +64,7 @@ class Profile(Shown):
     interval_s: tuple[float, float] = (0.0, 0.0)
     prediction_errors: tuple[PredictionError, ...] = ()
     cores: tuple[Cores, ...] = ()
+    bodies: Mapping[int, tuple[BodySpan, ...]] = field(default_factory=dict)
 
     @property
     def copied_bytes(self) -> dict[str, int]:
@@ -98,7 +100,14 @@ class Profile(Shown):
                 asdict(one) | {"have_moved": one.have_moved, "text": str(one)} for one in self.cores
             ],
             "tasks": [vars(row) for row in self.tasks],
-            "nodes": [vars(row) | {"detail": dict(row.detail)} for row in self.nodes],
+            "nodes": [
+                vars(row)
+                | {
+                    "detail": dict(row.detail),
+                    "bodies": [asdict(one) for one in self.bodies.get(number, ())],
+                }
+                for number, row in enumerate(self.nodes)
+            ],
             "memory": [vars(row) for row in self.memory],
             "values": [vars(row) for row in self.values],
             "copied_bytes": self.copied_bytes,
@@ -128,11 +137,10 @@ class Profile(Shown):
             for r in self.tasks
         ]
         lines += ["", f"  {'device':8} {'clock':8} {'estimate':>12} {'measured':>12}  node, kernel"]
-        lines += [
-            f"  {r.device:8} {r.clock:8} {time_text(r.estimate_s):>12} {time_text(r.seconds):>12}"
-            f"  {r.label}, {r.kernel}"
-            for r in self.nodes
-        ]
+        for number, r in enumerate(self.nodes):
+            times = f"{time_text(r.estimate_s):>12} {time_text(r.seconds):>12}"
+            lines.append(f"  {r.device:8} {r.clock:8} {times}  {r.label}, {r.kernel}")
+            lines += [_body_line(one) for one in self.bodies.get(number, ())]
         lines += [
             "",
             f"  {'memory':8} {'arena':>12} {'bound':>12} {'scratch':>12} {'constants':>12}",
@@ -146,6 +154,14 @@ class Profile(Shown):
             f"  copied {pair}: {bytes_text(n)} a run" for pair, n in self.copied_bytes.items()
         ]
         return "\n".join(lines)
+
+
+def _body_line(one: BodySpan) -> str:
+    """Return the row of a kernel of a body, below the row of its control node."""
+    times = f"{time_text(one.estimate_s):>12} {time_text(one.seconds):>12}"
+    where = " / ".join((*one.path, one.label))
+    turns = f"{one.turns:,} turn{'s' if one.turns != 1 else ''}"
+    return f"  {one.device:8} {one.clock:8} {times}    {where}, {one.kernel}, {turns}"
 
 
 def make_profile(
@@ -203,7 +219,15 @@ def make_profile(
         (ends[0], ends[1]),
         _prediction_errors(plan, tasks, nodes, cores),
         cores,
+        _bodies(plan, runs[-1]),
     )
+
+
+def _bodies(plan: Plan, run: Sequence[TaskSpan]) -> dict[int, tuple[BodySpan, ...]]:
+    """Return the kernels of bodies by the number of their node's row; rows are in task order."""
+    spans = {span.task: span.nodes for span in run}
+    rows = [node for task in plan.tasks if not task.is_copy for node in spans[task.index]]
+    return {number: row.bodies for number, row in enumerate(rows) if row.bodies}
 
 
 def _seconds(rows: Sequence[TaskRow], took: Mapping[int, float]) -> list[float]:

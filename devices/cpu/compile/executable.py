@@ -18,7 +18,6 @@ from trireme.backend.device import (
     Event,
     Executable,
     LazySpans,
-    NodeSpan,
     host_view,
 )
 from trireme.devices.cpu.codegen.aligned_memory import address
@@ -191,9 +190,9 @@ class Bound:
         calls = [one.call_of(profile) for one in (self._sole, odd._sole)]
         return NativeRepeat(self._pool, calls, copying, moves, (self, odd))
 
-    def turn_spans(self) -> Sequence[NodeSpan]:
-        """Return when each step of the last turn ran."""
-        return self._sole.node_spans()() if self._sole is not None else ()
+    def turn_spans(self) -> LazySpans:
+        """Return what tells when each step of the last turn ran."""
+        return self._sole.node_spans() if self._sole is not None else tuple
 
     def _profiled(self) -> LazySpans:
         """Run, and return what tells when each step ran."""

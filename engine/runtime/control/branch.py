@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from trireme.backend.device import Buffer, host_alloc
 from trireme.runtime.context import ExecutionContext
 from trireme.runtime.control.operands import ControlOperands
-from trireme.runtime.execute import serial_runner
+from trireme.runtime.control.tally import LazyBodySpans, Tally, watch
+from trireme.runtime.execute import serial_order, serial_runner
 from trireme.runtime.program import Program
 
 
@@ -20,9 +22,19 @@ class BranchDriver:
         self._condition = operands.array(0).reshape(-1)
         captures = [operands.buffer(k) for k in range(1, len(operands.inputs))]
         self.contexts = [_bound(one, captures, operands.outputs) for one in branches]
+        self._orders = [serial_order(one.program.plan, one.calls) for one in self.contexts]
         self._then, self._else = (
             serial_runner(one.program.plan, one.calls) for one in self.contexts
         )
+
+    def profiled(self) -> LazyBodySpans:
+        """Run; return what tells how long the kernels of the branch took."""
+        taken = 0 if self._condition[0] else 1
+        context = self.contexts[taken]
+        plan = context.program.plan
+        tally = Tally(plan, ("then_branch", "else_branch")[taken])
+        tally.add(watch(context, self._orders[taken]))
+        return partial(tally.spans, 1)
 
     def run(self) -> None:
         """Run the branch that the condition takes."""

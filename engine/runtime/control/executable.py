@@ -24,6 +24,7 @@ from trireme.passes.turns import has_no_end, turn_of
 from trireme.runtime.control.branch import BranchDriver
 from trireme.runtime.control.operands import ControlOperands, endless
 from trireme.runtime.control.repeat import DRIVEN, RepeatDriver
+from trireme.runtime.control.tally import LazyBodySpans
 from trireme.runtime.program import Program
 from trireme.support.dtypes import Array
 from trireme.support.errors import CompileError, InternalError
@@ -111,14 +112,22 @@ class ControlCall:
         if not profile:
             self.run()
             return Done()
-        spans = []
+        took: list[tuple[Node, str, float, float, LazyBodySpans]] = []
         for node, run in self._nodes:
-            start = time.perf_counter()
-            run()
             driver = self.drivers.get(node.id)
-            kernel = REFERENCE if driver is None else driver.kernel
-            spans.append(NodeSpan((node.id,), kernel, start, time.perf_counter()))
-        return Done(spans)
+            start = time.perf_counter()
+            if driver is None:
+                run()
+                took.append((node, REFERENCE, start, time.perf_counter(), tuple))
+            else:
+                bodies = driver.profiled()
+                took.append((node, driver.kernel, start, time.perf_counter(), bodies))
+        return Done(
+            lambda: [
+                NodeSpan((node.id,), kernel, start, end, bodies=bodies())
+                for node, kernel, start, end, bodies in took
+            ]
+        )
 
     def _in_order(self) -> None:
         for _, run in self._nodes:

@@ -9,18 +9,20 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
 from trireme.backend.capabilities import RepeatableCall, TurnLoop, TurnPart, Turns
-from trireme.backend.device import Buffer, host_alloc, host_view
+from trireme.backend.device import Buffer, Done, host_alloc, host_view
 from trireme.ir.graph import Graph
 from trireme.ops.control import Repeat
 from trireme.passes.turns import BodyTurn, has_no_end
 from trireme.runtime.context import ExecutionContext
 from trireme.runtime.control.operands import ControlOperands, endless, timed_out
 from trireme.runtime.control.rows import TurnRows
-from trireme.runtime.execute import serial_runner
+from trireme.runtime.control.tally import WATCHED_TURNS, LazyBodySpans, Tally, watch
+from trireme.runtime.execute import serial_order, serial_runner
 from trireme.runtime.io_binding import Arguments, reader_of, writer_of
 from trireme.runtime.program import Program
 from trireme.support.dtypes import Array
@@ -135,6 +137,7 @@ class BoundTurn:
             self.contexts[1] = ExecutionContext(
                 program, context.scratch, self._common | odd, context
             )
+        self.order = serial_order(program.plan, context.calls)
         self.runs = [serial_runner(one.program.plan, one.calls) for one in self.contexts]
 
     def _bind_rows(
@@ -193,8 +196,30 @@ class RepeatDriver:
         self._length = ways[0].length if ways else None
         self._native = native_turns(self.bound)
         self.kernel = NATIVE if self._native is not None else DRIVEN
+        calls = [] if self._native is None else [one.calls[0] for one in self.contexts]
+        self._repeatable = [call for call in calls if isinstance(call, RepeatableCall)]
+        self._noting: TurnLoop | None = None
+        self._tally: Tally | None = None
         self.turns = 0
         """How many turns the last run had."""
+
+    def profiled(self) -> LazyBodySpans:
+        """Run; return what tells how long the kernels of the body took.
+
+        Native turns note when the last of them ran. Of turns that the host drives, the first are
+        watched.
+        """
+        bound, tally = self.bound, Tally(self.contexts[0].program.plan, "body")
+        plain, self._tally = self._native, tally
+        if plain is not None:
+            self._noting = self._native = self._noting or native_turns(bound, True)
+        try:
+            self.run()
+        finally:
+            self._native, self._tally = plain, None
+        for call in self._repeatable[: self.turns]:
+            tally.add([(0, 0.0, 0.0, Done(call.turn_spans()))])
+        return partial(tally.spans, self.turns)
 
     def run(self) -> None:
         """Run the turns."""
@@ -249,14 +274,16 @@ class RepeatDriver:
         bound = self.bound
         number, asked, (even, odd) = bound.number.data, bound.asked, bound.runs
         answer = None if asked is None else asked.data
-        before, after = self._before, self._after
+        before, after, tally = self._before, self._after, self._tally
         deadline = None if self._timeout_s is None else time.monotonic() + self._timeout_s
         turn = 0
         while most is None or turn < most:
             number[0] = turn
             for place in before:
                 place(turn)
-            if turn & 1:
+            if tally is not None and turn < WATCHED_TURNS:
+                tally.add(watch(self.contexts[turn & 1], bound.order))
+            elif turn & 1:
                 odd()
             else:
                 even()

@@ -75,3 +75,35 @@ def test_turns_price_a_loop():
     unknown = predicted(lambda b: b.input("n", TensorType((), "int64")))
     assert unknown.source == "assumed" and unknown.seconds == pytest.approx(known[0].seconds)
     assert unknown.high_s > 5 * unknown.seconds
+
+
+def rows(profile):
+    """The kernels of bodies of a profile: path, label, turns."""
+    return {
+        (*one.path, one.label.split()[0]): one for spans in profile.bodies.values() for one in spans
+    }
+
+
+def test_a_profile_reaches_into_bodies():
+    with Session(NESTED.model()) as session:
+        profile = session.profile(NESTED.feeds[3], runs=3)
+        found = rows(profile)
+        inner = ("body", "loop #0 (onnx:Loop_1)", "body")
+        assert found[*inner, "equal"].turns == 20
+        assert found[*inner, "if #1 (onnx:If_2)", "then_branch", "sub"].turns == 4
+        assert found[*inner, "if #1 (onnx:If_2)", "else_branch", "tanh+add"].turns == 16
+        assert all(one.seconds > 0 and one.estimate_s > 0 for one in found.values())
+        assert "body / loop #0 (onnx:Loop_1) / body / equal (onnx:Equal_1)" in str(profile)
+        (node,) = json.loads(json.dumps(profile.to_json(), default=str))["nodes"]
+        assert len(node["bodies"]) == len(found)
+
+
+def test_a_profile_counts_the_turns_of_native_loops():
+    with Session(COUNTED.model()) as session:
+        for feeds, turns in zip(COUNTED.feeds, (0, 1, 5, 0), strict=True):
+            found = rows(session.profile(feeds, runs=2))
+            assert {one.turns for one in found.values()} == ({turns} if turns else set())
+        again = session.run(COUNTED.feeds[2])
+        session.profile(COUNTED.feeds[2], runs=2)
+        for name, array in session.run(COUNTED.feeds[2]).items():
+            assert array.tobytes() == again[name].tobytes()
