@@ -67,6 +67,7 @@ class CpuDevice(HostMemoryDevice):
         self.isa, self.spec, self.threads, self.winograd = isa, spec, pool.threads, winograd
         self._jit, self._pool, self._server = jit, pool, server
         self.driver_queue = None if server is None else DRIVER_QUEUE
+        self.repeats_calls = server is None
         self._lowered: LoweredGroups | None = None
         self._sampled: tuple[Graph, GenericSample, frozenset[int]] | None = None
         self._probe: HandoverProbe | None = None

@@ -304,12 +304,14 @@ class Device(ABC):
         "roofline", which is less exact
     driver_queue: the queue of its calls and copies, if the device starts one after another by
         itself: see QueuedCall
+    repeats_calls: whether its calls can run turn after turn by themselves: see RepeatableCall
     """
 
     spec: DeviceSpec
     term_limits: Mapping[str, float] = {}
     estimate_source: Literal["device", "roofline"] = "device"
     driver_queue: object | None = None
+    repeats_calls: bool = False
     kernel_table: KernelTable[Any] | None = None
 
     @abstractmethod

@@ -29,16 +29,20 @@ Source = Literal["calibration", "device", "roofline", "reference", "assumed", "f
 
 ASSUMED_TURNS = 10
 """Turns of a loop whose number only the run knows."""
-TURN_S = 3e-6
-"""What the host adds to a turn."""
+TURN_S, NATIVE_TURN_S = 2e-6, 2e-8
+"""What the host adds to a turn that it drives, and native code to one of its own."""
 
 
 @dataclass(frozen=True)
 class BodyCost:
-    """Seconds of one run of a body of control flow, and where most of them come from."""
+    """Seconds of one run of a body of control flow, and where most of them come from.
+
+    turn_s: what a turn adds
+    """
 
     seconds: float
     source: Source
+    turn_s: float = TURN_S
 
 
 REFERENCE = Curve(fixed_s=30e-6, per={"flops": 1e-9, "bytes": 2e-9})
@@ -236,7 +240,7 @@ class CostModel:
             low, high = (end(one.seconds for one in bodies) for end in (min, max))
             return Estimate(TURN_S + (low + high) / 2, source, TURN_S + low, TURN_S + high)
         turns, (one,) = turns_of(graph, node), bodies
-        turn_s = TURN_S + one.seconds
+        turn_s = one.turn_s + one.seconds
         if turns is None:
             return Estimate(ASSUMED_TURNS * turn_s, "assumed")
         return Estimate(turns * turn_s, source)

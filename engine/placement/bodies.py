@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from trireme.cost.model import BodyCost, CostModel
+from trireme.backend.device import Device
+from trireme.cost.model import NATIVE_TURN_S, TURN_S, BodyCost, CostModel, Source
 from trireme.ir.graph import Graph, Node
 from trireme.ops.control import bodies_of, repeat_of
 from trireme.passes.turns import turn_of, with_own_outputs
@@ -25,12 +26,20 @@ class PlacedBodies:
     placements: Mapping[Graph, Placement] = field(default_factory=dict)
     refusals: Mapping[Graph, str] = field(default_factory=dict)
 
-    def costs(self) -> dict[Graph, BodyCost]:
-        """Return what one run of each placed body costs."""
-        return {
-            body: BodyCost(one.makespan_s, next(iter(one.sources), "device"))
-            for body, one in self.placements.items()
-        }
+    def costs(self, devices: Mapping[str, Device]) -> dict[Graph, BodyCost]:
+        """Return what one run of each placed body costs on these devices."""
+        return {body: _cost(one, devices) for body, one in self.placements.items()}
+
+
+def _cost(placed: Placement, devices: Mapping[str, Device]) -> BodyCost:
+    """Return the seconds of a turn; native turns of one task pay no launch and no turn."""
+    source: Source = next(iter(placed.sources), "device")
+    used = set(placed.device_of.values())
+    name = next(iter(used), "")
+    noted = any(choice.notes.get(choice.device) for choice in placed.choices.values())
+    if len(used) == 1 and placed.tasks == 1 and devices[name].repeats_calls and not noted:
+        return BodyCost(max(placed.makespan_s - placed.launch_s[name], 0.0), source, NATIVE_TURN_S)
+    return BodyCost(placed.makespan_s, source, TURN_S)
 
 
 def place_bodies(graph: Graph, costs: CostModel, place_body: PlaceBody) -> PlacedBodies:

@@ -43,7 +43,7 @@ def place(
     options = replace(options, fixed=options.read_fixed())
     inner = replace(options, pins={}, fixed=None, sharding="off", prove_s=None)
     bodies = place_bodies(graph, costs, lambda body: place(body, costs, inner))
-    placed = _placed(graph, costs.with_bodies(bodies.costs()), options)
+    placed = _placed(graph, costs.with_bodies(bodies.costs(costs.devices)), options)
     return replace(placed, bodies=bodies.placements, unplaced=bodies.refusals)
 
 
