@@ -42,21 +42,19 @@ _NEEDED, _ALL = 0.35, 0.1
 def anneal(
     scorer: Scorer,
     tasks: Tasks,
-    able: Sequence[Sequence[int]],
     visits: int,
     least: float = 0.0,
     seed: int = 0,
 ) -> tuple[float, Assignment, Tasks]:
     """Return the best met within some node visits from the tasks: its score, and what it is.
 
-    able: of each node, the devices that it may move to
     least: no placement scores below this
     """
     problem, rng, tails = scorer.problem, random.Random(seed), to_end(scorer.problem)
     steps = visits // max(problem.n, 1)
     last = int(steps * _LAST[problem.n > _SMALL])
-    tasks, share = _exchanged(scorer, tasks, able, tails, steps - last, least, rng)
-    walk = _Walk(scorer, tasks, able, tails, rng)
+    tasks, share = _exchanged(scorer, tasks, tails, steps - last, least, rng)
+    walk = _Walk(scorer, tasks, tails, rng)
     last = int(last * share)
     for step in range(last):
         walk.step(walk.best * _COLD * (_COLDEST / _COLD) ** (step / last))
@@ -66,7 +64,6 @@ def anneal(
 def _exchanged(
     scorer: Scorer,
     tasks: Tasks,
-    able: Sequence[Sequence[int]],
     tails: Sequence[Sequence[float]],
     steps: int,
     least: float,
@@ -76,7 +73,7 @@ def _exchanged(
     share of the steps that they took.
     """
     heats = _HEATS[scorer.problem.n > _SMALL]
-    walks = [_Walk(scorer, tasks, able, tails, rng) for _ in heats]
+    walks = [_Walk(scorer, tasks, tails, rng) for _ in heats]
     best = walks[0].best
     each = _TURN * len(heats)
     turns, turn, found = steps // each, 0, 0
@@ -120,11 +117,10 @@ class _Walk:
         self,
         scorer: Scorer,
         tasks: Tasks,
-        able: Sequence[Sequence[int]],
         tails: Sequence[Sequence[float]],
         rng: random.Random,
     ) -> None:
-        self.scorer, self.problem, self.able = scorer, scorer.problem, able
+        self.scorer, self.problem, self.able = scorer, scorer.problem, scorer.problem.able
         self.tails, self.random = tails, rng.random
         self.assigned = assigned_of(self.problem, tasks)
         self.tasks = self.kept = tasks

@@ -1,8 +1,7 @@
 """Lower bounds, copies and launches included: no placement scores below them.
 
 * The critical path is the earliest end of each node on each device, if the node had every resource
-  to itself. It is exact where the graph is a chain. A known placement rules out choices first: a
-  node on a device is left out if the longest path through it there is no shorter.
+  to itself. It is exact where the graph is a chain.
 * The forest keeps one input of each node. A dynamic programme over it is exact for prices that sum
   on a chain or a tree. It leaves out the copies on other edges, so it is never above the optimum.
   The launches along one path count in full: a device change on a path always starts a task.
@@ -95,42 +94,15 @@ def to_end(problem: Problem) -> list[list[float]]:
     return tails
 
 
-def within(problem: Problem, known_s: float) -> Problem | None:
-    """Return the problem without what no placement faster than `known_s` can hold; None if there
-    is none: `known_s` is optimal.
-
-    A node on a device that the longest path through it puts at `known_s` or later is left out, and
-    again, until nothing more goes. What bounds the rest bounds every placement that is faster.
-    """
-    for _ in range(3):
-        heads, tails = from_start(problem), to_end(problem)
-        seconds: list[list[float | None]] = []
-        for i, row in enumerate(problem.seconds):
-            path = [h + t for h, t in zip(heads[i], tails[i], strict=True)]
-            seconds.append(
-                [s if p < known_s * (1 - 1e-9) else None for s, p in zip(row, path, strict=True)]
-            )
-            if not any(s is not None for s in seconds[-1]):
-                return None
-        if seconds == [list(row) for row in problem.seconds]:
-            break
-        problem = problem.with_seconds(seconds)
-    return problem
-
-
 def makespan_bound(
     problem: Problem, known_s: float, load: LoadBound | None = None
 ) -> tuple[float, str]:
-    """Return a bound of the makespan, given that of some placement, and what says so.
+    """Return a bound of the makespan, at most that of a known placement, and what says so.
 
     load: the problem's own, where it is known already
     """
-    left = within(problem, known_s)
-    if left is None:
-        return known_s, "the critical path"
-    again = load if load is not None and left is problem else LoadBound(Forest(left))
-    bounds = [(critical_s(left), "the critical path"), (again.seconds, "the load")]
-    best, origin = max(bounds)
+    load = load or LoadBound(Forest(problem))
+    best, origin = max((critical_s(problem), "the critical path"), (load.seconds, "the load"))
     return min(best, known_s), origin
 
 
@@ -164,19 +136,14 @@ class Forest:
             self.trunk.add(i)
             i = self.parent[i]
 
-    def solve(self, prices: Prices, every_launch: bool = False) -> tuple[float, tuple[int, ...]]:
-        """Return the least price of the forest, and an assignment that has it.
-
-        every_launch: count the launch of every device change, not only the trunk's: no bound, but
-        a better start for a search
-        """
-        return _ForestRun(self, prices, every_launch).result()
+    def solve(self, prices: Prices) -> tuple[float, tuple[int, ...]]:
+        """Return the least price of the forest, and an assignment that has it."""
+        return _ForestRun(self, prices).result()
 
 
 class _ForestRun:
-    def __init__(self, forest: Forest, prices: Prices, every_launch: bool) -> None:
+    def __init__(self, forest: Forest, prices: Prices) -> None:
         self.forest, self.problem, self.prices = forest, forest.problem, prices
-        self.every_launch = every_launch
         self.least: list[list[float]] = [[]] * self.problem.n
         self.subsets: dict[tuple[int, bool], list[list[int]]] = {}
         for i in range(self.problem.n - 1, -1, -1):
@@ -184,9 +151,6 @@ class _ForestRun:
                 own + (self.below(i, d)[0] if own < INFINITE else 0.0)
                 for d, own in enumerate(prices.own[i])
             ]
-
-    def launches(self, i: int) -> bool:
-        return self.every_launch or i in self.forest.trunk
 
     def below(self, maker: int, device: int) -> tuple[float, dict[int, int]]:
         """Return the least price of all under a maker on a device, and where its children go."""
@@ -254,7 +218,7 @@ class _ForestRun:
     def ways(self, child: int, device: int) -> list[tuple[float, int]]:
         """Return (price, device) of a child, its launch included where it counts."""
         row, able = self.least[child], self.problem.able[child]
-        if not self.launches(child):
+        if child not in self.forest.trunk:
             return [(row[d], d) for d in able]
         launch = self.prices.launch
         return [(row[d] + (launch[d] if d != device else 0.0), d) for d in able]

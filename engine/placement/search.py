@@ -11,13 +11,13 @@ import math
 from collections.abc import Iterable, Iterator
 
 from trireme.placement.anneal import anneal
-from trireme.placement.bounds import Forest, LoadBound, makespan_bound, within
+from trireme.placement.bounds import Forest, LoadBound, makespan_bound
 from trireme.placement.candidate import Candidate
 from trireme.placement.messages import Messages, passes
 from trireme.placement.objective import LINEAR, Objective, Scorer
 from trireme.placement.problem import Assignment, Problem
 from trireme.placement.stages import Tasks, asap
-from trireme.placement.starts import regions, starts
+from trireme.placement.starts import starts
 
 _NODE_VISITS = 600_000
 """Bound of a search: scored assignments times nodes; less where there are many nodes to prepare."""
@@ -109,22 +109,19 @@ class Search:
         return found
 
     def _anneal(self) -> None:
-        """Anneal the best placement's tasks, unless there are too many nodes or nothing can be
-        better.
-        """
-        problem, value = self.problem, self.value
-        left: Problem | None = problem
+        """Anneal the best placement's tasks, unless there are too many nodes."""
+        problem = self.problem
+        if problem.n > _ANNEALED:
+            return
         least = self.load.seconds if self.load is not None else 0.0
         if self.messages is not None:
             least = self.messages.bound
         if self.objective == "makespan":
-            left = within(problem, value)
-            least, _ = makespan_bound(problem, value, self.load)
-        if left is not None and problem.n <= _ANNEALED:
-            steps = min(self.visits * 3 // 2, _STEPS * problem.n**3)
-            is_slow = self.scorer.tight or self.objective != "makespan"
-            visits = steps // (3 if is_slow else 1)
-            self._take(*anneal(self.scorer, self.tasks, left.able, visits, least))
+            least, _ = makespan_bound(problem, self.value, self.load)
+        steps = min(self.visits * 3 // 2, _STEPS * problem.n**3)
+        is_slow = self.scorer.tight or self.objective != "makespan"
+        visits = steps // (3 if is_slow else 1)
+        self._take(*anneal(self.scorer, self.tasks, visits, least))
 
     def _take(self, value: float, assigned: Assignment, tasks: Tasks) -> bool:
         """Keep a placement if it is better than the best; return whether it is."""
@@ -200,13 +197,10 @@ def _moves(problem: Problem, assigned: Assignment) -> Iterator[Change]:
 
 
 def _sets(problem: Problem, assigned: Assignment) -> Iterator[tuple[int, ...]]:
-    """Yield tasks, regions, what lies at the border of each task, windows, and single nodes."""
+    """Yield tasks, sets at the border of each task, and single nodes."""
     tasks = asap(problem, assigned)
     for _, members in tasks:
         yield tuple(members)
-    for device in problem.devices:
-        for region in regions(problem, device):
-            yield tuple(region)
     task_of = [0] * problem.n
     for t, (_, members) in enumerate(tasks):
         for i in members:
@@ -218,11 +212,6 @@ def _sets(problem: Problem, assigned: Assignment) -> Iterator[tuple[int, ...]]:
             yield from _grown(problem, task_of, i, problem.before)
     for i in range(problem.n):
         yield (i,)
-    width = problem.n // 2
-    while width > 1:
-        for first in range(0, problem.n, max(width // 2, 1)):
-            yield tuple(range(first, min(first + width, problem.n)))
-        width //= 2
 
 
 def _grown(

@@ -1,4 +1,4 @@
-"""Where the search begins: assignments worth improving, each by a rule with a name.
+"""Starts of the search: assignments worth improving, each by a rule with a name.
 
 Single devices, the fastest device of each node, the dynamic programme over a forest of the graph,
 and the assignment that balances the resources' loads. Others were tried and earned nothing
@@ -23,24 +23,6 @@ def single_device(problem: Problem, device: int) -> Assignment:
     )
 
 
-def regions(problem: Problem, device: int) -> list[list[int]]:
-    """Return the connected sets of nodes that a device can run, the largest first."""
-    seen: set[int] = set()
-    found = []
-    for start in range(problem.n):
-        if start in seen or device not in problem.able[start]:
-            continue
-        seen.add(start)
-        region = [start]
-        for i in region:
-            for j in (*problem.before[i], *problem.next[i]):
-                if j not in seen and device in problem.able[j]:
-                    seen.add(j)
-                    region.append(j)
-        found.append(sorted(region))
-    return sorted(found, key=lambda region: (-len(region), region[0]))
-
-
 def starts(
     problem: Problem, prices: Prices, forest: Forest, load: LoadBound | None
 ) -> Iterator[tuple[str, CandidateKind, Assignment]]:
@@ -60,6 +42,6 @@ def starts(
         min(able, key=lambda d: (problem.own_s(i, d), d)) for i, able in enumerate(problem.able)
     )
     yield "each node at its fastest", "start", fastest
-    yield "dynamic programme", "start", forest.solve(prices, every_launch=True)[1]
+    yield "dynamic programme", "start", forest.solve(prices)[1]
     if load is not None:
         yield "balanced", "start", load.balanced

@@ -263,9 +263,7 @@ def test_walks_end_where_they_find_nothing(monkeypatch):
     for least, most in ((0.0, 60), (value * 0.999, 3), (value, 0)):
         steps.clear()
         visits = 250 * problem.n**3
-        best, assigned, tasks = anneal.anneal(
-            search.scorer, search.tasks, problem.able, visits, least
-        )
+        best, assigned, tasks = anneal.anneal(search.scorer, search.tasks, visits, least)
         assert best == value == makespan_s(problem, assigned, tasks)
         assert len(steps) <= most * problem.n**2 and bool(steps) == bool(most)
 
@@ -276,7 +274,7 @@ def test_walks_go_on_where_they_find_something():
     scorer = Scorer(problem, "makespan")
     worst = max((single_device(problem, d) for d in problem.devices), key=scorer.estimate)
     _, tasks = scorer.evaluate(worst)
-    best, _, _ = anneal.anneal(scorer, tasks, problem.able, 250 * problem.n**3)
+    best, _, _ = anneal.anneal(scorer, tasks, 250 * problem.n**3)
     assert best <= searched(problem, "makespan")[1] * 1.01
 
 
