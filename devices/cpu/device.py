@@ -44,7 +44,7 @@ from trireme.support.limits import MOST_THREADS
 from trireme.support.user_files import cache_folder
 
 _HANDOVER_S = 10e-6
-"""What a task of an instance takes more than one of cpu: 9 to 13 us were measured."""
+"""Seconds that a task of an instance takes beyond one of cpu: 9 to 13 us were measured."""
 
 
 class CpuDevice(HostMemoryDevice):

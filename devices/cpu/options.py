@@ -1,4 +1,4 @@
-"""What a cpu device can be opened with."""
+"""The options of a cpu device."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from pathlib import Path
 from trireme.backend.device_kind import option
 
 NO_CACHE = Path()
-"""As `cache_dir`: keep no object code on disk."""
+"""A `cache_dir` that keeps no object code on disk."""
 
 
 @dataclass(frozen=True)

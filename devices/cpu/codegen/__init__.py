@@ -1,4 +1,4 @@
-"""From what a kernel does to its machine code in memory: for any kernel, whatever it computes.
+"""Turn kernels into machine code in memory, whatever they compute.
 
 ir and mathfn write LLVM IR for a target; emit makes object code of it; link and jit load that.
 """

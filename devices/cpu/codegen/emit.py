@@ -1,9 +1,9 @@
-"""From kernels as IR text to object code: LLVM's part, several kernels at once.
+"""Turn the IR text of kernels into object code: LLVM's part, several kernels at once.
 
-llvmlite lets one thread into LLVM at a time. LLVM needs that only for what is shared, and kernels
-share nothing: each has a context of its own, each thread a target machine. So the longest part,
-emitting machine code (three quarters of the time), is called past llvmlite's lock: two threads
-compile 1.9 times as fast as one.
+llvmlite lets one thread into LLVM at a time. LLVM needs that lock only for shared objects, and
+kernels share nothing. Each kernel has a context of its own, each thread a target machine. So the
+longest part, emitting machine code (three quarters of the time), is called past llvmlite's lock.
+Two threads compile 1.9 times as fast as one.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from trireme.support.errors import CompileError
 
 Emit = Callable[[Any, Any], bytes]
 _FEW_KERNELS = 4
-"""After so few the compiler's memory is kept: the next kernel would fault its pages in again, which
-takes longer (5.5 ms) than to compile it (3.5 ms)."""
+"""After so few kernels the compiler's memory stays. The next kernel would fault its pages in again,
+which takes 5.5 ms; compiling it takes 3.5 ms."""
 
 
 def objects(
@@ -96,9 +96,9 @@ def machine_for(isa: Isa) -> Any:
 
 
 def optimised(text: str, machine: Any) -> Any:
-    """Parse and optimise IR. Loops are unrolled and vectorised by our generators, so variables in
-    registers and combined instructions are all that is asked of LLVM: half the time of -O2, and
-    kernels just as fast.
+    """Parse and optimise IR. Our generators unroll and vectorise loops. LLVM only puts variables
+    into registers and combines instructions. That takes half the time of -O2, and kernels are as
+    fast.
     """
     try:
         module = llvm.parse_assembly(text, llvm.create_context())

@@ -74,7 +74,7 @@ def modulo(fn: Function, a: Value, b: Value, *, signed: bool, of_a: bool) -> Val
 
 
 def _apart(fn: Function, rest: Value, b: Value) -> Value:
-    """Whether a remainder is not 0 and its sign is not that of b."""
+    """Whether a remainder is not 0 and has another sign than b."""
     signs = fn.compare("slt", bits(fn, "xor", rest, b), 0)
     return bits(fn, "and", signs, fn.compare("ne", rest, 0))
 

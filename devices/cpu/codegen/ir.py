@@ -337,7 +337,9 @@ class Function:
     # -- control ----------------------------------------------------------------------------
 
     def range(self, low: Index, high: Index, step: int = 1) -> Iterator[Index]:
-        """Yield the index of a loop around what is emitted meanwhile; nothing when it is empty."""
+        """Yield the index of a loop around the code that is emitted meanwhile; nothing when it is
+        empty.
+        """
         if isinstance(low, int) and isinstance(high, int):
             if high <= low:
                 return

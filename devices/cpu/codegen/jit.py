@@ -33,7 +33,7 @@ class Jit:
     def addresses(
         self, kernels: Iterable[Code], progress: Progress = no_progress
     ) -> dict[str, int]:
-        """Return where the code of each kernel begins, by symbol; compile what is not known.
+        """Return the address of each kernel's code, by symbol; compile the unknown ones.
 
         Errors: CompileError, if LLVM refuses the IR
         """

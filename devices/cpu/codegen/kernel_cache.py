@@ -1,13 +1,14 @@
 """Kernels by recipe: which function writes a kernel, and with which arguments.
 
-The function sees nothing but its arguments, so the recipe says everything about the IR, and what
-was made of it before is found without writing it. Lowerings ask `Recipes.kernel`, which returns
-what the function returns: a Code, or one and some numbers. If the object code of the recipe is on
-disk, so are its name and the numbers, and the function is not called; else the IR that it wrote
-waits here until it is compiled. A Code can write its IR again whenever someone wants to read it.
+The function sees nothing but its arguments. So the recipe decides everything about the IR, and
+earlier code of the recipe is found without writing the IR. Lowerings ask `Recipes.kernel`, which
+returns what the function returns: a Code, or one and some numbers. If the object code of the recipe
+is on disk, so are its name and the numbers, and the function is not called. Else the IR of the
+function waits here until it is compiled. A Code can write its IR again whenever someone wants to
+read it.
 
 A key holds the recipe (`encoded`), the instruction set, the CPU if code is made for the one at
-hand, LLVM's library and the source of this folder: what changes any of them makes new entries.
+hand, LLVM's library and the source of this folder: a change of any makes new entries.
 """
 
 from __future__ import annotations
@@ -118,7 +119,7 @@ class KernelCache:
     def found(self, problem: bytes, search: Callable[[], bytes]) -> bytes:
         """Return search(): bytes that take long to find and that follow from the problem alone.
 
-        problem: what is searched for, by whom, and everything that decides about it
+        problem: the searcher, its subject, and everything that decides about the result
         """
         key = self._key(hashlib.sha256(b"search " + problem).hexdigest())
         known = self._cache.load(key)
@@ -175,7 +176,7 @@ def _code_in(made: Any) -> Code:
 def encoded(value: Any) -> str:
     """Return text that is the same for equal arguments of a maker, and for no others.
 
-    Errors: InternalError, for what has no such form: it must not be an argument
+    Errors: InternalError, for a value without such a form, which must not be an argument
     """
     if isinstance(value, float):
         return value.hex() if value == value else struct.pack("<d", value).hex()
@@ -201,7 +202,7 @@ def encoded(value: Any) -> str:
 def form_of(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """Return an array's dtype and shape as an array of zeros that takes no memory.
 
-    For makers of kernels that ask an array only what it is like.
+    For makers of kernels that look only at the form of an array.
     """
     return np.broadcast_to(np.zeros((), array.dtype), array.shape)
 

@@ -2,7 +2,7 @@
 
 An object of ours (ELF for x86-64, LLVM's large code model) is a few sections and, almost always,
 absolute relocations, so linking is: lay the sections out, write addresses, make the memory
-executable and read-only. For other machines and systems jit.py asks LLVM to do it.
+executable and read-only. On other machines and systems jit.py has LLVM link.
 Source: System V ABI, AMD64 supplement, 4.4 (relocations); ELF-64 Object File Format 1.5
 """
 
@@ -31,7 +31,7 @@ _KINDS = {
     11: ("<i", False),
     24: ("<q", True),
 }
-"""Relocations: what is written, and whether relative to where (R_X86_64_64, PC32, PLT32, ...)."""
+"""Relocations: the size written, and whether it is relative to its place (R_X86_64_PC32 ...)."""
 _UNWIND = ".eh_frame"
 """Not loaded: nothing unwinds through kernels."""
 
@@ -64,7 +64,7 @@ class Linked:
     """Some objects in executable memory, as long as this lives.
 
     addresses: of their functions, by symbol
-    Errors: CompileError, if an object holds what is not expected
+    Errors: CompileError, if an object holds a section or relocation that is not expected
     """
 
     def __init__(self, objects: Sequence[bytes]) -> None:

@@ -1,4 +1,4 @@
-"""How LLVM IR writes types and constants: scalars, and vectors of a number of lanes."""
+"""Types and constants as LLVM IR writes them: scalars, and vectors of a number of lanes."""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
-"""Functions of vectors as instructions: exp, log, tanh, erf and what is made of them.
+"""Functions of vectors as instructions: exp, log, tanh, erf and their combinations.
 
 Each is right to a few units in the last place and for NaN, infinities and -0. The polynomials were
-fitted for these ranges by weighted least squares in float64; what is known of the error stands
-beside them. Range reductions follow W. Cody and W. Waite, Software Manual for the Elementary
-Functions, 1980.
+fitted for these ranges by weighted least squares in float64; their known errors stand beside them.
+Range reductions follow W. Cody and W. Waite, Software Manual for the Elementary Functions, 1980.
 """
 
 from __future__ import annotations
@@ -144,7 +143,7 @@ def expm1(fn: Function, x: Value) -> Value:
 def exp_short(fn: Function, x: Value, most: float = math.inf, sign: int = 1) -> Value:
     """Return e to the sign x to 2e-7 of it, in two thirds of the instructions of `exp`.
 
-    most: what sign x does not exceed, if that is known
+    most: the largest value of sign x, if known
     Where 2^n leaves the normal numbers its bits are those of 0 and infinity: results below 2^-126.5
     are 0, above 2^127.5 infinite.
     """

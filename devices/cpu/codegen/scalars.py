@@ -1,4 +1,4 @@
-"""Element types as kernels see them: how each lies in memory, and what it is in a register.
+"""Element types of kernels: the form of each in memory and in a register.
 
 A bool is a byte in memory and one bit in a register; 16-bit floats are float32 in registers and
 rounded after every op. `load` and `store` go between the two, `convert` is a cast.
@@ -13,7 +13,7 @@ from trireme.devices.cpu.codegen.ir import Function, Index, Operand, Value
 from trireme.devices.cpu.codegen.llvm_types import element_of, lanes_of, vector
 
 Kind = Literal["single", "double", "signed", "unsigned", "bool"]
-"""What arithmetic an element takes part in; "single" is float32 and what is computed in it."""
+"""The arithmetic of an element; "single" is float32 and every type that is computed in float32."""
 
 
 @dataclass(frozen=True)
@@ -214,11 +214,11 @@ _WIDTH = {"float": 32, "double": 64, "i1": 1, "i8": 8, "i16": 16, "i32": 32, "i6
 
 
 def _to_integer(fn: Function, value: Value, new: Scalar) -> Value:
-    """Return a float cut toward zero; what is outside gives what ONNX Runtime gives on x86.
+    """Return a float cut toward zero; a value outside gives ONNX Runtime's result on x86.
 
     Up to 32 bits a number outside int32, or NaN, counts as -2^31; then the low bits are kept. int64
-    likewise. Of uint32 and uint64 the upper half is converted less 2^31 or 2^63, which is added
-    to the bits again.
+    likewise. The upper half of uint32 and uint64 is converted less 2^31 or 2^63, which is added to
+    the bits again.
     """
     width = max(8 * new.nbytes, 32)
     type = vector(lanes_of(value.type), f"i{width}")

@@ -1,7 +1,7 @@
 """The instruction sets that kernels are generated for: what differs between them is data, here.
 
-`choose_isa` picks one for the CPU found at run time, or the one that is asked for by name. Kernel
-generators read only the fields of `Isa`, so one generator serves them all.
+`choose_isa` picks one for the CPU found at run time, or by name. Kernel generators read only the
+fields of `Isa`, so one generator serves them all.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ _ARM = {
     "generic": Isa("generic", "generic", "", (), 4, 32, "arm"),
 }
 ISAS = {**_ARM, **_X86}
-"""Every instruction set by name, whatever this machine has; generic is that of x86."""
+"""Every instruction set by name, also those that this machine lacks; generic is that of x86."""
 _OTHER = {"generic": _unfused("generic", "", "", (), 4, 16)}
 
 

@@ -1,10 +1,10 @@
 """Large batches a part at a time: what flows between nodes stays in cache.
 
-A batch of images runs layer by layer through memory that no cache holds: a layer of few operations
-a byte then takes up to four times as long for each image as it takes alone. So stretches of nodes
-that treat the items of a batch alike are compiled for a part of the batch, and their steps are done
-for one part after the other. Inside of a stretch values are as large as a part, and all parts use
-the same memory; what comes in and what leaves is whole, and read and written in place.
+A batch of images runs layer by layer through memory that no cache holds. A layer of few operations
+a byte then takes up to four times as long for each image as alone. So stretches of nodes that treat
+the items of a batch alike are compiled for a part of the batch. Their steps run for one part after
+the other. Inside a stretch values are as large as a part, and all parts use the same memory. Inputs
+and outputs of the stretch are whole, and read and written in place.
 
 Small values stay whole: weights are then read once for all items, and tiles have rows enough.
 """
@@ -23,7 +23,7 @@ from trireme.placement.shards.rules import Piece, Span, piece, type_of
 from trireme.support.errors import PlacementError
 
 WHOLE = 4
-"""Rooms that what a node reads and writes may take without being cut."""
+"""A node may read and write so many times `room_bytes` before it is cut."""
 MOST_PARTS = 64
 
 
@@ -41,9 +41,9 @@ class BatchTile:
 
 
 def room_bytes(isa: Isa) -> int:
-    """Return what a node is to read and write of a part: what the L2 cache holds.
+    """Return the bytes of a part that a node reads and writes: those of the L2 cache.
 
-    Not that of all threads, so that kernels do not depend on their number.
+    One thread's cache counts, so that kernels do not depend on the number of threads.
     """
     return isa.l2_bytes
 

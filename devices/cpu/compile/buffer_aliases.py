@@ -7,7 +7,7 @@ from trireme.ir.op import get_op
 
 
 def is_alias(graph: Graph, node: Node) -> bool:
-    """Whether a node's output is its input's bytes: also a transpose that moves axes of 1 only."""
+    """Whether a node's output is its input's bytes, as of a transpose that moves only axes of 1."""
     if node.op != "transpose":
         return get_op(node.op).alias
     shape = graph.type(node.used[0]).dims

@@ -1,13 +1,13 @@
-"""What the kernels of a region do, in the terms that calibration fits their seconds to.
+"""The work of a region's kernels, in the terms that calibration fits their seconds to.
 
 The first term is the estimate that the kernel's author wrote (`Step.seconds`, for one thread): it
-knows tiles, tails and algorithms. The others are what it leaves out: where operands lie, and what
-activations cost. Terms shrink by the share of the chunks that the busiest thread has.
+knows tiles, tails and algorithms. The other terms are the place of operands and the cost of
+activations. Terms shrink by the share of the chunks that the busiest thread has.
 
-Short runs are done with the other threads or without, as is faster (executable.py): their kernels
-have both prices. Which bytes pass from core to core depends on who stole whose chunks; simulating
-it at the addresses of the plan predicted no better than a share of all, by family. What they cost
-is the core latency, which the device measures (runtime/core_latency.py).
+Short runs use the other threads or not, whichever is faster (executable.py). So their kernels have
+both prices. The bytes that pass from core to core depend on who stole whose chunks. A simulation at
+the addresses of the plan predicted no better than a share of all bytes, by family. Their cost is
+the core latency, which the device measures (runtime/core_latency.py).
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ TERM_LIMITS = {
 an activation for one element; flags that handing work to other threads can take; and how much of
 the bytes can pass from core to core."""
 _OF_ONE_ROW = {"conv_f32": "fully_connected_f32", "gemm_q8": "gemm_q8 row"}
-"""Families of products of one row, which wait for weights rather than multiply: a convolution on
-one pixel takes what a fully connected layer takes, int8 twice what its multiplications do."""
+"""Families of products of one row, which wait for weights. A convolution on one pixel takes as long
+as a fully connected layer. An int8 one takes twice the time of its multiplications."""
 _COLUMNS = " columns"
-"""Ends families of products whose threads each make some columns of all rows: they read what the
-other cores made, where products dealt out by rows mostly read what their own core did."""
+"""Ends families of products whose threads each make some columns of all rows. They read values of
+the other cores. Products dealt out by rows mostly read values of their own core."""
 _PRODUCTS = {
     "conv_f32",
     "conv_f32_winograd",
@@ -73,7 +73,7 @@ class Section:
 
 
 def sections_of(program: RegionProgram) -> Iterator[Section]:
-    """Yield a program's native steps: what is done part by part, and what lies between."""
+    """Yield a program's native steps: those of batch parts, and those between."""
     at = 0
     for start, stretch, parts in program.stretches:
         yield Section(program.graph, _native(program.items[at:start]))
@@ -110,11 +110,11 @@ def _footprint(section: Section) -> int:
 
 
 Shares = tuple[float, float]
-"""How much of some bytes has left the L2 cache, and a core's share of the next."""
+"""The shares of some bytes that have left the L2 cache, and a core's share of the next."""
 
 
 class _Touches:
-    """What was touched when, in bytes of operands: which tells where it lies by now."""
+    """The order of touched operands, in bytes. It tells where an operand lies by now."""
 
     def __init__(self, isa: Isa, footprint: int) -> None:
         self._isa, self._footprint, self._total = isa, footprint, 0
@@ -168,8 +168,9 @@ def _share_of(step: Step, threads: int) -> float:
 
 
 def _beyond(nbytes: int, isa: Isa) -> tuple[float, float]:
-    """Return how much of an operand has left the L2 cache after so many bytes, and how much a
-    core's share of the next: none to all."""
+    """Return the shares (0 to 1) of an operand that have left the L2 cache and a core's share of
+    the next, after so many bytes.
+    """
     near, next = isa.l2_bytes, _NEXT * isa.l2_bytes
     return _share(nbytes, near), _share(nbytes, next)
 

@@ -136,9 +136,9 @@ class Bound:
         return _DONE
 
     def use_single_thread(self, alone: bool | None) -> bool:
-        """Let further runs be done without the workers, or with them; None: as is faster.
+        """Let further runs be done without the workers, or with them; None: whichever is faster.
 
-        Whether there is a choice; if not, nothing changes.
+        Whether the call has the choice; if not, nothing changes.
         """
         chosen = [
             part.use_single_thread(alone) for part in self._parts if isinstance(part, NativeSteps)

@@ -1,4 +1,4 @@
-"""Which nodes become one kernel: attentions, ops on int8 weights, chains of elementwise nodes.
+"""Find nodes that become one kernel: attentions, ops on int8 weights, elementwise chains.
 
 A chain computes in registers what would go through memory. A node joins the chain of its consumer
 when the consumer is its only reader and makes an output of the same shape.
@@ -90,12 +90,12 @@ def grouped(
 
 
 def _fits(graph: Graph, chain: Sequence[Node]) -> bool:
-    """Whether nodes are few enough for one kernel, and the arrays that they read."""
+    """Whether nodes, and the arrays that they read, are few enough for one kernel."""
     return len(chain) <= MOST_NODES and len(_inputs(graph, chain)) <= MOST_INPUTS
 
 
 def _is_expression(graph: Graph, node: Node) -> bool:
-    """Whether a node is elementwise on values as they are, not on stored integers."""
+    """Whether a node is elementwise and works on no stored integers."""
     return node.op in EXPRESSIONS and not is_quantized(graph, node)
 
 

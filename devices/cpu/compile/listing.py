@@ -1,4 +1,4 @@
-"""Generated kernels as text that a person can read: LLVM IR or machine code, with what they run.
+"""Generated kernels as readable text: LLVM IR or machine code, with the nodes they run.
 
 Called by `CpuExecutable.listings`, which `Session.kernels`, --dump-ir and --dump-asm end in.
 """
@@ -14,7 +14,7 @@ from trireme.ir.graph import Graph, Node
 from trireme.support.errors import RunError
 
 _FORMS = {"ir": (".ll", ";"), "asm": (".s", "#")}
-"""By form: the suffix of its files and what begins a comment."""
+"""The suffix of files and the mark of a comment, by form."""
 
 
 def listings(graph: Graph, steps: Iterable[Step], jit: Jit, form: str) -> dict[str, str]:

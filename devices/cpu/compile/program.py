@@ -67,7 +67,7 @@ class Reader(Protocol):
 
 @dataclass(frozen=True)
 class RegionProgram:
-    """What `build` makes: everything about a region but addresses."""
+    """A region without its addresses, made by `build`."""
 
     graph: Graph
     items: tuple[Item, ...]
@@ -80,7 +80,7 @@ class RegionProgram:
     local_bytes: int
     kernels: Mapping[int, str]
     stretches: Sequence[tuple[int, RegionProgram, int]] = ()
-    """What is done part by part: its first item, the program of a part, the number of parts."""
+    """Stretches that run part by part: first item, program of a part, number of parts."""
     constants: Mapping[int, Array] = field(default_factory=dict)
     """Constants by the identity of the operand that steps name; aligned and contiguous."""
 
@@ -93,7 +93,7 @@ class RegionProgram:
 class LoweredGroups:
     """Groups of nodes with their items, of a graph that was lowered to be priced.
 
-    What is compiled of the graph after that takes them from here.
+    A later compilation of the graph takes them from here.
     """
 
     def __init__(self, graph: Graph) -> None:
@@ -242,7 +242,7 @@ def _copy_kernel(isa: Isa, nbytes: int) -> Code:
 def _place(
     graph: Graph, items: Sequence[Item], buffer_aliases: Mapping[int, int]
 ) -> tuple[dict[int | str, int], int]:
-    """Return offsets in the scratch memory of what is neither input, output nor constant."""
+    """Return offsets in the scratch memory of all values but inputs, outputs and constants."""
     outside = {*graph.inputs, *graph.outputs}
     spans: dict[int | str, tuple[int, int, int]] = {}
     for position, item in enumerate(items):

@@ -1,4 +1,4 @@
-"""What elementwise ops and activations are as instructions: a table from an op to what emits it.
+"""Elementwise ops and activations as instructions: a table from an op to its emitter.
 
 An op has an emitter for each kind of element it is computed in. Elementwise kernels look emitters
 up here, and so do the ends of kernels that apply an activation.
@@ -32,7 +32,7 @@ ACTIVATIONS: dict[str, Callable[[Function, Value], Value]] = {
     "gelu": lambda fn, x: _fused_gelu(fn, x),
     "gelu_tanh": lambda fn, x: _gelu(fn, {"approximate": "tanh"}, x),
 }
-"""What an `activation` attribute does to a vector, by its name."""
+"""The function of a vector for each `activation` attribute, by its name."""
 
 
 def activate(fn: Function, name: str, x: Value, attrs: Mapping[str, Any] | None = None) -> Value:
@@ -186,7 +186,7 @@ KNOWN_POWERS = (-1, 0.5, 1, 2, 3, 4)
 """Constant exponents for which a few instructions do."""
 
 Forms = dict[Kind, Emit]
-"""What emits an op, by the kind of its elements."""
+"""The emitter of an op, by the kind of its elements."""
 
 
 def _single(emit: Emit) -> Forms:
@@ -348,7 +348,8 @@ EXPRESSIONS: dict[str, Forms] = {
     "where": _any(_where),
     "cast": _any(_cast),
 }
-"""What emits each elementwise op, by the kind of its first element (of `where`: what it picks)."""
+"""The emitter of each elementwise op, by the kind of its first element; by the picked one for
+`where`."""
 _INSIDE: dict[str, Forms] = {
     "_activation": _single(lambda fn, attrs, x: activate(fn, attrs["activation"], x)),
     "_power": _floats(_known_power),

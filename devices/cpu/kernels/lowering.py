@@ -1,8 +1,8 @@
-"""What a kernel is to the rest of the device, and the table of lowerings that makers fill.
+"""Kernels as the rest of the device sees them, and the table of lowerings that makers fill.
 
 A lowering turns one node (or several fused) into Steps: a kernel's code, the operands it reads and
-writes, and the number of chunks it is cut into. Chunks may run on any thread in any order, so the
-cut never decides what is added to what.
+writes, and the number of chunks it is cut into. Chunks may run on any thread in any order. So the
+cut never changes the order of a sum.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from trireme.support.mapped import release
 ALONE_S = 1.5e-6
 """A step that takes less is one chunk: handing work over and back costs 0.2 to 0.8 us."""
 _HAND_S = 5e-8
-"""What a chunk costs beside its work."""
+"""Seconds of a chunk beside its work."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class At:
 
 @dataclass(frozen=True, eq=False)
 class KernelFault:
-    """Where a kernel says that what it was given is wrong: two i64, whether, and a number.
+    """A place where a kernel reports wrong data: two i64, a flag and a number.
 
     message: the sentence of the RunError that the run ends with, made of the number
     """
@@ -59,7 +59,7 @@ class KernelFault:
 class InPlace:
     """A constant that a kernel reads where it lies, by its strides and at any alignment.
 
-    Of a mapped file nothing is copied, and what is not read takes no memory.
+    Nothing of a mapped file is copied. Unread parts take no memory.
     """
 
     data: Array
@@ -85,7 +85,7 @@ class Extents:
 
 
 CONSTANTS = (np.ndarray, Packed)
-"""What a step reads and nobody writes."""
+"""Operands that a step reads and nobody writes."""
 Operand = int | Array | Packed | InPlace | Temp | At | KernelFault | Extents
 """A place whose address a kernel gets: a value by id, packed constants, a Temp, a KernelFault..."""
 _OPERANDS = (int, *CONSTANTS, InPlace, Temp, At, KernelFault, Extents)
@@ -138,7 +138,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Context:
-    """What lowerings are told: the graph, the instruction set, the number of threads.
+    """The surroundings of a lowering: the graph, the instruction set, the number of threads.
 
     winograd: whether 3x3 convolutions may use Winograd's algorithm
     """
@@ -186,7 +186,7 @@ class Context:
         return self.packed[key]
 
     def pack_later(self, value: int, layout: str, nbytes: int, make: Callable[[], Array]) -> Packed:
-        """Return a constant in a kernel's layout as an operand, for what is large."""
+        """Return a large constant in a kernel's layout as an operand."""
         made = Packed(nbytes, lambda: self._made(value, make))
         return self.later.setdefault((value, layout), made)
 
@@ -200,7 +200,7 @@ class Context:
 
 @dataclass(frozen=True)
 class Rule:
-    """How an op is lowered: `reason` says in a sentence why a node cannot be, else None."""
+    """The lowering of an op. `reason` returns the sentence of a refusal, or None."""
 
     reason: Callable[[Graph, Node], str | None]
     lower: Callable[[Context, Node], Sequence[Step]]

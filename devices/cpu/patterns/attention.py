@@ -1,9 +1,9 @@
-"""Which nodes are an attention: a softmax between two products, with what scales, masks and turns.
+"""Find attentions: a softmax between two products, with scale, mask and transposes.
 
     [transpose] Q, K, V; matmul(Q, K^T) -> mul or div by a number -> add a mask -> softmax -> matmul
     with V -> [transpose]
 
-A node belongs when nobody outside reads what it makes. Transposes that others read too are walked
+A node belongs when nobody outside reads its results. Transposes that others read too are walked
 through all the same, as strides.
 """
 
@@ -162,7 +162,7 @@ def _scores_of(graph: Graph, softmax: Node) -> tuple[Node, list[Node], float, in
 
 
 def _scale_step(graph: Graph, node: Node) -> tuple[int, float, None] | None:
-    """Read a node as a product with a number: what it scales, and by what."""
+    """Read a node as a product with a number: the scaled value and the factor."""
     if node.op not in ("mul", "div") or len(node.used) != 2:
         return None
     for value, other in (node.used, node.used[::-1]):
@@ -282,7 +282,7 @@ def _plain(graph: Graph, value: int) -> _View:
 
 
 def _view(graph: Graph, value: int) -> _View:
-    """A value as a view of what it was transposed from, or of itself."""
+    """A value as a view of its source before a transpose, or of itself."""
     node = graph.producer(value)
     if node is None or node.op != "transpose" or not _is_float(graph, node):
         return _plain(graph, value)

@@ -37,7 +37,7 @@ from trireme.support.dtypes import Array
 
 _NONE = np.zeros(0, np.int32)
 _NO_ZEROS = LinearParams(0, 0, 0, _NONE, _NONE, 0, 0)
-"""Weights have no zero point, and that of levels is the epilogue's."""
+"""Weights have no zero point. The epilogue handles that of levels."""
 
 
 def chosen_hybrid(context: Context) -> list[Levels | HybridProduct]:

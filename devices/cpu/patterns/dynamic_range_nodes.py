@@ -1,9 +1,9 @@
-"""Which nodes are a float operator on int8 weights, its input rounded to 8 bits when it is known.
+"""Find float operators on int8 weights, whose input is rounded to 8 bits at run time.
 
     levels, step = rounded(x);  y = activation(op(levels, w) * (step * scales) + bias)
 
 The nodes that round (**levels**) and those of each product become a kernel each. They belong when
-nobody outside reads what lies between them; several products may share their levels.
+nobody outside reads the values between them. Several products may share their levels.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SYMMETRIC: dict[str, Pattern] = {
     "levels": ("round", ("mul", "x", ("div", 127.0, "step"))),
     "step": ("max", ("reduce_max", ("abs", "x"), "axes"), "tiny"),
 }
-"""127 steps either way; what is called the step here is all of them, max |x|."""
+"""127 steps either way. The step here is all of them together, max |x|."""
 ASYMMETRIC: dict[str, Pattern] = {
     "levels": (
         "sub",
@@ -46,7 +46,7 @@ class Levels:
 
     images: how many parts of x have a range of their own
     readers: the ops that multiply levels
-    ways: how they do (int8/dot_variants.py), by the op's id, once that is chosen
+    ways: their variants (int8/dot_variants.py), by the op's id, once chosen
     """
 
     nodes: tuple[Node, ...]
@@ -123,7 +123,7 @@ def _images(graph: Graph, found: Solution) -> int:
 
 
 def _family(graph: Graph, levels: Levels) -> list[Levels | HybridProduct]:
-    """Return levels and all their products; nothing, if somebody else reads what is between."""
+    """Return levels and all their products; nothing, if somebody else reads a value between."""
     products = [_product(graph, levels, node) for node in graph.users(levels.levels)]
     good = [product for product in products if product is not None]
     parts: list[Levels | HybridProduct] = [levels, *good]
@@ -169,7 +169,7 @@ def _product(graph: Graph, levels: Levels, op: Node) -> HybridProduct | None:
 
 
 def _multiplies_integers(graph: Graph, levels: Levels, op: Node) -> bool:
-    """Whether a node is a linear op on levels, with nothing but constant weights of 8 bits."""
+    """Whether a node is a linear op on levels whose weights are constants of 8 bits."""
     if op.op not in ("conv", "fully_connected") or len(op.used) != 2 or op.attrs["activation"]:
         return False
     w, x = graph.values[op.used[1]].data, graph.type(op.used[0])
@@ -217,7 +217,7 @@ def _only_reader(graph: Graph, value: int, op: str) -> Node | None:
 
 
 def _are_float(graph: Graph, nodes: Sequence[Node]) -> bool:
-    """Whether all that nodes make is float32 and not quantised."""
+    """Whether all results of nodes are float32 and not quantised."""
     types = [graph.type(value) for node in nodes for value in node.outputs]
     return all(type.dtype == "float32" and type.quant is None for type in types)
 

@@ -1,4 +1,4 @@
-"""What passing data between the pool's threads costs, measured in the steps that kernels run in.
+"""The cost of passing data between the pool's threads, measured in steps as kernels run.
 
 Every thread writes a stretch of memory and reads it again, then its neighbour's; so when it writes
 the next time, another core holds it. Then pairs of threads answer each other's flags, and all
@@ -22,10 +22,10 @@ from trireme.devices.cpu.runtime import native
 from trireme.devices.cpu.runtime.pool import PoolCall, StepPool
 
 _BYTES = 16 << 10
-"""Of a stretch: some of what the first cache holds."""
+"""Bytes of a stretch: a part of the first cache."""
 _ROUNDS, _ANSWERS, _PRODUCTS = 8, 64, 4000
 _MEASURED, _TRIED = 3, 8
-"""Of the times that all is measured, those wanted and those tried: another process may take a core
+"""Rounds of measurement that are wanted, and rounds that are tried. Another process may take a core
 meanwhile."""
 _PATIENCE = 100_000
 """Looks at a flag before a thread gives up: its neighbour sleeps, or was taken off its core."""

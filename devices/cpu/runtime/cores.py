@@ -1,6 +1,6 @@
-"""Which cores an instance of the cpu device has to itself.
+"""The cores that an instance of the cpu device has to itself.
 
-The CPUs that this process may use are shared out evenly, whole cores at a time: CPUs that are
+The CPUs that this process may use are shared out evenly, whole cores at a time. CPUs that are
 threads of one core share its arithmetic, so they go to one instance. Instance k of n has the k-th
 n-th part, and none has a core of another's, however many threads each runs.
 """
@@ -31,7 +31,7 @@ def share_of(
     """Return the CPUs that one of several instances gets.
 
     cores: those asked for, if any
-    topology: where Linux says which CPUs are threads of one core
+    topology: the folder in which Linux lists the CPUs of each core
     Errors: DeviceError, if there are none left for it, or those asked for are not to be had
     """
     if not has_futex() or not hasattr(os, "sched_setaffinity"):

@@ -3,7 +3,7 @@
 A counter is a line: how far it has come, and how many sleep until it goes further. A server has two
 (jobs that were submitted, jobs that are over) and a ring of jobs. A job is a call of the pool and
 what must be over before it begins: counters of servers with where they must have come. So a job of
-one device waits for those of others without Python.
+one device waits for jobs of others without Python.
 
 Names in dollars are the slots that native.py lays out. Needs a futex.
 """

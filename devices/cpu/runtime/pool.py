@@ -24,11 +24,11 @@ from trireme.support.forks import register_at_fork
 from trireme.support.locks import taking
 
 SPINS = 20_000
-"""How often an idle worker looks for work before it sleeps: about a third of a millisecond."""
+"""Looks for work of an idle worker before it sleeps: about a third of a millisecond."""
 HOT_NS = 300_000
 """A run that begins so soon after the last one is one of many: workers should be awake."""
 BUDGET_NS = 20_000_000
-"""How long native code runs before Python may look after signals."""
+"""Seconds that native code runs before Python may look after signals."""
 
 INSIDE = 2
 """What `repeat` returns when its budget is spent inside a turn."""
@@ -97,7 +97,7 @@ class PoolCall:
 
 
 class _PoolState:
-    """What the workers share with the pool; they hold this and never the pool itself."""
+    """The state that workers share with the pool; they hold it and never the pool itself."""
 
     def __init__(self, context: Array) -> None:
         self.context = context
@@ -143,7 +143,7 @@ class StepPool:
 
     @property
     def ready(self) -> bool:
-        """Whether native code alone can run calls: the workers are there, and sleep in it."""
+        """Whether native code alone can run calls: the workers exist and sleep in it."""
         return self._ready
 
     def bind(self, call: PoolCall) -> Callable[[], None]:

@@ -27,10 +27,10 @@ from trireme.support.forks import register_at_fork
 DRIVER_QUEUE = object()
 """All servers' calls are of one chain: each can wait for calls of the others."""
 _LOOK_S = 0.02
-"""How long a thread waits in native code before Python may look after signals."""
+"""Seconds that a thread waits in native code before Python may look after signals."""
 
 _PATIENCE = 60_000
-"""How often a thread looks, yielding its core, before it sleeps: about a millisecond. To be woken
+"""Looks of a thread, which yields its core, before it sleeps: about a millisecond. To be woken
 takes 40 us."""
 
 
@@ -60,7 +60,7 @@ class Launched:
         return self
 
     def wait(self) -> None:
-        """Return when the call is over; raise what it raised. An interrupt comes out after it."""
+        """Return when the call is over; raise its error. An interrupt comes out after it."""
         interrupt: BaseException | None = None
         while True:
             try:
@@ -87,7 +87,7 @@ Stamped = tuple[int, Callable[[], LazySpans] | None]
 
 
 class _ServerState:
-    """What the thread shares with the server; it holds this and never the server itself."""
+    """The state that the thread shares with the server; it holds it and never the server itself."""
 
     def __init__(self, cores: Sequence[int], spins: int) -> None:
         self.cores, self.spins = cores, spins

@@ -2,9 +2,9 @@
 
     y = activation(sum * (step * scales) + bias),  sum = start + sum of u * w
 
-u = level + zero is unsigned under VNNI, so sums start with -zero times the sum of the weights; step
-and zero are those of the image that a row is of. The roundings are those of the float nodes, so the
-bits are too, wherever float32 holds their sums.
+u = level + zero is unsigned under VNNI, so sums start with -zero times the sum of the weights. Each
+row has the step and zero of its image. The roundings are those of the float nodes. So the bits are
+equal too, wherever float32 holds the sums.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from trireme.support.dtypes import Array
 
 @dataclass(frozen=True)
 class State:
-    """What is known at run time of an input rounded to levels.
+    """The facts of an input rounded to levels, known at run time.
 
     memory: float32 steps [images], then int32 zero points [images]
     zero: what a level of 0 is stored as; None: that is the zero point of its image
@@ -39,7 +39,7 @@ class State:
 
 @dataclass(eq=False)
 class Mark:
-    """The step of an image in every lane and its zero point; by channels, what was made of them."""
+    """The step of an image in every lane, its zero point, and values made of them by channels."""
 
     step: Value
     zero: Value | None
@@ -49,9 +49,9 @@ class Mark:
 
 @dataclass(frozen=True, eq=False)
 class Dequantiser:
-    """How the sums of a layer on levels become float32.
+    """The conversion of a layer's sums on levels to float32.
 
-    data: int32 rows: what sums begin with, the bits of each of the scales, and of a bias
+    data: int32 rows: the starts of sums, the bits of each of the scales, and of a bias
     state: where the state of the images is, as in State
     rows: rows of the product in an image
     offset: whether a zero point known at run time times the first row is what sums begin with
@@ -70,17 +70,17 @@ class Dequantiser:
 
     @property
     def operands(self) -> tuple[Operand, ...]:
-        """Where the steps are."""
+        """The place of the steps."""
         return (self.state,)
 
     @property
     def form(self) -> Dequantiser:
-        """What code depends on (Epilogue)."""
+        """The facts that code depends on (Epilogue)."""
         return replace(self, data=form_of(self.data), state=0)
 
     @property
     def shared(self) -> bool:
-        """Whether there is one step for all rows."""
+        """Whether all rows have one step."""
         return self.images == 1
 
     def enter(

@@ -1,16 +1,16 @@
 """Rounding float32 to 8 bits by a range that is measured first: one step, two for large images.
 
-What products on 8-bit integers read is written as they want it (int8/prepare.py), border and all:
-unsigned bytes, level + zero, or 16-bit levels. Beside it lies the **state**: the
-step of each image, and its zero where that is not known before.
+Products on 8-bit integers get their input in the form of int8/prepare.py, with its border: unsigned
+bytes (level + zero) or 16-bit levels. Beside it lies the **state**: the step of each image, and its
+zero where that is not known before.
 
     symmetric:  step = max(max |x|, tiny), level = round(x * (127 / step)), zero = 128
     asymmetric: low = min(x, 0), high = max(x, 0), step = max((high - low) / 255, tiny),
                 point = clip(round(-128 - low / step)), zero = 128 + point,
                 level = clip(round(x / step + point)) - point
 
-Every operation rounds as the float nodes' would. Where the range is not finite the step is NaN, as
-all results are then. The largest and smallest are found among the bits as integers, which order
+Every operation rounds as the float nodes' would. Where the range is not finite the step is NaN, and
+so are all results. The largest and smallest are found among the bits as integers, which order
 floats of one sign, and NaN beyond infinity.
 """
 
@@ -42,7 +42,7 @@ _MAGNITUDE = 0x7FFFFFFF
 _MANY_IMAGES = 8
 """So many are dealt to threads whole; fewer large ones are cut into lines."""
 _VECTOR_S = 1e-9
-"""About what a vector of floats takes, both passes together."""
+"""About the seconds of a vector of floats, both passes together."""
 _ACCUMULATORS = 4
 
 
@@ -81,7 +81,7 @@ class LineLayout:
 
 @dataclass(frozen=True)
 class Rounding:
-    """How the step between levels comes from the range; see the module's formulas."""
+    """The rule that makes a step between levels of a range; see the module's formulas."""
 
     asymmetric: bool
     tiny: float
@@ -89,7 +89,7 @@ class Rounding:
 
 @dataclass(frozen=True)
 class Parameters:
-    """What is known of an image once its range is, in every lane.
+    """The facts of an image that follow from its range, in every lane.
 
     factor: 127 / step or the step; point: of the asymmetric kind, as a float and as an integer
     """
@@ -187,7 +187,7 @@ class _QuantizeKernel:
     # -- range ------------------------------------------------------------------------------
 
     def _ops(self) -> tuple[str, ...]:
-        """How the bits of floats are compared: the largest, and the one furthest below 0."""
+        """The comparisons of floats as bits: for the largest, and for the one furthest below 0."""
         return ("smax", "umax") if self.rounding.asymmetric else ("smax",)
 
     def _starts(self) -> tuple[int, ...]:

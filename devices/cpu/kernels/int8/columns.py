@@ -1,9 +1,10 @@
-"""Where a depthwise kernel finds the lines of its window, and how it interleaves them to columns.
+"""Find the lines of a depthwise kernel's window, and interleave them to columns.
 
 **In place** the lines of the image are read where they lie, and in registers the sign bit is
 flipped, or bytes become 16-bit integers, whose zero point stays and goes into the bias. A line
-above or below the image is one constant line of zero points; a column to the left or right of it is
-a constant. Otherwise the lines are prepared, border and all, in memory of the thread's own.
+above or below the image is one constant line of zero points. A column to the left or right of the
+image is a constant. Otherwise the lines are prepared, border and all, in memory of the thread's
+own.
 """
 
 from __future__ import annotations
@@ -50,19 +51,19 @@ class Source:
 
     @property
     def element(self) -> str:
-        """The LLVM type of what lines hold."""
+        """The LLVM type of elements of lines."""
         return "i8" if self.in_place else self.image.dot.element
 
     @property
     def zero(self) -> int:
-        """What stands for zero in columns."""
+        """The value that stands for zero in columns."""
         if self.image.dot.width == 2:
             return self.image.zero if self.in_place else 0
         return self.image.zero + (128 if self.image.dtype == "int8" else 0)
 
     @property
     def view(self) -> LineWindow:
-        """Which lines an output line sees."""
+        """The lines that an output line sees."""
         reach = (self.window.kernel[0] - 1) * self.window.dilations[0] + 1
         return LineWindow(self.window.out[1], 1, self.image.tall, self.window.strides[0], reach)
 
@@ -73,7 +74,7 @@ class Source:
         return self.image.local_bytes(self.view.most_lines(lines, block))
 
     def constants(self) -> list[Array]:
-        """Return what a kernel reads beside weights: a line of the zero point, if in place."""
+        """Return the further operands of a kernel: a line of the zero point, if in place."""
         if not self.in_place:
             return []
         count = self.image.shape[2] * self.image.shape[3] + _SPARE_BYTES

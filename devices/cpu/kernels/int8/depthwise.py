@@ -2,11 +2,11 @@
 
     acc[c] = bias[c] + sum over the window of (x - x_zero) * (w[c] - w_zero)
 
-The multipliers add up four bytes (or two 16-bit integers) in one lane, so they are given a
-**column** of the window: the lines of a kernel column, interleaved so that the elements of one
-channel lie beside each other. Interleaving a vector from each of four lines gives four such vectors
-of channels, in just the order that narrowing their sums to bytes undoes (requant.py). A column
-stays in registers for all output columns that see it.
+The multipliers add up four bytes (or two 16-bit integers) in one lane, so they get a **column** of
+the window: the lines of a kernel column, interleaved so that the elements of one channel lie side
+by side. Interleaving a vector from each of four lines gives four such vectors of channels, in just
+the order that narrowing their sums to bytes undoes (requant.py). A column stays in registers for
+all output columns that see it.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Block:
 
 
 def is_depthwise(graph: Graph, node: Node) -> bool:
-    """Whether a conv has one input and one output channel a group."""
+    """Whether each group of a conv has one input and one output channel."""
     x, w = graph.type(node.used[0]).dims, graph.type(node.used[1]).dims
     return len(x) == 4 and node.attrs["groups"] == x[3] == w[0] and x[3] > 1
 
@@ -140,7 +140,7 @@ def depthwise_code(
 ) -> tuple[Code, int, int]:
     """Return the kernel of a depthwise conv, its chunks and the bytes each thread needs of its own.
 
-    Of arrays only their forms are looked at.
+    Only the forms of arrays count.
     """
     kernel = _DepthwiseKernel(isa, source, blocks, epilogue, weights, seconds)
     return kernel.code(), kernel.chunks, kernel.local_bytes
@@ -205,7 +205,7 @@ def pack_weights(
 ) -> Array:
     """Return weights as [block, term, kernel column, group of lines, vector, lanes, taps].
 
-    The zero point is subtracted; where what is left does not fit int8, a second term has the rest.
+    The zero point is subtracted. Where a difference does not fit int8, a second term has the rest.
     """
     (kh, kw), taps = window.kernel, dot.taps
     wide = w.reshape(len(w), kh, kw).astype(np.int16) - zero
@@ -254,7 +254,7 @@ class _DepthwiseKernel:
 
     @property
     def local_bytes(self) -> int:
-        """What the lines of the largest chunk take."""
+        """The bytes of the largest chunk's lines."""
         return self.source.local_bytes(self.lines, self.block)
 
     def code(self) -> Code:

@@ -1,4 +1,4 @@
-"""How an instruction set may compute a product of 8-bit integers, and which way is best."""
+"""The variants of a product of 8-bit integers on an instruction set, and the choice of the best."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ _MOST_AGAIN = 0.25
 
 @dataclass(frozen=True, eq=False)
 class Way:
-    """How a product is computed: the multiplier, the tile, and weights in steps.
+    """One variant: the multiplier, the tile, and weights in steps.
 
-    cycles: what a model says that one group takes
-    parts: what `steps` lack, where they are the first part of a split
+    cycles: of one group, by a model
+    parts: the rest of the weights, where `steps` are the first part of a split
     """
 
     dot: Dot

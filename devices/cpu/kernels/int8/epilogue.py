@@ -1,4 +1,4 @@
-"""What becomes of the 32-bit sums of a product: the questions that its kernel asks.
+"""The end of a product's 32-bit sums: the protocol that its kernel calls.
 
 `Requantiser` (requant.py) makes stored bytes of them, `Dequantiser` (dequant.py) float32.
 """
@@ -17,7 +17,7 @@ Channels = tuple[Value, Index, int, int]
 
 
 class Int8Epilogue(Protocol):
-    """How sums begin and end; `mark` is what `enter` knows of a row of the product."""
+    """How sums begin and end; `mark` holds the facts of a product's row, from `enter`."""
 
     @property
     def data(self) -> Array:
@@ -25,11 +25,11 @@ class Int8Epilogue(Protocol):
 
     @property
     def element(self) -> str:
-        """The LLVM type of what is stored."""
+        """The LLVM type of stored elements."""
 
     @property
     def operands(self) -> tuple[Operand, ...]:
-        """What else the kernel reads."""
+        """The further operands of the kernel."""
 
     @property
     def form(self) -> Int8Epilogue:
@@ -37,14 +37,14 @@ class Int8Epilogue(Protocol):
 
     @property
     def shared(self) -> bool:
-        """Whether the same is known of all rows."""
+        """Whether all rows have the same facts."""
 
     def enter(
         self, fn: Function, operands: Sequence[Value], row: Index, channels: Channels | None = None
     ) -> Any:
-        """Return what is known of a row: a mark that goes with it.
+        """Return the facts of a row: a mark that goes with it.
 
-        channels: those of all sums that the mark is for, where a loop runs over many
+        channels: those of all sums of the mark, where a loop runs over many
         """
 
     def start(self, fn: Function, channels: Channels, mark: Any) -> Sequence[Value]:

@@ -41,7 +41,7 @@ MOST_EXCEPTIONS = 4
 _NEIGHBOURS = (0, -1, 1, -2, 2, -3, 3)
 """Scales that are tried, in units in the last place from the nearest one."""
 _DROPS = sorted(((late, early) for late in range(5) for early in range(5 - late)), key=sum)
-"""How many of the highest lower ends and of the lowest upper ends an addend may miss."""
+"""The number of the highest lower ends, and of the lowest upper ends, that an addend may miss."""
 _NEVER = -(1 << 31)
 """An exception's sum where there is none: the correction beside it is 0."""
 _FAR = 1 << 60
@@ -108,7 +108,7 @@ class _Steps:
 def fit_once(
     recipes: KernelCache | None, params: LinearParams, least: Array, most: Array
 ) -> Fit | None:
-    """Return `fit` of the same; what was found before, here or in another process, is kept."""
+    """Return `fit` of the same. Earlier results, of this or another process, are kept."""
     if recipes is None:
         return fit(params, least, most)
     given = {field.name: getattr(params, field.name) for field in fields(params)}

@@ -1,9 +1,9 @@
 """Convolution and fully connected on 8-bit integers, as one product of matrices.
 
-A row is an output position, a column an output channel. What a row multiplies lies in the prepared
-image (prepare.py) as a few spans of consecutive bytes, one a kernel row (or position), so
-nothing is gathered: the microkernel broadcasts a few bytes of each row and multiplies them with a
-vector of channels.
+A row is an output position, a column an output channel. A row's operands lie in the prepared image
+(prepare.py) as a few spans of consecutive bytes, one a kernel row (or position). So nothing is
+gathered. The microkernel broadcasts a few bytes of each row and multiplies them with a vector of
+channels.
 
     acc[o] = bias[o] + sum (x - x_zero) * (w[o] - w_zero)
 
@@ -101,7 +101,7 @@ class _LinearKernel:
 
     @property
     def local_bytes(self) -> int:
-        """What the lines of the largest chunk take."""
+        """The bytes of the largest chunk's lines."""
         return self._fetched(self.block // self.tile.rows)
 
     def _fetched(self, tiles: int) -> int:
@@ -138,7 +138,7 @@ class _LinearKernel:
     def panel_loops(
         self, fn: Function, first_panel: Index, rows: tuple[Index, Index], group: Index
     ) -> None:
-        """Emit the panels of a chunk: those of full width, then the last one if it is narrower."""
+        """Emit the panels of a chunk: first full ones, then the last one if it is narrower."""
         last_panel = fn.minimum(first_panel + self.part, self.panels)
         whole = self.product.channels // (self.tile.vectors * self.isa.lanes)
         for full in (True, False):
@@ -249,7 +249,7 @@ def product_code(
 ) -> tuple[Code, int, int]:
     """Return the kernel of a product, its chunks and the bytes each thread needs of its own.
 
-    Of arrays only their forms are looked at.
+    Only the forms of arrays count.
     """
     kernel = _LinearKernel(isa, product, source, tile, epilogue, row_factor, seconds, repeats)
     return kernel.code(), kernel.chunks, kernel.local_bytes

@@ -65,9 +65,9 @@ class RegisterTile:
 MOST_VECTORS = 8
 """Of a tile."""
 _STORE_CYCLES = {4: 16.0, 2: 10.0, 1: 7.0}
-"""About what it takes to requantise and store a group of vectors of one row."""
+"""About the cycles to requantise and store a group of vectors of one row."""
 _AGAIN_CYCLES = 1.2
-"""As Dot.cycles, of a step that is done again."""
+"""As Dot.cycles, for a repeated step."""
 
 
 def choose_tile(
@@ -129,10 +129,10 @@ def kernel_order(isa: Isa, tile: RegisterTile, channels: int) -> Array:
 
 
 def weight_zero(w: Array, params: LinearParams, dot: Dot) -> int:
-    """Return what is subtracted from weights before they are multiplied.
+    """Return the number that is subtracted from weights before the product.
 
-    It is their zero point where the differences fit the multiplier; else with VNNI half of the
-    range of uint8, and the rest is made up for by sums of the inputs.
+    It is their zero point where the differences fit the multiplier. Else with VNNI it is half of
+    the range of uint8, and sums of the inputs make up for the rest.
     """
     least, most = int(w.min()) - params.w_zero, int(w.max()) - params.w_zero
     if dot is not QUADS or (least >= -128 and most <= 127):
@@ -164,8 +164,8 @@ def in_order(steps: Array, order: Array) -> Array:
 def pack_weights(steps: Array, dot: Dot, order: Array, tile: RegisterTile, lanes: int) -> Array:
     """Return weights as [group, panel, steps, vector, lanes, taps].
 
-    A panel is what one tile multiplies with, in the order in which it does; the last one may be
-    narrower. Channels are filled up with zeros to whole vectors.
+    A panel holds the weights of one tile, in the order of their use. The last one may be narrower.
+    Channels are filled up with zeros to whole vectors.
     """
     flat = in_order(steps, order).astype(np.int8 if dot.width == 1 else np.int16)
     groups, panels = len(flat), []
@@ -179,7 +179,7 @@ def pack_weights(steps: Array, dot: Dot, order: Array, tile: RegisterTile, lanes
 def constant_terms(
     w: Array, bias: Array | None, params: LinearParams, x_dtype: str, dot: Dot
 ) -> tuple[Array, int]:
-    """Return what is added to the sum of products for each channel, and the factor of row sums."""
+    """Return the addend of each channel's sum of products, and the factor of row sums."""
     channels = len(w)
     total = np.zeros(channels, np.int64) if bias is None else bias.astype(np.int64)
     if dot.width == 2:

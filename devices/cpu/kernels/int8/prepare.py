@@ -1,10 +1,10 @@
 """Lines of a quantised image as products want them: with a border, in the form of the multiplier.
 
 Where bytes are multiplied they become unsigned (the sign bit flipped) and the border is the zero
-point; else they become 16-bit with the zero point subtracted, and the border is 0. A chunk of a
-kernel does this for the lines it needs, into memory of its thread's own: they are in its cache when
-they are multiplied, and no step of their own is spent on them. Where nothing is to be done the
-image itself is used.
+point. Else they become 16-bit with the zero point subtracted, and the border is 0. A chunk of a
+kernel prepares its lines in memory of its own thread. So they are in the cache when they are
+multiplied, and no step of their own is spent on them. An image that needs no preparation is used
+itself.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _FRONT_BYTES = 128
 SLACK_BYTES = 64
 """Room behind the last line: a group of taps may be read beyond it, times weights that are zero."""
 MOST_LOCAL_BYTES = 20 << 10
-"""What a chunk should prepare at most: more would leave the nearest cache before it is used."""
+"""Bytes that a chunk should prepare at most: more would leave the nearest cache too early."""
 
 
 @dataclass(frozen=True)
 class LineWindow:
-    """Which lines of an image the rows of a kernel see; a row is an output position.
+    """The lines of an image that the rows of a kernel see; a row is an output position.
 
     height, width: of the output; tall, stride, window: lines of an image with its border, from one
     output line to the next, and of the kernel's window
@@ -95,12 +95,12 @@ class Image:
 
     @property
     def form(self) -> Image:
-        """What code depends on: the zero point of bytes is seen in a border only."""
+        """The facts that code depends on: bytes show their zero point in a border only."""
         return self if self.dot.width > 1 or any(self.pads) else replace(self, zero=0)
 
     @property
     def as_is(self) -> bool:
-        """Whether kernels read the image where it lies."""
+        """Whether kernels read the image in place."""
         if self.prepared:
             return True
         plain = self.dot.width == 1 and self.dtype == "uint8" and self.shape[3] % 4 == 0

@@ -1,4 +1,4 @@
-"""From 32-bit sums to stored bytes: the end of every linear kernel on 8-bit integers.
+"""Turn 32-bit sums into stored bytes: the end of every linear kernel on 8-bit integers.
 
 `requantiser` packs what a layer's channels need into one table: the bias, which kernels start their
 sums with, and either scale and addend in float32 where these give exactly the reference's result
@@ -53,7 +53,7 @@ _PACK_BYTES = {
 
 @dataclass(frozen=True, eq=False)
 class Requantiser:
-    """How the sums of a layer become bytes.
+    """The conversion of a layer's sums to bytes.
 
     data: int32 rows, padded to whole vectors, in the order of the kernel's lanes: the bias, then
           with kind "fit" scale, addend and (sum, correction) an exception; else multiplier, right
@@ -75,7 +75,7 @@ class Requantiser:
 
     @property
     def form(self) -> Requantiser:
-        """What code depends on (Epilogue)."""
+        """The facts that code depends on (Epilogue)."""
         return replace(self, data=form_of(self.data))
 
     def enter(
@@ -135,8 +135,8 @@ class Requantiser:
     ) -> list[Value]:
         """Return y - y_zero, not clamped, for the sums of some vectors of channels.
 
-        exceptions: what `enter` says of them, where a loop over many sums knows; without
-        it corrections are looked for always, which costs less than a branch that is new each time
+        exceptions: the result of `enter`, where a loop over many sums has it; without it the code
+        always looks for corrections, which costs less than a new branch each time
         """
         lanes = lanes_of(sums[0].type)
         numbers = [self._number(fn, acc, table, at + v * lanes) for v, acc in enumerate(sums)]
@@ -237,7 +237,7 @@ def _halves(fn: Function, x: Value) -> tuple[Value, Value]:
 
 
 def _pairs(fn: Function, vectors: Sequence[Value]) -> list[tuple[Value, Value]]:
-    """Return what is packed with what; one vector with its own upper half, where it has two."""
+    """Return the pairs to pack; one vector with its own upper half, where it has two."""
     if len(vectors) > 1:
         return [(vectors[i], vectors[i + 1]) for i in range(0, len(vectors), 2)]
     (x,) = vectors
@@ -288,7 +288,7 @@ def channel_order(isa: Isa, lanes: int, vectors: int) -> Array:
 
 
 def _paired(parts: list[Array], narrowest: int) -> list[tuple[Array, Array]]:
-    """As `_pairs`, of arrays that say where elements come from."""
+    """As `_pairs`, for arrays of the places of elements."""
     if len(parts) > 1:
         return [(parts[i], parts[i + 1]) for i in range(0, len(parts), 2)]
     (x,) = parts
@@ -329,7 +329,7 @@ def requantiser(
     bias: int64 [O], everything constant but the products
     bounds: least and greatest value of the whole sum, int64 [O]
     order: the channel in each lane of the kernel; lanes beyond the channels are padding
-    recipes: knows what was fitted before
+    recipes: knows earlier fits
     """
     found = fit_once(recipes, params, *bounds) if isa.fused else None  # counts on one rounding
     if found is not None:

@@ -27,12 +27,12 @@ from trireme.devices.cpu.kernels.int8.pack import Int8MatmulShape, RegisterTile,
 from trireme.support.dtypes import Array
 
 MOST = 128
-"""What weights of one sign may add up to in a word."""
+"""The largest sum of weights of one sign in a word."""
 
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """The first part of weights, and what is to be added to it.
+    """The first part of weights, and the parts to add to it.
 
     main: int8 [group, channel, steps, taps]
     rest: int8 parts of the same shape, which add up to the weights less main
@@ -43,7 +43,7 @@ class Split:
 
     @functools.cached_property
     def touched(self) -> tuple[Array, ...]:
-        """Where each part is not zero, bool [group, channel, steps]."""
+        """The steps at which each part is not zero, bool [group, channel, steps]."""
         return tuple(np.asarray(part.any(axis=-1)) for part in self.rest)
 
     def again(self, channels: int) -> float:
@@ -57,7 +57,7 @@ class Split:
 
 @dataclass(frozen=True, eq=False)
 class Repeats:
-    """What a kernel reads of the steps that are done again.
+    """The tables of the repeated steps that a kernel reads.
 
     index: int32, for each panel of each group where its steps begin and, at last, their number;
            then for each step where it begins, in bytes from where its row does
@@ -96,7 +96,7 @@ def _loaded(fn: Function, table: Value, at: Index) -> Value:
 def repeats_of(
     parts: Split, product: Int8MatmulShape, dot: Dot, order: Array, tile: RegisterTile, lanes: int
 ) -> Repeats | None:
-    """Return what is done again in each panel, None if nothing is."""
+    """Return the repeated steps of each panel; None if there are none."""
     width = tile.vectors * lanes
     counts, steps, weights = [], [], []
     rest = [in_order(part, order) for part in parts.rest]
