@@ -1,4 +1,4 @@
-"""What `place` answers: a device for every node, copy nodes where a value crosses, and the reasons.
+"""The result of `place`: a device for every node, copy nodes at crossings, and the reasons.
 
 After this stage a value lives in exactly one memory space; a tensor crosses a pair of spaces once.
 """
@@ -23,7 +23,7 @@ from trireme.support.units import bytes_text, time_text
 
 @dataclass(frozen=True)
 class Choice:
-    """Where one node goes, what it would take anywhere, and why some devices refuse it.
+    """The device of one node, its estimates on all devices, and the reasons of refusals.
 
     resident: what it keeps in the memory of each device that can run it
     """
@@ -37,7 +37,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class Tried:
-    """A placement that was tried on this machine: what it took, or why it was not measured.
+    """A placement that was tried on this machine: its time, or why it was not measured.
 
     kept: it was the fastest, and is the one that runs
     """
@@ -118,12 +118,12 @@ class Placement(Shown):
 
     @property
     def gap(self) -> float:
-        """How far the score may be above the best possible: 0.0 is proven optimal."""
+        """The score above the lower bound, as a share: 0.0 is proven optimal."""
         return self.score.gap
 
     @property
     def pins_cost(self) -> float:
-        """How much more the best placement found scores with the pins than without.
+        """The score of the best placement with the pins, less that without.
 
         The first call searches without the pins, which takes as long as placing did.
         """
@@ -140,8 +140,9 @@ class Placement(Shown):
 
     @property
     def sources(self) -> dict[Source, float]:
-        """Where the predicted seconds of the nodes that run on the wall clock come from, as shares,
-        the largest first; empty where no node does."""
+        """The sources of the predicted seconds of nodes on the wall clock, as shares, the largest
+        first; empty without such nodes.
+        """
         seconds: dict[Source, float] = {}
         for choice in self.choices.values():
             if self.specs[choice.device].clock == "wall":
@@ -153,7 +154,7 @@ class Placement(Shown):
 
     @property
     def tasks(self) -> int:
-        """How many tasks the nodes run in, copies not counted."""
+        """The number of tasks that run nodes, copies not counted."""
         return len(set(self.stage_of.values()))
 
     def nodes_on(self, device: str) -> list[Node]:

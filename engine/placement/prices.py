@@ -1,8 +1,8 @@
 """Linear prices: a total that is a sum over nodes, launches and copies, and over streamed weights.
 
-The serial time and the energy of a run are such totals, and so is any weighted sum of the loads of
-the resources: the makespan is at least every one of those whose weights sum to one, which is how
-`bounds` proves a bound and how searches know which way to lean.
+The serial time and the energy of a run are such totals. So is any weighted sum of the loads of the
+resources. The makespan is at least every such sum whose weights add up to one. `bounds` proves a
+bound by that, and searches start from the sums.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ INFINITE = float("inf")
 
 @dataclass(frozen=True)
 class Prices:
-    """What each thing costs.
+    """The prices of nodes, launches and copies.
 
     own[i][d]: of node i on device d, infinite where it cannot run
     launch[d]: of a task

@@ -1,7 +1,7 @@
 """A graph's nodes priced on every device: the problem that a search solves, and the way back.
 
-`solve` makes a Pricing of a graph and a cost model, has the search assign a device to each node,
-and asks the Pricing for the Placement of that assignment.
+`solve` makes a Pricing of a graph and a cost model. The search assigns a device to each node. The
+Pricing makes the Placement of that assignment.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from trireme.support.errors import PlacementError
 
 @dataclass(frozen=True)
 class FixedNodes:
-    """Where nodes must be: node id -> device, and node id -> the number of its task."""
+    """Fixed places of nodes: node id -> device, and node id -> the number of its task."""
 
     devices: Mapping[int, str]
     stages: Mapping[int, int]

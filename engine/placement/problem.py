@@ -19,7 +19,7 @@ Assignment = tuple[int, ...]
 CALLER = -1
 """The maker of graph inputs and the reader of graph outputs."""
 MARGIN = 1.05
-"""What packing an arena may need beyond the bytes alive at once, in a search."""
+"""The factor by which a packed arena may exceed the bytes alive at once, in a search."""
 
 
 @dataclass(frozen=True)
@@ -177,7 +177,7 @@ class Problem:
 
     @property
     def has_one_place(self) -> bool:
-        """Whether there is but one device, in host memory: one task of everything is the best."""
+        """Whether one device in host memory is all: then one task of everything is best."""
         return self.k == 1 and self.spaces == 1
 
     @cached_property

@@ -1,4 +1,4 @@
-"""What a proof of a placement says, and the exact solver that makes it: an optional extra
+"""The proof of a placement, and the exact solver that makes it: an optional extra
 (`trireme-engine[prove]`).
 """
 
@@ -14,17 +14,17 @@ from trireme.support.errors import PlacementError
 from trireme.support.installing import install_extra
 
 ROUNDING = 1e-4
-"""A bound this near is a proof: what is left is the rounding of prices to units."""
+"""A bound this near is a proof: the rest is the rounding of prices to units."""
 
 _STEPS_PER_S = 0.4
 """CP-SAT's deterministic time a second of a core of 2024 (measured: 0.3 to 0.4)."""
 PATIENCE = 10
-"""How many times longer than on a quiet machine a proof may take, where others are at work."""
+"""Times longer than on a quiet machine that a proof may take on a busy one."""
 
 
 @dataclass(frozen=True)
 class Proof:
-    """What the solver found: the least price it met, the price nothing can be below, and how.
+    """The solver's result: its least price, the lower bound, and the status.
 
     status: "optimal" when both are the same but for rounding, else "feasible"
     """
@@ -53,10 +53,10 @@ def solver() -> Any:
 
 
 def cp_run(limit_s: float, workers: int) -> Any:
-    """Return a run of CP-SAT that has what it would do in some seconds of a core to itself.
+    """Return a run of CP-SAT with the work of some seconds on a core of its own.
 
-    It counts its own steps, so that with one worker it proves the same on a busy machine, where it
-    takes longer: `PATIENCE` times the seconds at most.
+    It counts its own steps. So with one worker it proves the same on a busy machine, in `PATIENCE`
+    times the seconds at most.
     """
     run = solver().CpSolver()
     run.parameters.max_deterministic_time = limit_s * _STEPS_PER_S

@@ -1,4 +1,4 @@
-"""What an objective says of a placement: its value, a lower bound, and where the gap comes from."""
+"""The score of a placement by an objective: its value, a lower bound, and the parts of the gap."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SAME = 1e-9
 
 @dataclass(frozen=True)
 class Score:
-    """What an objective says of a placement: its value, and a bound that no placement is below."""
+    """The score of a placement: its value, and a lower bound of all placements."""
 
     objective: str
     unit: str
@@ -22,7 +22,7 @@ class Score:
 
     @property
     def gap(self) -> float:
-        """How far the value may be above the best possible: 0.0 is proven optimal."""
+        """The value above the lower bound, as a share: 0.0 is proven optimal."""
         gap = self.value / self.lower_bound - 1 if self.lower_bound else 0.0
         return 0.0 if abs(gap) < SAME else gap
 
@@ -44,7 +44,7 @@ class Score:
 
 @dataclass(frozen=True)
 class Gap:
-    """How far a placement's score is above the best possible, by what caused it.
+    """The distance of a placement's score from the best possible, by its causes.
 
     Each is a share of the lower bound; the bound is that of placements with these pins.
     search: how far the best placement found may be above the best possible; 0.0 is proven optimal

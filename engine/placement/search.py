@@ -79,7 +79,7 @@ class Search:
         return sorted(set(assignments), key=lambda a: (self.scorer.estimate(a), a))
 
     def _proven(self, best: Assignment) -> bool:
-        """Whether a bound already says that nothing can be better than the best start."""
+        """Whether a bound proves the best start optimal."""
         value = self.scorer.estimate(best)
         if self.objective == "makespan":
             bound, _ = makespan_bound(self.problem, value, self.load)
@@ -132,7 +132,7 @@ class Search:
 
     def _revise(self) -> None:
         """Take any better placement that `explain` would list, one node elsewhere, until there is
-        none. What is at a border comes first, for in a large graph not all are tried.
+        none. Nodes at a border come first, because in a large graph not all are tried.
         """
         left, found = self.visits // 6, True
         while found:

@@ -109,7 +109,7 @@ def _best(problem: Problem, objective: Objective) -> tuple[float, Assignment, Ta
 
 
 def is_single(problem: Problem, assigned: Assignment) -> bool:
-    """Whether some device has all that it can run, or nothing can be elsewhere at all."""
+    """Whether a device has all nodes that it can run, or no node has a choice."""
     return not choosing(problem) or any(
         all(where == d or d not in able for where, able in zip(assigned, problem.able, strict=True))
         for d in choosing(problem)
@@ -117,7 +117,7 @@ def is_single(problem: Problem, assigned: Assignment) -> bool:
 
 
 def alone_on(placement: Placement) -> bool:
-    """Whether a placement has all that some device can run on it."""
+    """Whether a placement has all nodes that a device can run on that device."""
     return any(
         all(name in (choice.device, *choice.refusals) for choice in placement.choices.values())
         for name in placement.specs
@@ -131,7 +131,7 @@ def choosing(problem: Problem) -> list[int]:
 
 
 def _on_device_only(pricing: Pricing, device: int) -> Problem:
-    """Return the problem in which what a device can run has no other choice."""
+    """Return the problem in which nodes that a device can run have no other choice."""
     rows = [
         [s if d == device else None for d, s in enumerate(row)] if device in able else row
         for row, able in zip(pricing.problem.seconds, pricing.problem.able, strict=True)

@@ -1,7 +1,7 @@
 """Solve one graph for one objective: the best placement the search finds, others, or a fixed one.
 
 `place` is the front door; `shards` solves the graphs that its shards make. Pins are on the nodes.
-Nothing here declines what is uncertain: times are virtual times, to the last digit.
+Nothing here declines an uncertain gain: times are virtual times, to the last digit.
 """
 
 from __future__ import annotations

@@ -139,7 +139,7 @@ def fewest_launches(
     """Return the tasks whose launches cost least; None if they were not found in time.
 
     A task that runs all it can leaves no less to do than one that does not, so only those are
-    looked at. What is left to launch is no less than what any path enters each device.
+    looked at. The launches left are no fewer than the entries of any path into each device.
     Source: A*: Hart, Nilsson, Raphael, "A formal basis for the heuristic determination of minimum
     cost paths" (1968)
     """
@@ -172,7 +172,7 @@ def _tasks_of(assigned: Sequence[int], came: dict[int, int], done: int) -> Tasks
 
 
 class _Order:
-    """What can run once some nodes (bits of a number) are done, and what is left to launch.
+    """The nodes that can run once some (bits of a number) are done, and the launches left.
 
     entries[i][d]: how often a path from node i to the end enters device d, at most, at i as well
     """
@@ -193,14 +193,14 @@ class _Order:
             mine[assigned[i]] += 1
 
     def run(self, done: int, device: int) -> int:
-        """Return what is done after all that the device can do."""
+        """Return the done nodes after the device ran all that it can."""
         for i in self.on[device]:
             if not done >> i & 1 and not self.needs[i] & ~done:
                 done |= 1 << i
         return done
 
     def least(self, done: int) -> float:
-        """Return what the launches of all that is left cost at least."""
+        """Return the least cost of the launches that are left."""
         most = [0] * len(self.launch)
         for i in range(self.n):
             if not done >> i & 1 and not self.needs[i] & ~done:

@@ -1,4 +1,4 @@
-"""Whether a mixture of devices gains more than its estimates may be wrong by.
+"""Decide whether a mixture of devices gains more than the uncertainty of its estimates.
 
 The search compares predictions to the last digit. A mixture that is predicted to gain less than the
 uncertainty of the estimates may be slower when it runs. `prefer_single_device` declines such a
@@ -32,7 +32,7 @@ LEAST_GAIN = 0.05
 """The share of a device's time that sharing its work with another must be predicted to gain. No
 estimate holds what sharing costs: threads fall asleep and caches cool while the other works."""
 _STATES = 2.0
-"""How many times longer kernels take with the cores as far apart as they can be, at most."""
+"""The most by which kernels take longer with the cores as far apart as possible."""
 Side = tuple[Assignment, Tasks]
 """A placement as the search knows it: a device for every node, and the tasks."""
 
@@ -40,8 +40,8 @@ Side = tuple[Assignment, Tasks]
 def prefer_single_device(placement: Placement, costs: CostModel) -> Placement:
     """Return the placement, or the best single device where the placement is an uncertain mixture.
 
-    A mixture must gain LEAST_GAIN over the best single device, and more than the estimates of what
-    differs may be wrong by. What that device refuses runs elsewhere. `fallback` names the declined
+    A mixture must gain LEAST_GAIN over the best single device, and more than the uncertainty of the
+    parts that differ. Nodes that this device refuses run elsewhere. `fallback` names the declined
     mixture; `near_ties` names another device that may be as fast alone. Pins hold. Energy and
     virtual clocks are a description's figures, so they are left as they are.
     """
@@ -106,7 +106,7 @@ def _rivals(pricing: Pricing, scorer: Scorer, kept: Side) -> Iterator[tuple[floa
 def rivals(pricing: Pricing, scorer: Scorer, kept: Side) -> Iterator[tuple[str, Side]]:
     """Yield every other single device that fits its memory, by name.
 
-    What the device refuses stays where it is kept.
+    Nodes that the device refuses stay in place.
     """
     problem = pricing.problem
     for d in choosing(problem):
@@ -133,7 +133,7 @@ def _other_core_latencies(pricing: Pricing) -> Iterator[tuple[str, Pricing]]:
 
 
 def more_certain(held: Placement, found: Placement, costs: CostModel) -> Placement:
-    """Return what was found, or what is held where the gain is within the uncertainty.
+    """Return the found placement, or the held one where the gain is within the uncertainty.
 
     Both are placements of one graph. `fallback` names the declined gain.
     """
@@ -149,7 +149,7 @@ def more_certain(held: Placement, found: Placement, costs: CostModel) -> Placeme
 def _single_device_placement(
     kept: Placement, device: str, mixture: Placement, uncertain_s: float
 ) -> Placement:
-    """Return a device alone with what is known of the mixture: its bound, what it would gain."""
+    """Return a device alone with the facts of the mixture: its bound and its gain."""
     why = _why(f"using {device} alone", kept, mixture, uncertain_s)
     unused = {
         name: f"{device} alone is used" if mixture.nodes_on(name) else why
@@ -161,7 +161,7 @@ def _single_device_placement(
 def _with_knowledge_of(
     kept: Placement, found: Placement, unused: Mapping[str, str], why: str
 ) -> Placement:
-    """Return a placement with what is known of another, for which it was kept."""
+    """Return a placement with the facts of another, which it replaces."""
     bound = max((kept.score, found.score), key=lambda score: score.lower_bound)
     score = replace(kept.score, lower_bound=bound.lower_bound, bound_from=bound.bound_from)
     declined = found.declined + max(kept.score.value - found.score.value, 0.0)
@@ -222,8 +222,9 @@ def _uncertainty_s(pricing: Pricing, one: Side, other: Side) -> float:
 
 @dataclass(frozen=True)
 class _TimedPart:
-    """A node, a task's launch or a copy: what it is, the kind of device that does it, and how long
-    it takes. Two placements have it in common if all three are the same."""
+    """A node, a task's launch or a copy: its identity, the kind of its device, and its estimate.
+    Two placements have it in common if all three are the same.
+    """
 
     what: object
     where: str
@@ -231,7 +232,7 @@ class _TimedPart:
 
 
 def _parts(pricing: Pricing, assigned: Assignment, tasks: Tasks) -> Iterator[_TimedPart]:
-    """Yield what a placement does on the wall clock: nodes, launches and copies."""
+    """Yield the nodes, launches and copies of a placement on the wall clock."""
     machine, problem, costs = pricing.problem.machine, pricing.problem, pricing.costs
     specs = [device.spec for device in costs.devices.values()]
     for node, d in zip(pricing.graph.nodes, assigned, strict=True):
@@ -255,6 +256,6 @@ def _kind(spec: DeviceSpec) -> str:
 
 
 def _source(specs: Sequence[DeviceSpec], costs: CostModel) -> Source:
-    """Return where what is known of launches and copies of these devices comes from."""
+    """Return the source of the figures of launches and copies of these devices."""
     measured = all(costs.calibration.of(spec) for spec in specs)
     return "calibration" if measured else "roofline"

@@ -16,8 +16,8 @@ _EVALUATED = 2
 
 @dataclass(frozen=True)
 class CheapestUse:
-    """What a run scores with a device in use: by one node, by its position; or, where that is None,
-    in a placement that the search met.
+    """The score of a run with a device in use: for one node, by its position; or, where that is
+    None, in a placement that the search met.
     """
 
     device: int
@@ -54,7 +54,7 @@ def least_uses(
 
 
 def _local(problem: Problem, assigned: Assignment, node: int, device: int) -> float:
-    """Return what a node and the copies around it take more on a device, in seconds."""
+    """Return the extra seconds of a node and the copies around it on a device."""
     return _around(problem, assigned, node, device) - _around(
         problem, assigned, node, assigned[node]
     )

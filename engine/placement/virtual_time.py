@@ -16,7 +16,7 @@ The rules:
 The seconds of a task follow rules too. A task takes its launch, the seconds of its nodes, and the
 seconds in which streamed weights are fetched for it. Some devices start their tasks by themselves.
 There a task whose inputs and effects all come from tasks of its own device is launched while they
-run. Its launch is hidden: the task takes no launch, but no less than the device needs to issue it.
+run. Its launch is hidden. The task takes no launch, but at least the device's time to issue it.
 
 Predictions, plans, profiles, streams and traces all take their times from here. The search alone
 has an evaluator of its own, `makespan.makespan_s`; a test holds the two equal to the last bit.
@@ -31,11 +31,11 @@ from typing import Protocol
 
 
 class QueuedTask(Protocol):
-    """What virtual time needs to know of a task. `waits` are earlier task indices."""
+    """The facts of a task that virtual time needs. `waits` are earlier task indices."""
 
     @property
     def resource(self) -> str:
-        """What the task occupies."""
+        """The resource that the task occupies."""
 
     @property
     def waits(self) -> Sequence[int]:

@@ -1,7 +1,7 @@
 """Placements tried on this machine: programs of one model take turns, and the fastest is kept.
 
 They run in fresh random order each round, and what counts is the ratio of best times within a
-round, for a machine has phases. Where a device is simulated, wall time is the simulator's, and
+round, for a machine has phases. Where a device is simulated, wall time is the simulator's. Then
 virtual times of the measured and modelled tasks are compared. `Session(measure=True)` tries
 placements here; `bench --modes` and `--singles` time theirs by the same turns.
 """
@@ -48,7 +48,7 @@ TIMED = ("makespan", "serial")
 
 
 class Opened(Protocol):
-    """What is timed: a Session."""
+    """The timed object: a Session."""
 
     @property
     def runs(self) -> Executors: ...  # noqa: D102
@@ -76,7 +76,7 @@ class Timed(Generic[S]):
 
     @property
     def is_simulated(self) -> bool:
-        """Whether a device that it runs on is simulated."""
+        """Whether one of its devices is simulated."""
         specs, tasks = self.session.placement.specs, self.session.plan.tasks
         return any(not t.is_copy and specs[t.device].clock == "virtual" for t in tasks)
 
@@ -132,7 +132,7 @@ def time_programs(
 def check_free(options: PlacementOptions) -> None:
     """See that there are placements to choose from by measuring them.
 
-    Errors: PlacementError, if what was asked for leaves none, or a run's time does not matter
+    Errors: PlacementError, if the options leave no placement, or the objective is no time
     """
     if not options.is_free:
         what = "a placement is held" if options.fixed is not None else "the shards are asked for"
@@ -156,9 +156,9 @@ def autotune(
     `measured` says what each took; the first is kept unless another gains LEAST_GAIN. A mixture of
     devices must gain MIXTURE_GAIN over the fastest device alone, and once more in further rounds of
     the two. Inputs are random, the seed always the same.
-    graph: what was placed, before it was split
+    graph: the graph of the placement, before shards
     open_one: opens a session that holds a placement
-    Errors: those of placing
+    Errors: as `place`
     """
     objective = cast(Objective, first.score.objective)
     if any(uses_state(node) for node in graph.nodes):

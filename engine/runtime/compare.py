@@ -1,8 +1,7 @@
 """Compare every value of a run with the numpy references: which node is the first to differ?
 
-Each node is judged on the very arrays it was given (`local`), so that an error shows where it is
-made and not where it has grown to; how far the values are by then from a run wholly on the
-references is told beside it (`total`).
+Each node is judged on its actual inputs (`local`), so that an error shows at its origin. Beside it
+(`total`) is the distance from a run wholly on the references.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ FLOAT_FLOOR = 1e-5
 
 @dataclass(frozen=True)
 class Deviation:
-    """How far one array is from another.
+    """The distance of one array from another.
 
     kind: "relative" to the other's largest finite value (floats), "units" (integers), or "shape"
     differing: share of the elements that are not equal; NaN equals NaN

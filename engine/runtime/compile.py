@@ -25,8 +25,8 @@ def compile_plan(
     """Return the program of a plan: an executable for every task that is not a copy.
 
     timeout_s: seconds after which a run of a loop is given up; None for no end
-    Errors: CompileError, when a device cannot compile what it said it supports; PlanError, if what
-    was compiled does not fit its memory
+    Errors: CompileError, when a device cannot compile a node that it supports; PlanError, if the
+    compiled tasks do not fit its memory
     """
     bodies = {b: compile_plan(one, devices, progress, timeout_s) for b, one in plan.bodies.items()}
     executables: dict[int, Executable] = {}
@@ -48,7 +48,7 @@ def compile_plan(
 
 
 def is_driven(node: Node) -> bool:
-    """Whether the host drives a node: control flow."""
+    """Whether a node is control flow, which the host drives."""
     return get_op(node.op).has_body
 
 

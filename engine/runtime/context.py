@@ -1,6 +1,6 @@
 """A context: one set of arenas of a program, with every executable and copy bound to its places.
 
-A session has one. A pipeline has several, so that a run can begin before the last one is over; they
+A session has one. A pipeline has several, so that a run can begin before the last one is over. They
 share the scratch of each device, which runs one task at a time.
 """
 
@@ -25,8 +25,8 @@ Scratch = Mapping[str, Buffer | None]
 class ExecutionContext:
     """Memory for one run of a program.
 
-    scratch: what each device needs inside its tasks, by device; of its own when None
-    places: where values in host memory lie that are not in the arena, by value
+    scratch: the memory that each device needs inside its tasks, by device; new when None
+    places: the places of values in host memory outside the arena, by value
     beside: another context of the program, whose arenas this one shares: they take turns
     calls: the bound calls of the plan's tasks, in order
     """
@@ -59,7 +59,7 @@ class ExecutionContext:
 
     @cached_property
     def ports(self) -> IOBinding:
-        """What puts inputs in and takes outputs out."""
+        """The binding that puts inputs in and takes outputs out."""
         plan = self.program.plan
         ends = (*plan.graph.inputs, *plan.graph.outputs)
         return IOBinding(plan, self.calls, {value: self.view(value) for value in ends})

@@ -1,13 +1,13 @@
 """Run the tasks of a plan in parallel: each as soon as its waits allow, with few hand-overs.
 
 Every queue (a device, or a link between memories) runs one task at a time. The thread that finishes
-a task goes on with what became ready: all cheap tasks, since handing one over costs more than it
-takes, and one expensive task; only further expensive ones are dispatched to the worker of their
-queue. What is cheap the cost model says, until a task has been seen to take far longer. What a
-device runs on its own (a kernel, a copy) is launched and waited for last, so a thread starts
-everything it holds before it waits; what may follow it on the same driver queue (device.QueuedCall)
-is launched behind it at once, so that a copy, its kernel and the next copy are on their way before
-the first is over. No lock is held while a device works.
+a task goes on with the ready ones: all cheap tasks, because handing one over costs more, and one
+expensive task. Only further expensive tasks are dispatched to the worker of their queue. The cost
+model tells cheap tasks, until a task is seen to take far longer. Tasks that a device runs by itself
+(a kernel, a copy) are launched first and waited for last, so a thread starts all its tasks before
+it waits. A task that may follow on the same driver queue (device.QueuedCall) is launched behind at
+once. So a copy, its kernel and the next copy are on their way before the first is over. No lock is
+held while a device works.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ class ParallelRunner:
             raise error
 
     def close(self) -> None:
-        """Stop the threads, which finish what they hold; a further run starts others."""
+        """Stop the threads, which finish their tasks; a further run starts others."""
         for queue in self.threads:
             self.inboxes[queue].put(None)
         for thread in self.threads.values():
@@ -151,8 +151,8 @@ class ParallelRunner:
     def _work(self, mine: list[int]) -> None:
         """Run the tasks that this thread holds, last first, and those that they make ready.
 
-        While something flies, no long task may keep the thread from seeing it land. What only the
-        device itself waits for is looked at last.
+        While something flies, no long task may keep the thread from seeing it land. Tasks for which
+        only the device waits come last.
         """
         flying: deque[tuple[int, float, Event]] = deque()
         unwatched: deque[tuple[int, float, Event]] = deque()
@@ -211,7 +211,7 @@ class ParallelRunner:
             self.error = self.error or named
 
     def _named(self, index: int, error: BaseException) -> BaseException:
-        """Return an error with what was launched; an interrupt is what it is."""
+        """Return an error with the launched task; an interrupt is unchanged."""
         error = interrupt_of(error)
         if not isinstance(error, Exception):
             return error

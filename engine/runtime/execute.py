@@ -26,7 +26,7 @@ _log = logging.getLogger(__name__)
 def serial_runner(plan: Plan, calls: Sequence[BoundCall]) -> Callable[[], None]:
     """Return a function that runs every task, one after another, in the order of `serial_order`.
 
-    Where a task and the next are of one driver queue, it is the device that waits, not the host.
+    Where a task and the next are of one driver queue, the device waits, not the host.
     """
     each = [run for _, run in launch_batches(plan, calls)]
     if len(each) == 1:
@@ -52,10 +52,10 @@ def launch_batches(
 def serial_order(plan: Plan, calls: Sequence[BoundCall]) -> list[int]:
     """Return an order that respects the waits, in which the host waits for few driver queues.
 
-    A copy to a driver need not start as soon as its value is there when nothing runs beside it:
-    put off, it stands before the kernel that reads it, and both are waited for as one. So all that
-    is ready of one driver queue runs before anything else, which is the least number of changes
-    where there is one driver queue. Where plan order has no more driver queues, it is kept.
+    A copy to a driver need not start as soon as its value is there when nothing runs beside it. A
+    later copy stands before the kernel that reads it, and both are waited for as one. So all ready
+    tasks of one driver queue run before any other. That gives the fewest changes where there is one
+    driver queue. Plan order stays where it has no more changes.
     """
     plain = list(range(len(calls)))
     driver_queues = [driver_queue_of(call) for call in calls]
@@ -71,7 +71,7 @@ def _groups(order: Sequence[int], calls: Sequence[BoundCall]) -> list[list[int]]
 
 
 def _gathered(plan: Plan, driver_queues: Sequence[object | None], first: int) -> list[int]:
-    """Return an order in which what is ready of a driver queue runs before a change to another.
+    """Return an order in which the ready tasks of a driver queue run before a change to another.
 
     driver_queues: of each task; first: the id of the one to begin with
     """

@@ -1,7 +1,7 @@
 """The two ways to run bound tasks, one after another or as their waits allow, and which it is.
 
-"auto" runs serially where no two tasks could overlap, and else tries both, a few runs each, and
-stays with the faster: whether overlap pays is decided by microseconds, which estimates do not give.
+"auto" runs serially where no two tasks could overlap. Else it tries both, a few runs each, and
+stays with the faster. Microseconds decide whether overlap pays, and estimates do not give them.
 Times of a simulated device say nothing of the machine that it stands for, so with one nothing is
 tried. Every run gives the same bits.
 """
@@ -45,7 +45,7 @@ class Executors:
 
     @property
     def mode(self) -> Mode:
-        """What was asked for."""
+        """The mode of the options."""
         return self._mode
 
     @mode.setter
@@ -60,7 +60,7 @@ class Executors:
 
     @property
     def is_serial(self) -> bool:
-        """Whether serial was asked for, or chosen because parallel would not pay."""
+        """Whether runs are serial, by the options or because parallel would not pay."""
         return self.chosen == "serial"
 
     def choose_executor(self) -> None:
@@ -88,7 +88,7 @@ class Executors:
 
     @property
     def in_parallel(self) -> bool:
-        """Whether tasks run as their waits allow; never where no two could run at once."""
+        """Whether tasks run as their waits allow; False where no two could run at once."""
         return self.chosen == "parallel" and self._overlaps
 
     def _parallel(self) -> ParallelRunner:

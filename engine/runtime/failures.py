@@ -1,4 +1,4 @@
-"""The error of a launch, with what was launched: the task, its nodes and its device."""
+"""The error of a launch, with the launched task, its nodes and its device."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _FAULTS = (
     TypeError,
     ValueError,
 )
-"""What Python raises where code is wrong or is given what it cannot work with."""
+"""Errors that Python raises where code or its arguments are wrong."""
 _FREE_LOCK = ("release unlocked lock", "cannot release un-acquired lock")
 _MOST_NODES = 4
 """Named in full; of more only the number is said."""
@@ -28,8 +28,8 @@ _MOST_NODES = 4
 def interrupt_of(error: BaseException) -> BaseException:
     """Return the interrupt that an error comes of, else the error itself.
 
-    A handler that raises while a Condition waits leaves its lock free, and what comes out is that
-    lock's RuntimeError, with the interrupt as its context.
+    A handler that raises while a Condition waits leaves its lock free. Then the lock's RuntimeError
+    comes out, with the interrupt as its context.
     """
     within = error.__context__
     if not isinstance(error, RuntimeError) or error.__cause__ is not None or within is None:
@@ -41,8 +41,8 @@ def launch_error(plan: Plan, tasks: Sequence[int], error: Exception) -> Exceptio
     """Return the error of a launch, or of one of several that were waited for together.
 
     An error of trireme's keeps its class and gains the facts; a fault of a device's code is a
-    DeviceError. Anything else is the user's (a signal handler may raise it in the midst of a
-    launch): it stays what it is, and gains a note.
+    DeviceError. Any other error is the user's (a signal handler may raise it in the midst of a
+    launch). It keeps its type, and gains a note.
     """
     where = [_described(plan, index) for index in tasks]
     if isinstance(error, TriremeError):
@@ -56,7 +56,7 @@ def launch_error(plan: Plan, tasks: Sequence[int], error: Exception) -> Exceptio
 
 
 def raise_named(plan: Plan, tasks: Sequence[int], error: Exception) -> NoReturn:
-    """Raise the error of a launch with what was launched, or the interrupt that it comes of."""
+    """Raise the error of a launch with the launched task, or the interrupt that caused it."""
     found = interrupt_of(error)
     if not isinstance(found, Exception):
         raise found from None

@@ -1,4 +1,4 @@
-"""Inputs: random ones, and what a session says of inputs that do not fit."""
+"""Inputs: random ones, and the errors of inputs that do not fit."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def refuse_names(feeds: Any, wanted: Sequence[Value]) -> NoReturn:
 
 
 def as_array(value: Value, given: Any) -> Array:
-    """Return what is fed to an input as an array whose bytes are in the machine's order.
+    """Return the feed of an input as an array whose bytes are in the machine's order.
 
     Errors: RunError, if it is no array of numbers or texts
     """

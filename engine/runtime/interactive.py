@@ -1,7 +1,7 @@
 """Watch a run from inside: every task in plan order, and after each the values it made, printable.
 
-In a plan of execution "interactive" a task is one node, so every intermediate value is seen; in a
-sunk one, the values that leave each region. `Session.run_nodes` is the way in.
+In a plan of execution "interactive" a task is one node, so every intermediate value is seen. In a
+sunk plan the values that leave each region are seen. `Session.run_nodes` is the way in.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from trireme.support.dtypes import Array
 
 @dataclass(frozen=True)
 class WatchedTask:
-    """What one task did: the nodes it ran, where, and the arrays that left it, by value id."""
+    """A task that ran: its nodes, its device, and its output arrays, by value id."""
 
     task: Task
     graph: Graph

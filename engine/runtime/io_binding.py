@@ -1,8 +1,8 @@
 """A session's inputs and outputs on the way of every run: checked, then copied or used in place.
 
-Each has a place in the host's arena. Where the calls that read it, or the one that writes it, can
-be pointed elsewhere, a large array is used where it lies instead of being copied: an input is read
-from the caller's array, an output is written into the array that the caller gets or gave.
+Each has a place in the host's arena. A large array is used in place where its reading and writing
+calls can be pointed elsewhere. An input is read from the caller's array. An output is written into
+the array that the caller gets or gave.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _MOST_READERS = 8
 
 
 class _Port(NamedTuple):
-    """An input or output: its place and what is checked, looked up once.
+    """An input or output: its place and its checks, looked up once.
 
     rebind: moves it to another address, or None where it is always copied; home: its own address
     """
@@ -44,8 +44,8 @@ class _Port(NamedTuple):
 
 
 Given = tuple[list[tuple[Array | None, bool]] | None, list[Array]]
-"""Arrays for the outputs, each with whether it is written in place, or None where all are new;
-and inputs that are used in place, which must live until the run is over."""
+"""Arrays for the outputs, each with a flag for writing in place; None where all are new. And the
+inputs that are used in place, which must live until the run is over."""
 
 
 class IOBinding:
@@ -75,7 +75,7 @@ class IOBinding:
         out: Mapping[str, Array] | None = None,
         in_place: bool = True,
     ) -> Given:
-        """Check what is fed and put it in; the result is for `collect`, after the run.
+        """Check the feeds and put them in; the result is for `collect`, after the run.
 
         in_place: whether arrays may be used where they are; without, every value is in its place
         Errors: RunError, if a feed is missing or unknown, or an array does not fit
@@ -211,7 +211,7 @@ class IOBinding:
 
 
 def _fitting(port: _Port, feeds: Mapping[str, Any]) -> Array:
-    """Return what is fed to an input as an array of its shape and dtype.
+    """Return the feed of an input as an array of its shape and dtype.
 
     Errors: RunError, if it is missing or does not fit
     """
@@ -231,7 +231,7 @@ def _address(array: Array) -> int:
 
 
 class Arguments:
-    """By value: the tasks that read it and those that make it, each with which argument it is."""
+    """The tasks that read and that make each value, with the number of the argument."""
 
     def __init__(self, plan: Plan) -> None:
         self.readers: dict[int, list[tuple[int, int]]] = {}

@@ -1,4 +1,4 @@
-"""How a session loads and runs a model, where the defaults do not suit."""
+"""Options of loading and running a model, where the defaults do not suit."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from trireme.support.errors import RunError
 
 @dataclass(frozen=True, kw_only=True)
 class ExecutionOptions:
-    """What users of a Session seldom set; all of it has a default.
+    """Options of a Session that users seldom set; each has a default.
 
     subgraphs: "merged" is one graph whose copies start early, "split" runs region after region
     execution: "sunk" runs a region as one task, "interactive" every node as a task of its own

@@ -1,7 +1,7 @@
-"""From a model to a program in memory: read, open devices, pin, place, plan, compile, bind.
+"""Turn a model into a program in memory: read, open devices, pin, place, plan, compile, bind.
 
-A Session asks once, when it opens. What opens a session that holds a placement comes in as `hold`,
-so that this module knows no session.
+A Session asks once, when it opens. The opener of a session that holds a placement comes in as
+`hold`, so that this module knows no session.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Prepared:
 
 @dataclass(frozen=True)
 class Preparation:
-    """What a session was asked for, and the steps to what it runs, in their order.
+    """The arguments of a session, and the steps to its program, in order.
 
     hold: where placements are to be measured, opens each of them; else None
     closing: closes the devices that are opened here

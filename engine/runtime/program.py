@@ -1,4 +1,4 @@
-"""A program: a plan with code, and what it needs of memory."""
+"""A program: a plan with code, and its use of memory."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Program:
         return needs
 
     def memory_uses(self) -> dict[str, MemoryUse]:
-        """Return what is needed of each memory space, as compiled."""
+        """Return the use of each memory space, as compiled."""
         specs, made = self.plan.placement.specs, dict[str, dict[int, Executable]]()
         for task, executable in zip(self.plan.tasks, self.executables, strict=True):
             if executable is not None:
@@ -60,7 +60,7 @@ class Program:
 
 
 def memory_rows(program: Program) -> list[MemoryRow]:
-    """Return what a program needs of each memory space."""
+    """Return a program's use of each memory space."""
     scratch, constants = program.scratch_bytes(), program.constant_bytes()
     rows = []
     for memory, packing in program.plan.arenas.items():

@@ -1,9 +1,9 @@
 """The runs of a profile, in which a simulated device need not simulate again and again.
 
-Simulating takes a thousand times as long as what is simulated, and what the host and real devices
-do after it finds cold caches, sleeping threads and a core that numpy's threads hold: none of which
-it would find beside a device that is there. So in watched runs simulators put back what they made,
-for the inputs are the same; one plain run and the last watched one simulate.
+Simulating takes a thousand times as long as the simulated run. After it the host and real devices
+find cold caches, sleeping threads and a core that numpy's threads hold. Beside a real device they
+would find none of these. So in watched runs simulators put back their earlier results, because the
+inputs are the same. One plain run and the last watched one simulate.
 """
 
 from __future__ import annotations

@@ -61,7 +61,7 @@ class Given:
 
 @dataclass(frozen=True)
 class RecordedRun:
-    """What `run.json` holds; `order` is the indices of the plan's tasks as they ran."""
+    """The contents of `run.json`; `order` is the indices of the plan's tasks as they ran."""
 
     version: int
     graph_sha256: str
@@ -91,9 +91,9 @@ def graph_hash(graph: Graph) -> str:
 def record(session: Session, feeds: Mapping[str, Array], seed: int = 0) -> RecordedRun:
     """Return the record of one run: the order in which its tasks started, and digests.
 
-    Those of what it returned are of that very run. What left its tasks is gone by then: it is read
-    from a second run, task by task in the same order. States begin anew for both, for what they
-    were is not in a bundle.
+    The digests of its results are of that very run. The outputs of its tasks are gone by then. They
+    come from a second run, task by task in the same order. States begin anew for both, because a
+    bundle has no states.
     """
     session.states.clear()
     outputs, spans = session.run_traced(feeds)
@@ -155,7 +155,7 @@ def _given(session: Session, feeds: Mapping[str, Array]) -> tuple[Given, ...]:
 def _step_by_step(
     session: Session, feeds: Mapping[str, Array], order: Sequence[int]
 ) -> tuple[list[Digest], dict[str, Array]]:
-    """Return digests of all that leaves a task of a run in this order, and what it returns."""
+    """Return digests of all task outputs of a run in this order, and its results."""
     graph, found = session.plan.graph, list[Digest]()
     session.states.clear()
 
@@ -231,7 +231,7 @@ def save_bundle(
 def load_bundle(folder: Path) -> tuple[RecordedRun, dict[str, Array]]:
     """Return a bundle's record and inputs; its placement is `folder / PLACEMENT`.
 
-    Errors: ModelFileError, if a file is absent, of another version or not what it should be
+    Errors: ModelFileError, if a file is absent, damaged or of another version
     """
     try:
         run = _run_of(json.loads((folder / "run.json").read_text(encoding="utf-8")), folder)
@@ -263,7 +263,7 @@ _DAMAGE = (
     zipfile.BadZipFile,
     zlib.error,
 )
-"""What reading broken JSON and broken archives may raise."""
+"""Errors that broken JSON and broken archives may raise."""
 
 
 def _run_of(raw: Mapping[str, Any], folder: Path) -> RecordedRun:

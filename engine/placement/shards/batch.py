@@ -1,8 +1,9 @@
 """Data parallelism begins with a batch: a graph of one input made a graph of many.
 
-The same rules that say what a stretch of a result needs say what a longer result needs: along the
-first axis every node must keep its elements apart. What mixes them (a sum over the batch, a reshape
-across it) is refused with its sentence. Each element of the batch is computed as the graph alone
+The rules that tell the needs of a stretch of a result also tell those of a longer result. Along the
+first axis every node must keep its elements apart. A node that mixes them (a sum over the batch, a
+reshape across it) is refused with its sentence. Each element of the batch is computed as the graph
+alone
 would: the references give the same bits.
 """
 

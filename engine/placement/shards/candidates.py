@@ -1,7 +1,7 @@
-"""What a shard could gain at most: the candidates of which `choose` tries the most promising.
+"""Candidates of shards with their largest possible gain; `choose` tries the most promising.
 
-Regions between two nodes, of one node up to the whole graph, by every kind of shard and every set
-of devices that do not share silicon.
+They are regions between two nodes, of one node up to the whole graph. Each comes with every kind of
+shard and every set of devices that do not share silicon.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ LEAST_GAIN_S = 10e-6
 
 
 def asked(is_measured: bool, value: float, objective: Objective) -> float:
-    """Return what a shard must gain, in the objective's unit."""
+    """Return the least gain of a shard, in the objective's unit."""
     share = value * (LEAST_GAIN if is_measured else UNMEASURED_GAIN)
     return max(share, LEAST_GAIN_S) if UNIT[objective] == "s" else share
 
 
 @dataclass(frozen=True)
 class ShardCandidate:
-    """A candidate, what it could gain at most, and what it must gain to be done: infinite where it
-    is not to be done.
+    """A candidate, its largest possible gain, and the gain that it must have; infinite rules it
+    out.
 
     is_measured: whether what its parts would take was measured or modelled
     """
@@ -83,7 +83,7 @@ def shard_candidates(
 def _is_gamble(
     tries: Evaluator, plain: Placement, nodes: Sequence[int], devices: Sequence[str]
 ) -> bool:
-    """Whether nodes whose time is known would go to a device of which that is a data sheet's."""
+    """Whether nodes of known time would go to a device whose times are a data sheet's."""
 
     def unsure(node: int, device: str) -> bool:
         wall = plain.specs[device].clock == "wall"

@@ -1,9 +1,8 @@
-"""Shard what is worth sharding.
+"""Shard regions where that gains.
 
-The most promising candidates (`candidates`) are tried by the cost model, copies, launches and joins
-included; the best is done, and the search goes on in the graph that it made. At the end everything
-that is no part is placed anew, and the answer is never predicted worse than the placement it began
-with.
+The cost model tries the most promising candidates (`candidates`), copies, launches and joins
+included. The best is done, and the search goes on in its graph. At the end everything that is no
+part is placed anew, and the answer is never predicted worse than the placement it began with.
 """
 
 from __future__ import annotations
@@ -40,8 +39,8 @@ from trireme.support.units import time_text
 
 _ROUNDS, _TRIED, _MOST_NODES = 4, 12, 400
 _FAR = 1.15
-"""A shard that at shares by speed comes to more than this times what is asked of it is not balanced
-further: that gains a few percent."""
+"""A shard whose shares by speed take more than this times the wanted time is not balanced further.
+Balancing gains a few percent."""
 
 
 def shard_as_asked(plain: Placement, costs: CostModel, texts: Sequence[str]) -> Placement:
@@ -130,10 +129,10 @@ def _settled(
     where: Mapping[int, str],
     multi_device: MultiDevice = "any",
 ) -> Placement:
-    """Return the better of a search around the parts and of everything held where it is; without
-    the pins, so that the alternatives of the parts are priced too.
+    """Return the better of a search around the parts and of everything held in place. Pins are left
+    out, so that the alternatives of the parts have prices too.
 
-    multi_device: with "significant", what the search moves must surely gain over what is held
+    multi_device: with "significant", the search's moves must gain significantly
     """
     searched = solve(graph, costs, objective, parts)
     kept = solve_fixed(graph, costs, objective, FixedNodes(where, {}))

@@ -1,7 +1,7 @@
-"""What a shard would come to: parts priced on their devices, everything else held where it is.
+"""Try shards: parts are priced on their devices, all other nodes stay in place.
 
-Prices of nodes that a shard leaves alone are taken over, and those of parts are remembered by what
-they are, so that trying another cut costs a few estimates.
+Nodes outside the shard keep their prices. Prices of parts are remembered by op, attributes and
+types, so that another cut costs a few estimates.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Evaluator:
         )
 
     def trial(self, wanted: ShardSpec) -> ShardTrial:
-        """Return what a shard comes to.
+        """Return the trial of a shard.
 
         Errors: PlacementError, if it cannot be made or a device refuses its part
         """
@@ -129,8 +129,8 @@ def _key(graph: Graph, node: Node) -> Hashable:
 
 
 def _glue(pricing: Pricing, parts: Parts, where: Mapping[int, str]) -> list[dict[int, str]]:
-    """Return ways to place slices and joins: slices with their part, or with what they cut; joins
-    together, on any device that can.
+    """Return ways to place slices and joins: slices with their part, or with the cut value's maker;
+    joins together, on any device that can.
     """
     graph, options = parts.graph, pricing.nodes
     fallback = min(next(iter(options.values()))[0], default="") if options else ""
@@ -172,8 +172,8 @@ def even_cuts(size: int, step: int, shares: Sequence[float]) -> tuple[int, ...]:
 def balanced(tries: Evaluator, wanted: Request, worth: float = float("inf")) -> ShardTrial:
     """Return the trial of a shard whose cuts suit the objective best: a search by halving steps.
 
-    It starts from shares by the devices' speeds on the whole region, and goes no further where that
-    comes to more than `worth`.
+    It starts from shares by the devices' speeds on the whole region. It goes no further where these
+    take more than `worth`.
     Errors: PlacementError, if no cut that was tried can be made
     """
     if wanted.cuts:
@@ -193,7 +193,7 @@ def balanced(tries: Evaluator, wanted: Request, worth: float = float("inf")) -> 
 
 
 _LIKED: Mapping[Kind, tuple[int, ...]] = {"channels": (16, 8, 4), "rows": (4, 2), "batch": ()}
-"""What kernels like cuts to be multiples of: vectors of channels, tiles of rows."""
+"""Multiples at which kernels like cuts: vectors of channels, tiles of rows."""
 _CHOICES = 4
 """Steps a device that there must be for a coarser step to be taken."""
 

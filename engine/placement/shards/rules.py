@@ -1,10 +1,10 @@
-"""What a stretch of a node's output needs: which stretch of each input, with which attributes.
+"""The needs of a stretch of a node's output: a stretch of each input, and the attributes.
 
 A rule a kind of op. Given a node and a stretch of its outputs along one axis, it returns the node
 that makes that stretch alone: its attributes, and for every input the stretch to read, None for all
-of it, or a constant to put in its place. No rule changes the order in which the terms of an output
-element are summed, so integers come out the same, and floats do where a device's kernel does not
-sum in another order for another shape. Source: the ops' own definitions, whose shapes are meant.
+of it, or a constant to put in its place. No rule changes the order of the sum of an output element.
+So integers come out the same. Floats do where a device's kernel sums in the same order for another
+shape. Source: the ops' own definitions, whose shapes are meant.
 """
 
 from __future__ import annotations
@@ -359,7 +359,7 @@ def _rule_of(name: str) -> Rule | None:
 
 
 def can_be_sharded(op: str) -> bool:
-    """Whether some stretch of the op's output can be made by itself."""
+    """Whether a stretch of the op's output can be made by itself."""
     return _rule_of(op) is not None
 
 

@@ -31,7 +31,7 @@ class Request:
 
 
 def parse(graph: Graph, text: str, devices: Collection[str]) -> Request:
-    """Return what a text asks of a graph.
+    """Return the request of a text on a graph.
 
     Errors: PlacementError, if it is not of that form, or a node or device is not there
     """
