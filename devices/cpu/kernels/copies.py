@@ -1,6 +1,6 @@
 """Strided copies of items of 1, 2, 4 or 8 bytes: what every kernel that only moves elements is.
 
-Where both sides run along the last dimension, rows are copied in vectors; where the source runs
+Where both sides run along the last dimension, rows are copied in vectors. Where the source runs
 along another one, squares are transposed in registers.
 """
 

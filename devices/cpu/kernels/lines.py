@@ -13,7 +13,7 @@ from trireme.devices.cpu.kernels.lowering import Context, Rule, Step
 from trireme.ir.graph import Graph, Node, TensorType, Value
 
 _FRONT = {"strides": (1,), "dilations": (1,), "kernel": (1,), "output_padding": (0,)}
-"""What attributes say of the axis in front of the only one."""
+"""Attributes of the axis in front of the only one."""
 
 
 def for_lines(rule: Rule) -> Rule:

@@ -3,7 +3,7 @@
 Along an axis, output o sums input i times weight k where o + pad = stride * i + dilation * k. The
 outputs with (o + pad) % stride == r are phase r. They are a convolution of stride 1 by the weights
 with dilation * k % stride == r, backwards. With dilation 1 neighbouring phases see the same inputs
-as long as they have as many weights, so a run of them is one convolution with more channels.
+if they have as many weights. So a run of them is one convolution with more channels.
 """
 
 from __future__ import annotations

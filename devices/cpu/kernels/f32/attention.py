@@ -1,8 +1,8 @@
 """Attention as one kernel: softmax(scale Q K^T + mask) V, whose scores never leave the cache.
 
-A chunk takes blocks of queries. The lanes of a vector are neighbouring queries, so that Q is
-transposed once a block, K and V are read in place element by element whatever their strides, and
-softmax runs down the keys without joining lanes. Transposes around the products become strides.
+A chunk takes blocks of queries. The lanes of a vector are neighbouring queries. So Q is transposed
+once a block, K and V are read in place element by element with any strides, and softmax runs down
+the keys without joining lanes. Transposes around the products become strides.
 `patterns/attention.py` says which nodes of a graph are such a computation.
 """
 

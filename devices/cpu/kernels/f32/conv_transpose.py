@@ -1,8 +1,8 @@
 """conv_transpose: a few plain convolutions, whose results are then put side by side.
 
 phases.py says which. Each is a matrix product over gathered rows (depthwise: a window kernel) into
-memory between steps; one more step deals the results out to the output positions, and fills those
-that no input reaches.
+memory between steps. One more step deals the results out to the output positions, and fills those
+without an input.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Dealing:
 
 
 def is_depthwise(graph: Graph, node: Node) -> bool:
-    """Whether each channel is a convolution of its own."""
+    """Whether each channel is convolved alone."""
     w = graph.type(node.used[1]).dims
     return bool(node.attrs["groups"] == w[0] and w[-1] == 1 and w[0] > 1)
 
@@ -236,7 +236,7 @@ class _Dealer:
             self._choose(runs[:middle] if is_low else runs[middle:], source, phase, line)
 
     def _columns(self, rows: PhaseRange, source: Value, phase: Value, line: Value) -> None:
-        """Emit a row's pixels: those of each run of columns, window by window."""
+        """Emit a row's pixels, for each run of columns, window by window."""
         fn, along = self.fn, self.dealing.axes[1]
         for columns in along.runs:
             start = columns.first + along.shift

@@ -1,6 +1,6 @@
 """cum_sum and cum_prod: running sums along an axis, of floats in float64 as the references do.
 
-Chunks are of whole rows: what an element gets is always made in the order of its row.
+Chunks are of whole rows, so every sum is made in the order of its row.
 """
 
 from __future__ import annotations

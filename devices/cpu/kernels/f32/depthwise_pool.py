@@ -1,9 +1,9 @@
 """Kernels that slide a window over each channel by itself: depthwise conv, max and average pool.
 
-An output row is cut into tiles of columns whose accumulators stay in registers while a loop goes
-over the channels, vector by vector; each input column of a tile is loaded once a kernel row. Which
-kernel columns fall into the padding is known when code is generated, which kernel rows do is
-asked at run time, once a row.
+An output row is cut into tiles of columns. Their accumulators stay in registers while a loop goes
+over the channels, vector by vector. Each input column of a tile is loaded once a kernel row. The
+generator knows which kernel columns fall into the padding. The code asks once a row which kernel
+rows do.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class WindowEmitter:
             self._columns(x, at, inside)
 
     def _inside(self, top: Value, kh: int) -> Value | bool:
-        """Whether a kernel row lies in the image: known, or asked at run time."""
+        """Whether a kernel row lies in the image: known, or tested at run time."""
         window = self.window
         offset = kh * window.dilations[0]
         if not known(window.height):

@@ -1,8 +1,8 @@
 """Direct convolution for few input and output channels: first layers above all.
 
 A matrix of gathered rows would cost as much as the product there. Instead a tile of output columns
-keeps all output channels in registers, vectors along the channels, and walks the image in place;
-the weights [KH, KW, C, O padded to vectors] stay in the L1 cache.
+keeps all output channels in registers, vectors along the channels, and walks the image in place.
+The weights [KH, KW, C, O padded to vectors] stay in the L1 cache.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _WIDEST = 16
 
 
 def suits(isa: Isa, graph: Graph, node: Node) -> bool:
-    """Whether a conv is one for this kernel: small, one group, more than one tap."""
+    """Whether a conv suits this kernel: small, one group, more than one tap."""
     outputs, *kernel, depth = graph.type(node.used[1]).dims
     vectors = -(-outputs // isa.lanes)
     taps = math.prod(kernel)

@@ -1,8 +1,8 @@
 """Elementwise kernels: one op, or a chain fused into one pass over memory, with broadcasting.
 
-An expression is a list of calls in order; each reads operands (arrays from memory) or results of
-earlier calls, and the last result is stored. Broadcasting is a matter of strides: dimensions that
-all operands walk alike are merged, the innermost is done in vectors, the others give rows.
+An expression is a list of calls in order. Each reads operands (arrays from memory) or results of
+earlier calls. The last result is stored. Broadcasting is a matter of strides: dimensions that all
+operands walk alike are merged, the innermost is done in vectors, the others give rows.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def term_attrs(node: Node) -> Mapping[str, Any]:
 
 @dataclass(frozen=True)
 class ElementWalk:
-    """How an expression walks its arrays: merged dimensions, and each operand's strides in them."""
+    """The walk over an expression's arrays: merged dimensions, strides of operands in them."""
 
     dims: tuple[int, ...]
     strides: tuple[tuple[int, ...], ...]

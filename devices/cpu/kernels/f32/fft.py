@@ -106,7 +106,7 @@ def _constant(graph: Graph, node: Node, position: int) -> int | None:
 
 
 def _is_open(graph: Graph, node: Node, positions: Sequence[int]) -> bool:
-    """Whether one of some optional inputs is not known before the run."""
+    """Whether an optional input is unknown before the run."""
     given = [node.inputs[k] for k in positions if k < len(node.inputs)]
     return any(value is not None and not graph.values[value].is_constant for value in given)
 

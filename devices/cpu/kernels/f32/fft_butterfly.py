@@ -1,4 +1,4 @@
-"""Small discrete Fourier transforms of vectors: what a stage of an fft does with a few points."""
+"""Small discrete Fourier transforms of vectors: the work of an fft's stage on a few points."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """The kernel of Fourier transforms: a vector of signals at a time.
 
 A lane is a signal, so a transform is the textbook's on vectors. A chunk copies as many signals as a
-vector has lanes into memory of its thread's own, real and imaginary parts apart, transforms them in
-place by decimation in frequency with factors 4, 2, 3, 5, ..., and stores the bins, which come out
+vector has lanes into memory of its own thread, real and imaginary parts apart. It transforms them
+in place by decimation in frequency with factors 4, 2, 3, 5, .... It stores the bins, which come out
 with the digits of their numbers reversed. An inverse transform has real and imaginary parts swapped
 before and after.
 Source: W. Gentleman, G. Sande, Fast Fourier Transforms - For Fun and Profit, 1966
@@ -28,7 +28,7 @@ _FACTORS = (4, 2, 3, 5, 7, 11, 13)
 
 @dataclass(frozen=True)
 class SignalWalk:
-    """Where the elements of signals lie, in items: [outer, inner] signals, and along a signal."""
+    """The distances of elements, in items: of [outer, inner] signals, and along a signal."""
 
     outer: int
     inner: int

@@ -4,8 +4,8 @@ C[b, m, n] = activation(A[b, m, :] . B[b, :, n] + bias[b, n] + residual[b, m, n]
 
 A is walked in place, or gathered row block by row block (im2row.py). B is packed at compile time in
 panels [batch][panel][depth][width], or walked in place. A chunk is a block of rows by a group of
-panels; within it the depth goes slice by slice, so that a slice of A's block stays in the L2 cache
-while B streams by once, and a tile of C stays in registers.
+panels. Within it the depth goes slice by slice. So a slice of A's block stays in the L2 cache while
+B streams by once, and a tile of C stays in registers.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Strides:
 
 
 PACKED, PACKED_EACH = Strides(0), Strides(0, 1)
-"""Of a B that is packed and not walked in place: one for all batches, or one for each."""
+"""A packed B: one for all batches, or one for each."""
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Rows of a convolution's matrix, copied to where a product can walk them: im2row by blocks.
 
-Row p of the matrix holds what output position p sees: for every kernel position the channels of one
-input position, zero where that lies in the padding. Only the rows of one chunk exist at a time.
+Row p of the matrix holds the inputs of output position p. For every kernel position they are the
+channels of one input position, zero in the padding. Only the rows of one chunk exist at a time.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def emit_gather(
 def _gather_line(
     fn: Function, window: ImageWindow, line: Value, target: Value, left: Value
 ) -> None:
-    """Emit the copy of what one kernel row sees of one line of the image."""
+    """Emit the copy of a kernel row's inputs from one line of the image."""
     kw, depth = window.kernel[1], window.depth
     if window.dilations[1] == 1 and depth == window.channels:
         whole = fn.compare("ult", left, fn.maximum(window.width - kw + 1, 0))

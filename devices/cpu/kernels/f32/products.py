@@ -1,4 +1,4 @@
-"""Lowerings of what is a matrix product: conv, fully_connected, matmul and gemm in float32."""
+"""Lowerings of matrix products: conv, fully_connected, matmul and gemm in float32."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from trireme.support.dtypes import Array
 
 @dataclass(frozen=True)
 class Operands:
-    """Where the operands of a product are: values or constants; b says how to pack a constant."""
+    """The operands of a product: values or constants; b says how to pack a constant."""
 
     a: Operand
     b: Operand | Callable[[int], Operand]

@@ -28,7 +28,7 @@ def rows_along(shape: tuple[int, ...], axis: int) -> Rows:
 
 @dataclass(frozen=True)
 class Order:
-    """What is looked for among elements of a dtype: the largest or the least; the last of ties."""
+    """The wanted element of a dtype: the largest or the least; the last of ties."""
 
     dtype: str
     largest: bool

@@ -1,8 +1,8 @@
 """rnn, gru and lstm: one product for all steps and directions, then the steps.
 
-What the input gives the gates does not depend on the state, so it is one matrix product. The steps
+The input's part of the gates does not depend on the state, so it is one matrix product. The steps
 follow in one kernel, whose chunks are directions and tiles of sequences (recurrent_body.py); long
-ones are cut, so that Python looks after signals in between.
+ones are cut, so that Python handles signals in between.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from trireme.support.dtypes import Array
 from trireme.support.errors import GraphError
 
 _LONGEST_S = 0.01
-"""What the steps of one kernel take at most: no native call may keep signals waiting longer."""
+"""The most seconds of one kernel's steps: no native call may keep signals waiting longer."""
 
 
 def _given(node: Node, position: int) -> int | None:
@@ -122,7 +122,7 @@ def _gates_step(context: Context, node: Node, layer: Layer, target: Temp) -> Ste
 
 
 def _biases(context: Context, node: Node, layer: Layer) -> tuple[Array, Array]:
-    """Return the bias [D,G*H] of what the input gives, and that of the state's products."""
+    """Return the bias [D,G*H] of the input's part, and that of the state's products."""
     size = layer.cell.gates * layer.hidden
     data = _data(context, _given(node, 3))
     if data is None:

@@ -1,8 +1,8 @@
 """The kernel of a recurrent layer: sequences > steps > blocks of hidden units.
 
-What the input gives each gate is there already, for all steps. A kernel carries the states of a few
-sequences through some steps in memory of its thread's own, with two copies of the output: one that
-is read and one that is written. Each hidden unit's gates are summed and activated together.
+The input's part of each gate is there already, for all steps. A kernel carries the states of a few
+sequences through some steps in memory of its own thread. The output has two copies: one is read and
+one is written. Each hidden unit's gates are summed and activated together.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Layer:
 
 
 def vectors_of(isa: Isa, stage: GateProduct, layer: Layer) -> int:
-    """Return the vectors of units of a block: enough sums to hide what an addition takes."""
+    """Return the vectors of units of a block: enough sums to hide the latency of an addition."""
     gates = len(stage.gates)
     most = 8 // gates if layer.batch == 1 or isa.registers >= 32 else 1
     return max(1, min(most, layer.padded(isa) // isa.lanes))
@@ -260,7 +260,7 @@ class _SequenceTile:
                 self._finish(stage, parts, one, r, (v + i) * lanes)
 
     def _start(self, gate: int, one: _Sequence, unit: Index) -> Value:
-        """Return what a gate's sums begin with: what the input gives, or a bias."""
+        """Return the starts of a gate's sums: the input's part, or a bias."""
         if gate in self.layer.cell.separate:
             return self._constant("bias", 0, 1, unit)
         return self._given(gate, one, unit)

@@ -1,8 +1,7 @@
-"""The cells of recurrent layers: what a kernel makes of the sums of a block of hidden units.
+"""The cells of recurrent layers: the functions of the sums of a block of hidden units.
 
-A stage multiplies the state, or what a gru leaves of it, by the recurrent weights of some
-gates. Its cell function gets the sums of each gate, vectors of neighbouring units, and returns the
-new state.
+A stage multiplies the state, or a gru's reset state, by the recurrent weights of some gates. Its
+cell function gets the sums of each gate, vectors of neighbouring units, and returns the new state.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ class GateProduct:
 
     gates: tuple[int, ...]
     reads_rest: bool = False
-    """Whether it multiplies what the stage before left of the state: a gru's reset state."""
+    """Whether it multiplies a gru's reset state, which the stage before made."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +85,7 @@ class Cell:
 
 
 Loads = Mapping[str, Value]
-"""What a cell function reads beside the sums: the states and constants of its units."""
+"""The operands of a cell function beside the sums: the states and constants of its units."""
 
 
 def rnn(fn: Function, cell: Cell, sums: Sequence[Value], loads: Loads) -> list[Value]:

@@ -34,7 +34,7 @@ def _add(a: Value, b: Value) -> Value:
 
 @dataclass(frozen=True)
 class Reduction:
-    """A reduction: where it starts, what each element gives, how two join, what is stored."""
+    """A reduction: its start, the term of an element, the join of two, and the stored result."""
 
     start: float
     join: Callable[[Function, Value, Value], Value]

@@ -1,8 +1,8 @@
 """resize: each output position is an input position, or the weighted sum of a few.
 
-The taps of both axes come from the op's own definition and are tables of constants; a kernel row
+The taps of both axes come from the op's own definition and are tables of constants. A kernel row
 makes one output row, all channels of a position in vectors. Sums are in float32; int8/resize.py has
-those of stored integers. What picks the nearest position copies elements of any dtype.
+those of stored integers. A resize to the nearest position copies elements of any dtype.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class ResizeShape:
 
 
 def _plans(graph: Graph, node: Node) -> Mapping[int, AxisPlan] | None:
-    """What happens to each axis that changes; None when that is not known before the run."""
+    """The taps of each axis that changes; None when that is not known before the run."""
     shape, attrs = graph.type(node.used[0]).dims, node.attrs
     given = [
         graph.values[i] if k < len(node.inputs) and (i := node.inputs[k]) is not None else None

@@ -1,7 +1,7 @@
-"""How a matrix product is cut: register tiles, panels of columns, slices of depth, chunks.
+"""The cut of a matrix product: register tiles, panels of columns, slices of depth, chunks.
 
-The choice is a small search over a model in cycles; it depends on shapes, the instruction set and
-the cache sizes only, so the same product is always computed in the same order.
+The choice is a small search over a model in cycles. It depends on shapes, the instruction set and
+the cache sizes only. So the same product is always computed in the same order.
 """
 
 from __future__ import annotations
@@ -82,8 +82,9 @@ def _register_tiles(isa: Isa) -> list[tuple[int, int]]:
 def most_rows(isa: Isa, a_row: int) -> int:
     """Rows of A, that many elements apart, which the L1 cache holds at a time.
 
-    Rows whose distance is a power of two meet in few sets of the cache: 1024 elements apart, in
-    one, and a tile of 14 of them ran a quarter slower than one of 7. A way of the cache is a page.
+    Rows whose distance is a power of two meet in few sets of the cache. Rows 1024 elements apart
+    meet in one, and a tile of 14 of them ran a quarter slower than one of 7. A way of the cache is
+    a page.
     """
     sets = _WAY_BYTES // math.gcd(_WAY_BYTES, max(4 * a_row, 64)) if a_row else 64
     return sets * (isa.l1_bytes // _WAY_BYTES)

@@ -1,10 +1,10 @@
 """top_k: the first k elements of a row by their order, and where they lie.
 
 An element becomes an unsigned key whose order is the order asked for. The keys and places of the
-first elements fill a list; of the others those are added whose key is below the k-th so far, which
-is looked at a vector at a time. A full list is cut to its k least: the bits of the k-th key are
-found one by one, each by counting the keys below it. The list stays in order of place, so of ties
-the first are kept. What is left is merge-sorted by key and place.
+first elements fill a list. Later elements are added if their key is below the k-th so far, a vector
+at a time. A full list is cut to its k least. The bits of the k-th key are found one by one, each by
+counting the keys below. The list stays in order of place, so of ties the first are kept. The rest
+is merge-sorted by key and place.
 """
 
 from __future__ import annotations
@@ -280,7 +280,7 @@ def _place(fn: Function, shape: TopKShape, numbers: Value, t: Index) -> Value:
 
 
 def _row_s(count: int, shape: TopKShape) -> float:
-    """Return about what a row takes: the pass, the cuts, what they cut, and the sort."""
+    """Return about the seconds of a row: the pass, the cuts, the kept elements, and the sort."""
     k, room = shape.k, shape.room
     cuts = (room > k) + (math.log(count / room) * k / (room - k) if room < count else 0)
     cut = room * (1 + 0.3 * shape.width / shape.lanes)

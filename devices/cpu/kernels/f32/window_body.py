@@ -1,4 +1,4 @@
-"""What window kernels do with the elements they meet, and how output rows are cut into tiles."""
+"""The bodies of window kernels, and the cut of output rows into tiles."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from trireme.devices.cpu.kernels.f32.im2row import ImageWindow
 
 
 class WindowBody(ABC):
-    """What a window kernel does with the elements it meets."""
+    """The work of a window kernel on the elements of a window."""
 
     name = ""
     reads = 1
@@ -38,7 +38,7 @@ class WindowBody(ABC):
 
     @abstractmethod
     def end(self, total: Value, at: Index, count: int, taps: Value) -> Value:
-        """Return what is stored at `at`; taps is the number of elements met, as a float."""
+        """Return the value to store at `at`; taps is the number of elements met, as a float."""
 
 
 class DepthwiseBody(WindowBody):

@@ -1,8 +1,9 @@
 """gather_elements, gather_nd, scatter_elements, scatter_nd: slices of x at places that indices say.
 
 Both gathers and both scatters are one walk over **picks**. A pick is a run of `depth` indices and a
-slice of `inner` elements: of x, where the indices say, and of the other side, one after another. An
-index outside its axis counts as 0, or is left out of a scatter, and the run ends with an error.
+slice of `inner` elements. In x the slices lie where the indices say, on the other side one after
+another. An index outside its axis counts as 0, or is left out of a scatter, and the run ends with
+an error.
 """
 
 from __future__ import annotations
@@ -271,7 +272,7 @@ def _combine_row(
 
 
 def _base(fn: Function, row: Index, picks: Picks) -> Index:
-    """What the coordinates of a row of picks add to the place in x."""
+    """The offset in x of the coordinates of a row of picks."""
     offset: Index = 0
     for axis in reversed(range(len(picks.dims) - 1)):
         index = fn.integer("urem", row, picks.dims[axis]) if axis else row

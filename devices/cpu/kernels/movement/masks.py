@@ -14,7 +14,7 @@ from trireme.ir.graph import Graph, Node
 from trireme.support.dtypes import INTS, itemsize, numpy_dtype
 
 _INDICES = tuple(dtype for dtype in SCALARS if dtype in INTS - {"uint64"})
-"""Of one_hot, which compares int64: the greatest uint64 would be its -1, the last place."""
+"""The dtypes of one_hot, which compares int64: the greatest uint64 would be -1, the last place."""
 
 
 def _step(

@@ -1,9 +1,9 @@
 """The Winograd kernel: transform a block of tiles, multiply, transform back, all within a cache.
 
 A chunk is a block of tiles by a group of output panels. Its tiles' inputs are transformed into
-memory of the thread's own, V [p * p, tiles, C]; then, panel by panel, p * p products with the
-weights U [panel, p * p, C, width] give M [p * p, tiles, width], which is transformed back with
-bias, residual and activation on the way to the output.
+memory of the thread, V [p * p, tiles, C]. Then, panel by panel, p * p products with the weights U
+[panel, p * p, C, width] give M [p * p, tiles, width]. M is transformed back with bias, residual and
+activation on the way to the output.
 
 Pixels outside the image are read from zeros and written to a dump: tables of addresses in the
 thread's memory say where each pixel of a tile lies, so borders, pads and odd sizes need no code of
@@ -60,7 +60,7 @@ def scheme_of(window: ImageWindow, outputs: int) -> Scheme:
 
 
 def kernel_note(made: Scheme) -> str:
-    """Return what a scheme is called in a kernel's name: 4x4 of a 3x3 kernel, else 2x2_of_5x5..."""
+    """Return a scheme's part of a kernel's name: 4x4 for a 3x3 kernel, else 2x2_of_5x5..."""
     m, kernel, stride = made.outputs, made.kernel, made.stride
     of = "" if (kernel, stride) == (3, 1) else f"_of_{kernel}x{kernel}"
     return f"{m}x{m}{of}" + (f"_stride{stride}" if stride > 1 else "")

@@ -1,4 +1,4 @@
-"""Where a Winograd kernel keeps what: its thread's memory, cut for one convolution."""
+"""The layout of a Winograd kernel's thread memory, for one convolution."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """When Winograd pays, and how its tiles are cut into chunks: a model in cycles.
 
-Which algorithm runs depends on shapes and the instruction set only, never on threads, so a
-convolution has the same bits whatever the number of threads; the cut into chunks may depend on it,
+The choice of the algorithm depends on shapes and the instruction set only, never on threads. So a
+convolution has the same bits for any number of threads. The cut into chunks may depend on them,
 because no sum crosses a chunk.
 """
 
@@ -21,7 +21,7 @@ from trireme.support.errors import InternalError
 
 @dataclass(frozen=True)
 class WinogradCut:
-    """How a Winograd convolution is cut.
+    """The cut of a Winograd convolution.
 
     outputs: m of F(m x m, kernel x kernel)
     tile_count: tiles of m x m outputs, over the batch; tiles: at most, in a chunk
@@ -47,13 +47,13 @@ class WinogradCut:
 
 
 _WORTH = 0.8
-"""Of the time of a product: what Winograd must save, for the memory that its weights take."""
+"""The share of a product's time that Winograd must save, for the memory of its weights."""
 _CACHE_CYCLES = 1 / 48
 """Cycles a byte of the L2 cache takes where little else is done."""
 _NEXT_CYCLES = 1 / 24
 """The same for about a cache's worth: some of it comes from the next level."""
 _MEMORY_CYCLES = 1 / 8
-"""The same for what lies further away; see tiling.py."""
+"""The same for memory further away; see tiling.py."""
 
 
 def schemes(window: ImageWindow) -> tuple[Scheme, ...]:

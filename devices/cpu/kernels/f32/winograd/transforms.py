@@ -43,7 +43,7 @@ POINTS: dict[tuple[int, int], dict[int, tuple[float, ...]]] = {
     (5, 1): {2: _SIX},
     (3, 2): {2: (0.0, 1.0), 4: _FIVE},
 }
-"""Where polynomials are evaluated, beside infinity: by kernel and stride, by m; found by trial."""
+"""The points of evaluation beside infinity, by kernel and stride, by m; found by trial."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class WinogradMatrix:
 
 @dataclass(frozen=True)
 class Scheme:
-    """F(m x m, kernel x kernel): sides of what goes in and out, and the three matrices.
+    """F(m x m, kernel x kernel): sides of input and output tiles, and the three matrices.
 
     outputs, inputs, points: m, i and p
     to_input: B^T [points, inputs]; to_output: A^T [outputs, points]
@@ -140,7 +140,7 @@ def _rows(matrix: Array) -> tuple[tuple[float, ...], ...]:
 
 
 def panels_shape(made: Scheme, outputs: int, channels: int, width: int) -> tuple[int, ...]:
-    """Return the shape of what `transform_weights` returns."""
+    """Return the shape of the array that `transform_weights` returns."""
     return -(-outputs // width), made.points**2, channels, width
 
 
