@@ -152,6 +152,12 @@ def add_placing(parser: argparse.ArgumentParser) -> None:
         help="make each region a task (default: sunk), or each node",
     )
     group.add_argument(
+        "--schedule",
+        choices=("static", "dynamic"),
+        default="static",
+        help="plan all tasks ahead (default: static), or run the dataflow form of the graph",
+    )
+    group.add_argument(
         "--placement",
         metavar="FILE",
         help="use the placement of this lockfile, and its options where none are given",

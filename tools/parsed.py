@@ -200,6 +200,7 @@ def execution_fields(options: argparse.Namespace) -> dict[str, Any]:
     return dict(
         **plan_choices(options),
         device_options=device_options(options),
+        schedule=getattr(options, "schedule", "static"),
         passes_off=passes_off(options),
         signature=getattr(options, "signature", None),
     )

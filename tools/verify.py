@@ -145,7 +145,7 @@ def verify_outputs(options: argparse.Namespace) -> int:
     with open_session(options) as session:
         feeds = make_feeds(options, session.inputs)
         ours = session.run(feeds)
-        in_stages = any(stage.steps for stage in session.stages)
+        in_stages = not all(stage.has_plan for stage in session.stages)
         unused = {} if in_stages else dict(session.placement.unused)
         dropped = dict(session.dropped)
         steps = quantisation_steps(session.placement.source)

@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from trireme.ir.python_op import PythonOp
 from trireme.model_file.cache import USERS_CACHE
 from trireme.plan.subgraphs import Execution, Subgraphs
 from trireme.support.arguments import check_arguments, choice
 from trireme.support.errors import RunError
+
+Schedule = Literal["static", "dynamic"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,6 +22,8 @@ class ExecutionOptions:
 
     subgraphs: "merged" is one graph whose copies start early, "split" runs region after region
     execution: "sunk" runs a region as one task, "interactive" every node as a task of its own
+    schedule: "static" plans all tasks ahead, "dynamic" runs the dataflow form of the graph, node by
+        node as tokens arrive, and overlaps turns of loops
     device_options: options by device name, or by kind for all instances, given to `open_device`
     passes: names of the optimiser's passes to run; all when None
     passes_off: names of passes to leave out
@@ -37,6 +41,7 @@ class ExecutionOptions:
 
     subgraphs: Subgraphs = "merged"
     execution: Execution = "sunk"
+    schedule: Schedule = "static"
     device_options: Mapping[str, Mapping[str, Any]] | None = None
     passes: Sequence[str] | None = None
     passes_off: Sequence[str] = ()
@@ -51,6 +56,7 @@ class ExecutionOptions:
         check_arguments(ExecutionOptions, vars(self), RunError)
         choice("subgraphs", self.subgraphs, Subgraphs)
         choice("execution", self.execution, Execution)
+        choice("schedule", self.schedule, Schedule)
 
 
 AS_GIVEN = ExecutionOptions(passes=())

@@ -21,6 +21,9 @@ from trireme.ir.bind_shapes import Shapes, shape_advice
 from trireme.model_file.cache import Model
 from trireme.placement.options import FixedPlacement, PlacementOptions
 from trireme.placement.placement import Placement
+from trireme.runtime.control.body import Workshop
+from trireme.runtime.dataflow.executor import PrimitiveSpan
+from trireme.runtime.dataflow.program import WORKERS, DataflowProgram
 from trireme.runtime.dynamic.instances import Shapes as FeedShapes
 from trireme.runtime.dynamic.instances import StageReport
 from trireme.runtime.dynamic.polymorphic import PolymorphicGraph
@@ -84,7 +87,7 @@ class Session(ProgramSession):
         placement_options: PlacementOptions = PlacementOptions(),
         execution_options: ExecutionOptions = ExecutionOptions(),
     ) -> None:
-        self._open: OpenProgram | None = None
+        self._open: OpenProgram | DataflowProgram | None = None
         self._begin()
         choice("mode", mode, Mode)
         self.execution_options = execution_options
@@ -105,7 +108,9 @@ class Session(ProgramSession):
             prepared = preparation.prepare(model)
             self.graph, self.states = prepared.graph, prepared.states
             self.unmeasured, self._calibration = prepared.unmeasured, prepared.calibration
-            if is_open(self.graph):
+            if execution_options.schedule == "dynamic":
+                self._schedule(prepared, mode)
+            elif is_open(self.graph):
                 self._serve(prepared, mode, measure)
             else:
                 self._keep(*preparation.compile(prepared), mode)
@@ -132,6 +137,14 @@ class Session(ProgramSession):
         )
         open_polymorphic = partial(self._of_shapes, prepared, mode)
         self._open = open_program(prepared, asked, how, open_region, open_polymorphic)
+        self._devices = prepared.devices
+        self._closing.callback(self._open.close)
+
+    def _schedule(self, prepared: Prepared, mode: Mode) -> None:
+        """Have runs go through the dataflow form of the graph."""
+        workshop = Workshop(prepared.devices, prepared.calibration, self.execution_options)
+        workers = 0 if mode == "serial" else WORKERS
+        self._open = DataflowProgram(prepared.graph, workshop, prepared.states, workers)
         self._devices = prepared.devices
         self._closing.callback(self._open.close)
 
@@ -187,6 +200,11 @@ class Session(ProgramSession):
             return super()._run(feeds, out)
         self._check_open()
         return self._open.run(feeds, out)
+
+    @property
+    def spans(self) -> Sequence[PrimitiveSpan]:
+        """With a dynamic schedule, when each op of the last run ran, in which frames and turns."""
+        return self._open.spans if isinstance(self._open, DataflowProgram) else ()
 
     @property
     def _latest(self) -> ProgramSession:

@@ -127,7 +127,7 @@ class ControlFlow:
             np.flip(np.moveaxis(x, axis, 0), 0) if backward else np.moveaxis(x, axis, 0)
             for x, (axis, backward) in zip(values[form.carried : end], form.slices, strict=True)
         ]
-        most = _turns(node, trips, cut)
+        most = turns_at_most(node, trips, cut)
         going = condition is None or _is_true(condition)
         kept: list[list[Array]] = [[] for _ in form.rows]
         if most is None and has_no_end(form):
@@ -162,7 +162,7 @@ def _is_true(array: Array) -> bool:
     return bool(array.reshape(-1)[0])
 
 
-def _turns(node: Node, trips: Array | None, cut: Sequence[Array]) -> int | None:
+def turns_at_most(node: Node, trips: Array | None, cut: Sequence[Array]) -> int | None:
     """Return the most turns of a loop: its trip count, or the length of what it cuts."""
     if trips is not None:
         return int(trips.reshape(-1)[0])

@@ -25,7 +25,7 @@ from trireme.support.errors import CompileError, RunError
 MOST_REFERENCE_FLOPS = 1 << 20
 """A later stage with less work runs on the numpy references: compiling it takes longer (50 ms)."""
 Shapes = tuple[tuple[int, ...], ...]
-Tier = Literal["polymorphic", "specialised", "reference"]
+Tier = Literal["polymorphic", "specialised", "reference", "dataflow"]
 
 
 class StaticRegion(Protocol):
@@ -74,7 +74,8 @@ class StageReport:
     nodes: the nodes of its region
     on: the devices of the region, or "numpy reference"; "" without nodes
     tier: "polymorphic" where one program serves every shape, "specialised" where the program is
-        compiled for these shapes, "reference" for numpy; why is why it is not polymorphic
+        compiled for these shapes, "reference" for numpy, "dataflow" for a dynamic schedule; why is
+        why it is not polymorphic
     steps: the nodes that the host ran, because the shapes of their results depend on values
     """
 
@@ -84,6 +85,11 @@ class StageReport:
     tier: Tier
     why: str
     steps: tuple[str, ...]
+
+    @property
+    def has_plan(self) -> bool:
+        """Whether one plan runs all of the stage."""
+        return not self.steps and self.tier in ("polymorphic", "specialised")
 
     def __str__(self) -> str:
         shapes = ", ".join(f"{name} {list(shape)}" for name, shape in self.shapes.items())

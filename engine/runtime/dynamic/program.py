@@ -61,25 +61,21 @@ class OpenProgram:
 
         Errors: RunError, if a feed or `out` is unknown or does not fit, or a feed is missing
         """
-        arrays = self._arrays(feeds)
+        arrays = fed_arrays(self._inputs, feeds)
         instance = self._instance(tuple(array.shape for array in arrays))
         if instance.stage.is_whole and instance.region is not None:
             self.stages[:] = [instance.report]
             return instance.region.run(dict(zip(feeds_of(self._inputs), arrays, strict=True)), out)
         self.stages.clear()
         results = self._open.run(arrays, self.stages)
-        made = {
-            value.name: _owned(array, arrays)
-            for value, array in zip(self._outputs, results, strict=True)
-        }
-        return made if out is None else _written(made, out)
+        return handed_out(self._outputs, results, arrays, out)
 
     def whole(self, feeds: Mapping[str, Any]) -> StaticRegion:
         """Return what runs the whole graph for the shapes of some feeds.
 
         Errors: RunError, if the host runs a part of it because shapes depend on values
         """
-        arrays = self._arrays(feeds)
+        arrays = fed_arrays(self._inputs, feeds)
         instance = self._instance(tuple(array.shape for array in arrays))
         if instance.region is None or not instance.stage.is_whole:
             steps = ", ".join(node.label for node in instance.stage.steps[:3])
@@ -98,11 +94,26 @@ class OpenProgram:
             self.last = self._open.instance(shapes)
         return self.last
 
-    def _arrays(self, feeds: Mapping[str, Any]) -> list[Array]:
-        names = feeds_of(self._inputs)
-        if not isinstance(feeds, Mapping) or set(feeds) != set(names):
-            refuse_names(feeds, self._inputs)
-        return [_fitting(value, feeds[value.name]) for value in self._inputs]
+
+def fed_arrays(inputs: list[Value], feeds: Mapping[str, Any]) -> list[Array]:
+    """Return what is fed as arrays, in the inputs' order.
+
+    Errors: RunError, if a feed is missing or unknown, or does not fit its input
+    """
+    if not isinstance(feeds, Mapping) or set(feeds) != set(feeds_of(inputs)):
+        refuse_names(feeds, inputs)
+    return [_fitting(value, feeds[value.name]) for value in inputs]
+
+
+def handed_out(
+    outputs: list[Value],
+    results: Sequence[Array],
+    fed: list[Array],
+    out: Mapping[str, Array] | None,
+) -> dict[str, Array]:
+    """Return results by name as arrays of the caller's own, those in `out` written there."""
+    made = {v.name: _owned(array, fed) for v, array in zip(outputs, results, strict=True)}
+    return made if out is None else _written(made, out)
 
 
 def open_program(

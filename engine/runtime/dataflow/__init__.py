@@ -1,0 +1,1 @@
+"""Dataflow primitives: control flow as tokens that meet in Switch, Merge, Enter, Exit and more."""
