@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("onnxruntime", reason="random graphs are compared with ONNX Runtime")
 
-from fuzzing.campaign import campaign, on_devices, otherwise  # noqa: E402
+from fuzzing.campaign import campaign, on_devices, otherwise, with_open_shapes  # noqa: E402
 from fuzzing.forcing import Ran, on_forced_devices, shares  # noqa: E402
 from fuzzing.grow import KINDS  # noqa: E402
 from fuzzing.worker import Worker  # noqa: E402
@@ -59,3 +59,12 @@ def test_random_graphs_are_the_same_however_they_are_run(cpu, peer, seeds):
     report = campaign(seeds, otherwise([cpu]), peer)
     print(report)
     assert not report.failed, "\n".join(report.failed)
+
+
+@pytest.mark.parametrize("seeds", [range(8), pytest.param(range(8, 400), marks=pytest.mark.slow)])
+def test_random_graphs_with_open_shapes(cpu, peer, seeds):
+    """The inputs' dimensions are symbols; planned ahead, and as dataflow."""
+    report = campaign(seeds, with_open_shapes([cpu]), peer)
+    print(report)
+    assert not report.failed, "\n".join(report.failed)
+    assert report.counts["equal"] >= 0.7 * len(seeds)

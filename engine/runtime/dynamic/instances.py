@@ -20,7 +20,7 @@ from trireme.runtime.dynamic.closed import ClosedGraph, why_not_closed
 from trireme.runtime.dynamic.polymorphic import PolymorphicGraph, usual_shapes
 from trireme.runtime.dynamic.stage import Stage, cut, flops_of, with_symbols
 from trireme.support.dtypes import Array
-from trireme.support.errors import CompileError, RunError
+from trireme.support.errors import CompileError, RunError, ShapeError
 
 MOST_REFERENCE_FLOPS = 1 << 20
 """A later stage with less work runs on the numpy references: compiling it takes longer (50 ms)."""
@@ -60,7 +60,7 @@ class Tools:
 
     optimise: Callable[[Graph], Graph]
     open_region: Callable[[Graph], StaticRegion]
-    polymorphic: Callable[[Graph], PolymorphicGraph | str]
+    polymorphic: Callable[[Graph, Sequence[Sequence[int]]], PolymorphicGraph | str]
     open_polymorphic: Callable[[PolymorphicGraph, Shapes], StaticRegion]
     run_step: Callable[[Graph, Node, list[Array | None]], Sequence[Array]]
     most: int
@@ -164,17 +164,16 @@ class OpenGraph:
         self.graph, self._tools, self._kept = graph, tools, kept
         self._states, self._path = states, path
         self._names = [value.name for value in graph.input_values()]
-        self._polymorphic = self._late_program() if path else tools.polymorphic(graph)
+        if path:
+            self.graph = tools.optimise(with_symbols(graph))
+        self._polymorphic = None if path else self._compiled_once(usual_shapes(graph))
 
-    def _late_program(self) -> PolymorphicGraph | str:
-        """Return the program of a later stage for every shape; why not, where it has none."""
-        self.graph = self._tools.optimise(with_symbols(self.graph))
-        if why := why_not_closed(self.graph):
-            return why
-        usual = ClosedGraph(self.graph).at(usual_shapes(self.graph))
-        if flops_of(usual) <= MOST_REFERENCE_FLOPS:
-            return "it has little work at usual sizes"
-        return self._tools.polymorphic(self.graph)
+    def _compiled_once(self, shapes: Sequence[Sequence[int]]) -> PolymorphicGraph | str | None:
+        """Return the program for every shape, or why none; None if these shapes do not fit."""
+        try:
+            return self._tools.polymorphic(self.graph, shapes)
+        except ShapeError:  # sizes of several symbols may have to agree: the first run has such
+            return None
 
     def instance(self, shapes: Shapes) -> Instance:
         """Return the instance for these shapes of the inputs, in their order.
@@ -184,12 +183,26 @@ class OpenGraph:
         return self._kept.get((*self._path, shapes), lambda: self._make(shapes))
 
     def _make(self, shapes: Shapes) -> Instance:
-        if not isinstance(self._polymorphic, str):
+        if self._polymorphic is None:
+            self._polymorphic = self._late(shapes) if self._path else self._compiled_once(shapes)
+        if isinstance(self._polymorphic, PolymorphicGraph):
             try:
                 return self._of_all_shapes(self._polymorphic, shapes)
             except CompileError as error:
                 return self._specialised(shapes, error.summary)
-        return self._specialised(shapes, self._polymorphic)
+        return self._specialised(shapes, self._polymorphic or "the shapes do not fit")
+
+    def _late(self, shapes: Shapes) -> PolymorphicGraph | str | None:
+        """Return the program of a later stage for every shape; none pays for little work."""
+        if why := why_not_closed(self.graph):
+            return why
+        try:
+            work = flops_of(ClosedGraph(self.graph).at(usual_shapes(self.graph)))
+        except ShapeError:
+            work = flops_of(ClosedGraph(self.graph).at(shapes))
+        if work <= MOST_REFERENCE_FLOPS:
+            return "it has little work at usual sizes"
+        return self._compiled_once(shapes)
 
     def _of_all_shapes(self, program: PolymorphicGraph, shapes: Shapes) -> Instance:
         region = self._tools.open_polymorphic(program, shapes)

@@ -84,18 +84,22 @@ class PolymorphicGraph:
 
 def polymorphic(
     graph: Graph,
+    shapes: Sequence[Sequence[int]],
     devices: Mapping[str, Device],
     calibration: Calibration,
     asked: PlacementOptions,
     options: ExecutionOptions,
 ) -> PolymorphicGraph | str:
-    """Return a graph with symbols, compiled once; a sentence where it cannot be."""
+    """Return a graph with symbols, compiled once; a sentence where it cannot be.
+
+    shapes: shapes of the inputs that are usual, for which it is placed
+    Errors: ShapeError, if the shapes do not fit
+    """
     if why := why_not_closed(graph) or _why_not_plain(graph):
         return why
     if options.execution != "sunk":
         return "every node is a task of its own (interactive)"
     closed = ClosedGraph(graph)
-    shapes = usual_shapes(graph)
     usual = closed.at(shapes)
     costs = CostModel(devices, calibration)
     placement = place(usual, costs, asked)

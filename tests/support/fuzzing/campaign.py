@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -89,6 +90,40 @@ def otherwise(devices: Sequence[Any]) -> Runner:
         return "", []
 
     return run
+
+
+def with_open_shapes(devices: Sequence[Any]) -> Runner:
+    """Return what runs a graph whose inputs have open shapes, and again with a dynamic schedule.
+
+    Each dimension of an input becomes a symbol of its own, or one symbol for equal sizes, or stays
+    a number, as the seed has it.
+    """
+
+    def run(grown: Grown, wanted: Any) -> tuple[str, list[Failure]]:
+        model = onnx.ModelProto.FromString(grown.content)
+        open_inputs(model, random.Random(grown.seed))
+        content = model.SerializeToString()
+        dynamic = ExecutionOptions(schedule="dynamic")
+        for way, options in (("open", {}), ("dynamic", {"execution_options": dynamic})):
+            found = run_way(way, content, grown.feeds, wanted, devices, **options)
+            if found != ("", []):
+                return found
+        return "", []
+
+    return run
+
+
+def open_inputs(model: Any, rng: random.Random) -> None:
+    """Make dimensions of a model's inputs symbols, in place."""
+    for value in model.graph.input:
+        for axis, dim in enumerate(value.type.tensor_type.shape.dim):
+            kind = rng.choice(["own", "shared", "number", "own"])
+            if kind != "number" and dim.HasField("dim_value"):
+                name = f"n{dim.dim_value}" if kind == "shared" else f"{value.name}_{axis}"
+                dim.dim_param = name
+    del model.graph.value_info[:]
+    for value in model.graph.output:
+        value.type.tensor_type.ClearField("shape")
 
 
 def _refusal(error: TriremeError) -> Failure:

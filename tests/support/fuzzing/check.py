@@ -23,6 +23,7 @@ ALLOWED = {
     "ops are not supported": "unsupported op",
     "is not known before it runs": "unknown shape",
     "on the open dimension": "unknown shape",
+    "of known size": "unknown shape",
 }
 """Sentences that an allowed error holds -> its kind."""
 
