@@ -172,7 +172,7 @@ class OpenGraph:
         """Return the program for every shape, or why none; None if these shapes do not fit."""
         try:
             return self._tools.polymorphic(self.graph, shapes)
-        except ShapeError:  # sizes of several symbols may have to agree: the first run has such
+        except (ShapeError, RunError):  # sizes of several symbols may have to agree
             return None
 
     def instance(self, shapes: Shapes) -> Instance:
@@ -184,13 +184,14 @@ class OpenGraph:
 
     def _make(self, shapes: Shapes) -> Instance:
         if self._polymorphic is None:
-            self._polymorphic = self._late(shapes) if self._path else self._compiled_once(shapes)
+            made = self._late(shapes) if self._path else self._compiled_once(shapes)
+            self._polymorphic = made or "no sizes were found that its symbols agree on"
         if isinstance(self._polymorphic, PolymorphicGraph):
             try:
                 return self._of_all_shapes(self._polymorphic, shapes)
             except CompileError as error:
                 return self._specialised(shapes, error.summary)
-        return self._specialised(shapes, self._polymorphic or "the shapes do not fit")
+        return self._specialised(shapes, self._polymorphic)
 
     def _late(self, shapes: Shapes) -> PolymorphicGraph | str | None:
         """Return the program of a later stage for every shape; none pays for little work."""
@@ -198,7 +199,7 @@ class OpenGraph:
             return why
         try:
             work = flops_of(ClosedGraph(self.graph).at(usual_shapes(self.graph)))
-        except ShapeError:
+        except (ShapeError, RunError):
             work = flops_of(ClosedGraph(self.graph).at(shapes))
         if work <= MOST_REFERENCE_FLOPS:
             return "it has little work at usual sizes"
