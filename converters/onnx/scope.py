@@ -142,7 +142,10 @@ class Scope:
         source: str = "",
     ) -> tuple[int, ...]:
         """Add a node, or constants in its place when it can be folded."""
-        inputs = self._with_target(op, list(inputs))
+        target = self._target(op, inputs, attrs)
+        if target is not None:
+            inputs = [inputs[0], self.builder.constant("shape", target)]
+            attrs = {**attrs, "allowzero": 0}
         values = [self.value(i) for i in inputs]
         folded = fold(values, op, attrs, outputs)
         if folded is None and op in ("shape", "size"):
@@ -172,12 +175,16 @@ class Scope:
             self.dims[made] = dims
         return made
 
-    def _with_target(self, op: str, inputs: list[int | None]) -> list[int | None]:
-        """Make the shape of a reshape a constant when its symbols allow it."""
+    def _target(
+        self, op: str, inputs: Sequence[int | None], attrs: Mapping[str, Any]
+    ) -> Array | None:
+        """Return the constant shape of a reshape, where its symbols allow one."""
         if op != "reshape" or len(inputs) < 2 or inputs[1] not in self.dims or inputs[0] is None:
-            return inputs
-        target = as_target(list(self.dims[inputs[1]]), self.builder.type(inputs[0]).shape)
-        return inputs if target is None else [inputs[0], self.builder.constant("shape", target)]
+            return None
+        dims = list(self.dims[inputs[1]])
+        if attrs.get("allowzero") and 0 in dims:
+            return None
+        return as_target(dims, self.builder.type(inputs[0]).shape)
 
 
 @dataclass

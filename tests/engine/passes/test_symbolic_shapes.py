@@ -124,3 +124,16 @@ def test_a_window_over_an_open_axis(op, attrs):
         sizes = {"h": h, "w": w}
         found = tuple(substituted(dim, sizes) for dim in made)
         assert found == static.type(static.outputs[0]).shape
+
+
+def test_a_reshape_that_takes_0_for_a_size_copies_none():
+    """Opset 12's LogSoftmax is a reshape, a row-wise one, and a reshape back to the old shape."""
+    node = helper.make_node("LogSoftmax", ["x"], ["y"], axis=1)
+    x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, ["b", "c", 4]) for n in "xy")
+    graph = helper.make_graph([node], "old", [x], [y])
+    imports = [helper.make_opsetid("", 11)]
+    data = helper.make_model(graph, opset_imports=imports, ir_version=7).SerializeToString()
+    x = np.random.default_rng(0).standard_normal((8, 2, 4)).astype(np.float32)
+    (wanted,) = onnxruntime.InferenceSession(data).run(None, {"x": x})
+    with trireme.Session(data) as session:
+        np.testing.assert_allclose(session.run({"x": x})["y"], wanted, rtol=1e-5, atol=1e-6)
