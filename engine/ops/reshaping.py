@@ -107,6 +107,12 @@ def _infer_squeeze(x: Value, axes: Value | None = None) -> Types:
 
 def _squeezed(shape: Shape, axes: Ints | None) -> Shape:
     if axes is None:
+        for axis, dim in enumerate(shape):
+            if isinstance(dim, str):
+                raise ShapeError(
+                    f"dimension {axis} is {dim}: with an open size, the rank of the result is open",
+                    fix="name the axes to squeeze, or give the sizes",
+                )
         return tuple(dim for dim in shape if dim != 1)
     drop = axes_of(axes, len(shape))
     for axis in drop:

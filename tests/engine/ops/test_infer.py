@@ -108,6 +108,7 @@ WRONG = [
     ("transpose", ((2, 3),), {"perm": (0, 0)}, "names one axis twice"),
     ("concat", ((2, 3), (2, 4)), {"axis": 0}, "input 1's dimension 1 is 4, expected 3"),
     ("squeeze", ((2, 3), ints(0)), {}, "dimension 0 is 2, expected 1"),
+    ("squeeze", ((1, "N"),), {}, "dimension 1 is N: with an open size, the rank"),
     ("softmax", ((2, 3),), {"axis": 2}, "axis 2 is outside rank 2"),
     ("split", ((2, 9), ints(4, 4)), {"axis": 1}, "split (4, 4) does not add up to 9"),
     ("pad", ((2, 9), ints(0, 1)), {}, "pads has 2 entries, expected 4"),
