@@ -35,7 +35,7 @@ from trireme.converters.python.iteration import (
 from trireme.converters.python.scope import Recorder, RowList, Traced
 from trireme.converters.python.source import FunctionSource
 from trireme.converters.python.state import UNSET, Frame, Growing, Lost, Maybe, Nested, is_same
-from trireme.converters.python.turns import Turns
+from trireme.converters.python.turns import Repetitions
 from trireme.runtime.operators import Operators
 
 BINARY: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
@@ -77,7 +77,7 @@ class OuterName:
     place: str
 
 
-class Expressions(Turns):
+class Expressions(Repetitions):
     """Evaluates expressions in the frame of the function that is being read."""
 
     def __init__(self, recorder: Recorder) -> None:

@@ -118,7 +118,7 @@ class _Changes:
             del self.carried[inner]
 
 
-class Turns(Control):
+class Repetitions(Control):
     """The loops of a program that is being captured."""
 
     def loop(self, plan: LoopPlan) -> None:

@@ -37,7 +37,7 @@ from trireme.devices.cpu.kernels.lowering import (
     Temp,
 )
 from trireme.devices.cpu.runtime.pool import StepPool
-from trireme.devices.cpu.runtime.repeat import Move, NativeRepeat
+from trireme.devices.cpu.runtime.repeat import NativeRepeat, TurnMove
 from trireme.devices.cpu.runtime.server import ServedCall, Server, Stamped
 from trireme.ir.graph import Node
 from trireme.ir.interpreter import evaluate
@@ -179,7 +179,7 @@ class Bound:
         values = (*graph.inputs, *graph.outputs)
         moving, copying = turns.divided(lambda part: values[part.argument] not in self._fixed)
         moves = [
-            Move(even, odd_, part.start + offset, part.step)
+            TurnMove(even, odd_, part.start + offset, part.step)
             for part in moving
             for (even, offset), (odd_, _) in zip(
                 self._sole.slots(values[part.argument]),

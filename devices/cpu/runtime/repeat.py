@@ -20,7 +20,7 @@ NO_END = (1 << 63) - 1
 
 
 @dataclass(frozen=True)
-class Move:
+class TurnMove:
     """A pointer of both calls that goes on by `step` bytes a turn.
 
     even, odd: the addresses of the pointer in the calls' tables; start: where turn 0 points
@@ -45,7 +45,7 @@ class NativeRepeat:
         pool: StepPool,
         calls: Sequence[PoolCall],
         turns: Turns,
-        moves: Sequence[Move],
+        moves: Sequence[TurnMove],
         alive: object,
     ) -> None:
         copies = [[_line(part) for part in parts] for parts in (turns.slices, turns.rows)]
