@@ -37,7 +37,7 @@ class PolymorphicGraph:
         self,
         closed: ClosedGraph,
         placement: Placement,
-        device: Device,
+        device: str,
         executable: PolymorphicExecutable,
         costs: CostModel,
         asked: PlacementOptions,
@@ -60,8 +60,7 @@ class PolymorphicGraph:
 
     def priced(self, program: Program) -> Program:
         """Return a program with the estimates of its shapes."""
-        (name,) = program.devices
-        asked = replace(self._asked, single_device=name)
+        asked = replace(self._asked, single_device=self._device)
         source = program.plan.placement.source
         return self._program(place(source, self._costs, asked))
 
@@ -70,16 +69,15 @@ class PolymorphicGraph:
         if len(plan.tasks) != 1:
             raise InternalError(f"{len(plan.tasks)} tasks of a graph on one device")
         executable = self._executable.at(_region(placement.graph, plan.tasks[0]))
-        name = self._device.spec.name
-        return Program(plan, {name: self._device}, (executable,))
+        return Program(plan, self._costs.devices, (executable,))
 
     def context(self, program: Program) -> ExecutionContext:
         """Return memory for the program: the scratch is shared, and grows by half at least."""
-        (needs,) = program.scratch_bytes().values()
+        needs, devices = program.scratch_bytes()[self._device], program.devices
         if needs and (self._scratch is None or self._scratch.nbytes < needs):
             before = 0 if self._scratch is None else self._scratch.nbytes
-            self._scratch = self._device.alloc(max(needs, before * 3 // 2))
-        return ExecutionContext(program, {self._device.spec.name: self._scratch})
+            self._scratch = devices[self._device].alloc(max(needs, before * 3 // 2))
+        return ExecutionContext(program, {**dict.fromkeys(devices), self._device: self._scratch})
 
 
 def polymorphic(
@@ -118,7 +116,7 @@ def polymorphic(
         (executable,) = device.compile_polymorphic([_region(graph, task)])
     except CompileError as error:
         return error.summary
-    return PolymorphicGraph(closed, placement, device, executable, costs, asked, options)
+    return PolymorphicGraph(closed, placement, names[0], executable, costs, asked, options)
 
 
 def usual_shapes(graph: Graph) -> list[tuple[int, ...]]:
