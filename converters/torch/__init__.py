@@ -14,7 +14,7 @@ from typing import Any
 
 import trireme.ops  # noqa: F401  (fills the registry)
 from trireme.ir.graph import Graph
-from trireme.support.errors import ConvertError
+from trireme.support.errors import ConvertError, ModelFileError
 from trireme.support.mapped import OnOpen, ignore_file
 
 __all__ = ["convert"]
@@ -40,6 +40,8 @@ def convert(
         not installed or cannot export the module, listing every op that is not supported, or
         naming the node that cannot be expressed
     """
+    if _is_path(source):
+        _check_readable(source)
     try:
         import torch  # noqa: F401
     except ImportError as error:
@@ -56,3 +58,11 @@ def convert(
 
 def _is_path(source: Any) -> bool:
     return isinstance(source, (str, os.PathLike))
+
+
+def _check_readable(path: str | os.PathLike[str]) -> None:
+    try:
+        with open(path, "rb"):
+            pass
+    except OSError as error:
+        raise ModelFileError(f"{os.fspath(path)} cannot be read: {error.strerror}") from error
