@@ -192,7 +192,7 @@ TABLE: dict[str, OpEntry] = {
     "Constant": OpEntry("", constant),
     "ConstantOfShape": OpEntry("", constant_of_shape),
     "Conv": OpEntry("conv", window.conv),
-    "ConvInteger": OpEntry("conv", quantized.conv_integer),
+    "ConvInteger": OpEntry("conv", integer_products.conv_integer),
     "ConvTranspose": OpEntry("conv_transpose", window.conv_transpose),
     "Dropout": OpEntry("", dropout),
     "DynamicQuantizeLinear": OpEntry(

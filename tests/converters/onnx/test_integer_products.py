@@ -1,4 +1,4 @@
-"""MatMulInteger and DynamicQuantizeLinear, exactly as ONNX Runtime computes them."""
+"""MatMulInteger, ConvInteger and DynamicQuantizeLinear, exactly as ONNX Runtime computes them."""
 
 import numpy as np
 import pytest
@@ -48,6 +48,44 @@ def test_products_are_exact(name):
 @pytest.mark.parametrize("name", [name for name in PRODUCTS if "no" not in name.split()])
 def test_products_with_constant_weights_have_kernels_that_are_exact(name):
     case = PRODUCTS[name]
+    (right,) = answers_of(case.model(), case.feeds).values()
+    with Session(case.model(), devices=["cpu"], threads=2) as session:
+        (found,) = session.run(case.feeds).values()
+        assert REFERENCE not in str(session.profile(case.feeds))
+    np.testing.assert_array_equal(found, right)
+
+
+def conv(x, w, *zeros, **attrs):
+    inputs = (x, w, *map(np.asarray, zeros))
+    fixed = frozenset(n for n in (1, 3) if n < len(inputs))
+    return Single("ConvInteger", inputs, attrs, fixed, domain="")
+
+
+PIXELS = whole(U8, 2, 4, 9, 8)
+CONVS = {
+    "3x3": conv(PIXELS, whole(U8, 5, 4, 3, 3)),
+    "pads and zero points": conv(
+        PIXELS, whole(U8, 5, 4, 3, 3), U8(99), U8(120), pads=[1, 0, 2, 1], strides=[2, 1]
+    ),
+    "dilations": conv(PIXELS, whole(U8, 5, 4, 3, 2), U8(3), dilations=[2, 3], strides=[1, 2]),
+    "1x1": conv(PIXELS, whole(U8, 5, 4, 1, 1), U8(3)),
+    "1x1, strides": conv(PIXELS, whole(U8, 5, 4, 1, 1), U8(3), strides=[2, 3]),
+    "same": conv(PIXELS, whole(U8, 5, 4, 3, 3), U8(3), auto_pad="SAME_UPPER", strides=[2, 2]),
+    "depthwise": conv(PIXELS, whole(U8, 4, 1, 3, 3), U8(3), U8(7), group=4, pads=[1, 1, 1, 1]),
+    "groups": conv(PIXELS, whole(U8, 6, 2, 3, 3), U8(3), group=2),
+    "one axis": conv(whole(U8, 2, 3, 30), whole(U8, 4, 3, 5), U8(3), strides=[3], pads=[2, 1]),
+    "a deep sum": conv(np.full((1, 300, 5, 5), 255, U8), np.full((2, 300, 3, 3), 255, U8)),
+}
+
+
+@pytest.mark.parametrize("name", CONVS)
+def test_convolutions_are_exact(name):
+    assert_single(CONVS[name])
+
+
+@pytest.mark.parametrize("name", [name for name in CONVS if name != "groups"])
+def test_convolutions_have_kernels_that_are_exact(name):
+    case = CONVS[name]
     (right,) = answers_of(case.model(), case.feeds).values()
     with Session(case.model(), devices=["cpu"], threads=2) as session:
         (found,) = session.run(case.feeds).values()
