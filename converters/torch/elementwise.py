@@ -258,6 +258,24 @@ def is_odd(op: str) -> Any:
     return rule
 
 
+def shift(direction: str) -> Any:
+    """Return the rule of a shift of integers by bits; one to the right keeps the sign."""
+
+    def rule(use: Use) -> int:
+        power = use.add(
+            "pow", use.constant(2, use.dtype), use.operand(use.args["other"], use.dtype)
+        )
+        return use.add("mul" if direction == "left" else "floor_div", use["self"], power)
+
+    return rule
+
+
+def hypot(use: Use) -> int:
+    """hypot: the root of the sum of squares."""
+    squares = (use.add("mul", one, one) for one in (use["self"], use["other"]))
+    return use.add("sqrt", use.add("add", *squares))
+
+
 def to_copy(use: Use) -> int:
     """_to_copy: a cast; devices and memory formats are of no meaning here."""
     return use.cast(use["self"], use.dtype)
@@ -270,6 +288,8 @@ _UNARY = (
 
 ELEMENTWISE: dict[str, Any] = {
     **{name: unary({"silu": "swish"}.get(name, name)) for name in _UNARY.split()},
+    "__lshift__ Scalar Tensor": shift("left"),
+    "__rshift__ Scalar Tensor": shift("right"),
     "_to_copy": to_copy,
     "add Tensor Scalar": binary("add", "or"),
     "alias": same,
@@ -295,6 +315,7 @@ ELEMENTWISE: dict[str, Any] = {
     "hardsigmoid": unary("hard_sigmoid", alpha=1 / 6, beta=0.5),
     "hardswish": unary("hard_swish"),
     "hardtanh": hardtanh,
+    "hypot": hypot,
     "isinf": is_odd("is_inf"),
     "isnan": is_odd("is_nan"),
     "le Tensor Scalar": compare("less_or_equal"),

@@ -215,6 +215,17 @@ def full_like(use: Use) -> int:
     return use.add("expand", use.operand(number, use.dtype), use.add("shape", use["self"]))
 
 
+def triangle_indices(k: int) -> Any:
+    """Return the rule of tril_indices (k 0) or triu_indices (k 1): constants."""
+
+    def rule(use: Use) -> int:
+        inside = np.tri(use["row"], use["col"], use["offset"] - k, dtype=np.bool_)
+        places = np.nonzero(~inside if k else inside)
+        return use.constant(np.stack(places), use.dtype)
+
+    return rule
+
+
 def scalar_tensor(use: Use) -> int:
     """scalar_tensor: a number as a tensor."""
     return use.operand(use.args["s"], use.dtype)
@@ -237,4 +248,6 @@ INDEXING: dict[str, Any] = {
     "scatter src value": scatter(),
     "scatter_add": scatter("add"),
     "scatter_reduce two": scatter(),
+    "tril_indices": triangle_indices(0),
+    "triu_indices": triangle_indices(1),
 }

@@ -153,7 +153,19 @@ def _additive(use: Use, mask: int) -> tuple[int, int | None]:
     return use.add("where", mask, zero, low), use.add("not", any_left)
 
 
+def distances(use: Use) -> int:
+    """cdist of the second order: the root of the sum of squared differences."""
+    if use["p"] != 2:
+        raise use.error(f"distances of order {use['p']} are not supported")
+    a = use.add("unsqueeze", use["x1"], use.ints(-2))
+    b = use.add("unsqueeze", use["x2"], use.ints(-3))
+    apart = use.add("sub", a, b)
+    total = use.add("reduce_sum", use.add("mul", apart, apart), use.ints(-1), keepdims=0)
+    return use.add("sqrt", total)
+
+
 LINEAR: dict[str, Any] = {
+    "_cdist_forward": distances,
     "addmm": added_product("mat1", "mat2"),
     "bmm": product(),
     "convolution": convolution,

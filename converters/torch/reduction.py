@@ -176,15 +176,31 @@ def sort(use: Use) -> tuple[int, ...]:
 
 def median(use: Use) -> tuple[int, int]:
     """median along an axis: the lower of the two in the middle."""
-    x = use["self"]
-    axis, size = use.axis("dim", use.rank(x)), use.shape_of("self")[use["dim"]]
+    axis, size = use.axis("dim", use.rank(use["self"])), use.shape_of("self")[use["dim"]]
     if not isinstance(size, int):
         raise use.error("the median along an open dimension is not supported")
+    return _ranked(use, use["self"], axis, (size + 1) // 2)
+
+
+def median_of_all(use: Use) -> int:
+    """median of all elements."""
+    sizes = use.shape_of("self")
+    if not all(isinstance(size, int) for size in sizes):
+        raise use.error("the median of open dimensions is not supported")
+    return _ranked(use, use.reshape(use["self"], [-1]), 0, (math.prod(sizes) + 1) // 2)[0]
+
+
+def kth_value(use: Use) -> tuple[int, int]:
+    """kthvalue: the k-th least element along an axis."""
+    axis = use.axis("dim", use.rank(use["self"]))
+    return _ranked(use, use["self"], axis, int(use["k"]))
+
+
+def _ranked(use: Use, x: int, axis: int, rank: int) -> tuple[int, int]:
+    """Return the element of a rank, counted from 1 and the least, and its index."""
     attrs = {"axis": axis, "largest": 0, "sorted": 1}
-    parts = use.add_node("top_k", [x, use.ints((size + 1) // 2)], attrs, 2)
-    place = use.constant((size - 1) // 2, "int64")
-    if use["keepdim"]:
-        place = use.ints((size - 1) // 2)
+    parts = use.add_node("top_k", [x, use.ints(rank)], attrs, 2)
+    place = use.ints(rank - 1) if use.args.get("keepdim") else use.constant(rank - 1, "int64")
     values, indices = (use.add("gather", part, place, axis=axis) for part in parts)
     return values, indices
 
@@ -201,11 +217,22 @@ def softmax(op: str) -> Any:
     return rule
 
 
-def bucketize(use: Use) -> int:
-    """bucketize: the number of boundaries below each element, or up to it with right=True."""
+def bucketize(limits_name: str) -> Any:
+    """Return the rule of bucketize or searchsorted, whose limits have one axis."""
+
+    def rule(use: Use) -> int:
+        sorter, side = use.args.get("sorter"), use.args.get("side")
+        if use.rank(use[limits_name]) != 1 or sorter is not None:
+            raise use.error("limits of several axes, or with a sorter, are not supported")
+        return _count_below(use, use[limits_name], bool(use["right"]) or side == "right")
+
+    return rule
+
+
+def _count_below(use: Use, limits: int, right: bool) -> int:
+    """Return the number of limits below each element, or up to it with `right`."""
     x = use.add("unsqueeze", use["self"], use.ints(-1))
-    op = "less_or_equal" if use["right"] else "less"
-    limits = use["boundaries"]
+    op = "less_or_equal" if right else "less"
     kind = "float64" if "float" in use.type(x).dtype + use.type(limits).dtype else "int64"
     below = use.add(op, use.cast(limits, kind), use.cast(x, kind))
     axes = use.ints(use.rank(use["self"]))
@@ -220,18 +247,21 @@ REDUCTION: dict[str, Any] = {
     "any default dim dims": reduce_truth("reduce_any"),
     "argmax": arg("arg_max"),
     "argmin": arg("arg_min"),
-    "bucketize Tensor": bucketize,
+    "bucketize Tensor": bucketize("boundaries"),
     "cumprod": running("cum_prod"),
     "cumsum": running("cum_sum"),
+    "kthvalue": kth_value,
     "linalg_vector_norm": vector_norm,
     "log_softmax int": softmax("log_softmax"),
     "max": reduce("reduce_max"),
     "max dim": extreme("reduce_max", "arg_max"),
     "mean default dim": reduce("reduce_mean"),
+    "median": median_of_all,
     "median dim": median,
     "min": reduce("reduce_min"),
     "min dim": extreme("reduce_min", "arg_min"),
     "prod default dim_int": reduce("reduce_prod"),
+    "searchsorted Tensor": bucketize("sorted_sequence"),
     "softmax int": softmax("softmax"),
     "sort default stable": sort,
     "sum dim_IntList": reduce("reduce_sum"),

@@ -7,7 +7,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed")
 pytest.importorskip("transformers", reason="transformers is not installed")
 
 from torch.utils import _pytree  # noqa: E402
-from torch_architectures import ARCHITECTURES, SEED, build  # noqa: E402 - needs torch
+from torch_architectures import ARCHITECTURES, SEED, build, ids, mask  # noqa: E402 - needs torch
 
 import trireme  # noqa: E402
 
@@ -44,3 +44,21 @@ def test_an_architecture_agrees_with_torch(name):
 
 def test_there_are_twenty_architectures():
     assert len(ARCHITECTURES) >= 20
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["bert", "distilbert", "gpt2", "llama"])
+def test_one_session_of_open_dimensions_agrees_at_any_shape(name):
+    print("seed", SEED)
+    module, inputs = build(name)
+    dims = {0: torch.export.Dim("batch", max=8), 1: torch.export.Dim("length", min=2, max=32)}
+    graph = trireme.convert(module, inputs, dynamic_shapes={key: dims for key in inputs})
+    with trireme.Session(graph) as session:
+        for batch, length in ((2, 12), (1, 5), (5, 31)):
+            feeds = {"input_ids": ids(batch, length), "attention_mask": mask(batch, length)}
+            with torch.no_grad():
+                wanted = tensors(module(**feeds))
+            made = session.run({key: one.numpy() for key, one in feeds.items()})
+            for value, theirs in zip(session.outputs, wanted, strict=True):
+                error = np.abs(made[value.name] - theirs.numpy()).max()
+                assert error <= MOST_ERROR, (batch, length)
