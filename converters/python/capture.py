@@ -8,8 +8,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from trireme.converters.python.arguments import (
     Signature,
     as_inputs,
@@ -20,7 +18,7 @@ from trireme.converters.python.arguments import (
 )
 from trireme.converters.python.calls import known_call
 from trireme.converters.python.control import Refused
-from trireme.converters.python.expressions import OuterName
+from trireme.converters.python.outer import OuterName
 from trireme.converters.python.program import ProgramReader
 from trireme.converters.python.scope import Recorder, Traced
 from trireme.converters.python.show import source_of
@@ -29,7 +27,7 @@ from trireme.converters.python.tidy import tidy
 from trireme.ir.graph import Graph
 from trireme.ir.interpreter import interpret
 from trireme.support.arguments import checked
-from trireme.support.errors import ConvertError, RunError
+from trireme.support.errors import ConvertError
 
 _UNROLL = 16
 _log = logging.getLogger(__name__)
@@ -80,7 +78,7 @@ class CapturedFunction:
         bound = self._bound(args, named)
         found = self._matching(bound) or self._capture(bound)
         for one in found.outer:
-            _expect_unchanged(one)
+            one.check()
         feeds = feeds_of(bound)
         by_id = {value.id: feeds[value.name] for value in found.graph.input_values()}
         made = interpret(found.graph, by_id)
@@ -148,29 +146,6 @@ class CapturedFunction:
 def _shown(value: Any) -> str:
     text = repr(value)
     return text if len(text) < 60 else f"a {type(value).__name__}"
-
-
-def _expect_unchanged(one: OuterName) -> None:
-    """Raise RunError if a name outside the function has another value than at the capture."""
-    try:
-        _, now = one.source.find(one.name)
-    except (KeyError, ValueError):
-        now = None
-    if now is one.value or _is_equal(now, one.value):
-        return
-    raise RunError(
-        f"{one.name} changed since {one.source.name} was captured ({one.place})",
-        facts=[f"then {_shown(one.value)}", f"now {_shown(now)}"],
-        fix="make it an argument, or capture the function again",
-    )
-
-
-def _is_equal(a: Any, b: Any) -> bool:
-    if type(a) is not type(b):
-        return False
-    if isinstance(a, np.ndarray):
-        return a.dtype == b.dtype and np.array_equal(a, b, equal_nan=a.dtype.kind in "fc")
-    return isinstance(a, (bool, int, float, str, tuple)) and bool(a == b)
 
 
 @checked(ConvertError)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from trireme.converters.python.arguments import Signature, feeds_of, leaves, mapped, signature_of
+from trireme.converters.python.outer import frozen, is_data
 from trireme.converters.python.scope import Traced
 from trireme.converters.python.tidy import tidy
 from trireme.converters.python.trace import (
@@ -63,7 +64,7 @@ class _Guard:
 class _Path:
     """A graph of the function for arguments of some types, and the decisions it holds for.
 
-    outer: the numbers and arrays outside the function that it read
+    outer: keys of the data outside the function that its code names
     """
 
     signature: Signature
@@ -72,7 +73,7 @@ class _Path:
     result: Any
     outputs: tuple[str, ...]
     guards: tuple[_Guard, ...]
-    outer: Mapping[str, Any]
+    outer: Mapping[str, Hashable]
 
 
 class CompiledFunction:
@@ -107,7 +108,7 @@ class CompiledFunction:
             known = [
                 path
                 for path in self._paths
-                if path.signature.fits(arguments) and _equal_outer(path.outer, outer)
+                if path.signature.fits(arguments) and path.outer == outer
             ]
             for path in known:
                 made = self._try(path, arguments)
@@ -208,8 +209,8 @@ class CompiledFunction:
         return _Path(signature, graph, session, made.result, outputs, guards, outer)
 
 
-def outer_values(function: Callable[..., Any]) -> dict[str, Any]:
-    """Return the numbers, texts and arrays outside a function that its own code names."""
+def outer_values(function: Callable[..., Any]) -> dict[str, Hashable]:
+    """Return keys of the data outside a function that its own code names."""
     code = getattr(function, "__code__", None)
     if code is None:
         return {}
@@ -220,24 +221,7 @@ def outer_values(function: Callable[..., Any]) -> dict[str, Any]:
             found[name] = cell.cell_contents
         except ValueError:  # not set yet
             continue
-    kinds = (bool, int, float, str, np.generic, np.ndarray, Tensor)
-    return {
-        name: value.copy() if isinstance(value, np.ndarray) else value
-        for name, value in found.items()
-        if isinstance(value, kinds)
-    }
-
-
-def _equal_outer(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
-    return a.keys() == b.keys() and all(_is_equal(a[name], b[name]) for name in a)
-
-
-def _is_equal(a: Any, b: Any) -> bool:
-    if type(a) is not type(b):
-        return False
-    if isinstance(a, np.ndarray):
-        return a.dtype == b.dtype and np.array_equal(a, b)
-    return a is b if isinstance(a, Tensor) else bool(a == b)
+    return {name: frozen(value) for name, value in found.items() if is_data(value)}
 
 
 def _is_float(guard: _Guard) -> bool:
@@ -263,8 +247,8 @@ def compile(
 
     A graph answers a call whose arguments have its shapes and dtypes and the same Python values, if
     every decision that Python took from a tensor (a branch, a number) comes out as it did when the
-    graph was traced. Numbers, texts and arrays outside the function that its own code names are
-    guarded too. Else the call runs as Python, and its path becomes another graph. The function
+    graph was traced. Data outside the function that its own code names (numbers, arrays, lists)
+    is guarded too. Else the call runs as Python, and its path becomes another graph. The function
     should depend on its arguments alone: prints and other effects happen at eager runs only.
 
     devices: where the graphs run, as for a Session

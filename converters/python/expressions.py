@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import operator
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -32,8 +31,9 @@ from trireme.converters.python.iteration import (
     kind_of,
     on_container,
 )
+from trireme.converters.python.outer import OuterName
 from trireme.converters.python.scope import Recorder, RowList, Traced
-from trireme.converters.python.source import FunctionSource
+from trireme.converters.python.source import is_total, spoken
 from trireme.converters.python.state import UNSET, Frame, Growing, Lost, Maybe, Nested, is_same
 from trireme.converters.python.turns import Repetitions
 from trireme.runtime.operators import Operators
@@ -63,18 +63,6 @@ _COMPARE: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
 }
 _FROZEN = ("random", "time", "numpy.random", "secrets", "uuid")
 """Modules whose functions return something else at every call."""
-_MOST_DEPTH = 60
-"""The most calls inside each other."""
-
-
-@dataclass(frozen=True)
-class OuterName:
-    """A name outside the function that was read: its value then, and the line."""
-
-    source: FunctionSource
-    name: str
-    value: Any
-    place: str
 
 
 class Expressions(Repetitions):
@@ -114,7 +102,7 @@ class Expressions(Repetitions):
         """
         found = self._evaluators.get(type(node))
         if found is None:
-            raise Refused(f"a {_spoken(node)} cannot be captured", node)
+            raise Refused(f"a {spoken(node)} cannot be captured", node)
         value = found(node)
         if isinstance(value, Lost):
             raise Refused(value.why, node)
@@ -176,7 +164,7 @@ class Expressions(Repetitions):
         known = truth(self.recorder, first)
         if not isinstance(known, Traced):
             return self._short_circuit(is_and, nodes[1:]) if known == is_and else first
-        if first is known and all(map(_is_total, nodes[1:])):
+        if first is known and all(map(is_total, nodes[1:])):
             rest = self._short_circuit(is_and, nodes[1:])
             if isinstance(rest, bool) or isinstance(rest, Traced) and rest.type == known.type:
                 return self.recorder.apply("and" if is_and else "or", [known, rest], {})
@@ -194,7 +182,7 @@ class Expressions(Repetitions):
         known = truth(self.recorder, result)
         if not isinstance(known, Traced):
             return self._compare_from(right, ops[1:], rest[1:]) if known else result
-        if all(map(_is_total, rest[1:])):
+        if all(map(is_total, rest[1:])):
             others = self._compare_from(right, ops[1:], rest[1:])
             if isinstance(others, Traced) and others.type == known.type:
                 return self.recorder.apply("and", [known, others], {})
@@ -424,26 +412,3 @@ _Number = bool | int | float | np.generic | np.ndarray
 
 def _is_eager(value: Any) -> bool:
     return isinstance(value, Operators) and not isinstance(value, Traced)
-
-
-def _is_total(node: ast.expr) -> bool:
-    """Whether an expression cannot fail at a run, so it may run where Python would skip it."""
-    if isinstance(node, (ast.Name, ast.Constant)):
-        return True
-    if isinstance(node, ast.BinOp):
-        total = isinstance(node.op, (ast.Add, ast.Sub, ast.Mult))
-        return total and _is_total(node.left) and _is_total(node.right)
-    if isinstance(node, ast.UnaryOp):
-        return _is_total(node.operand)
-    if isinstance(node, ast.BoolOp):
-        return all(map(_is_total, node.values))
-    return isinstance(node, ast.Compare) and all(map(_is_total, (node.left, *node.comparators)))
-
-
-def _spoken(node: ast.AST) -> str:
-    return {
-        "Await": "await",
-        "Yield": "yield",
-        "YieldFrom": "yield",
-        "SetComp": "comprehension of a set",
-    }.get(type(node).__name__, type(node).__name__.lower())

@@ -166,3 +166,27 @@ def own_nodes(statements: list[ast.stmt]) -> list[ast.AST]:
         if not isinstance(node, _BLOCKS):
             waiting.extend(ast.iter_child_nodes(node))
     return found
+
+
+def is_total(node: ast.expr) -> bool:
+    """Whether an expression cannot fail at a run, so it may run where Python would skip it."""
+    if isinstance(node, (ast.Name, ast.Constant)):
+        return True
+    if isinstance(node, ast.BinOp):
+        total = isinstance(node.op, (ast.Add, ast.Sub, ast.Mult))
+        return total and is_total(node.left) and is_total(node.right)
+    if isinstance(node, ast.UnaryOp):
+        return is_total(node.operand)
+    if isinstance(node, ast.BoolOp):
+        return all(map(is_total, node.values))
+    return isinstance(node, ast.Compare) and all(map(is_total, (node.left, *node.comparators)))
+
+
+def spoken(node: ast.AST) -> str:
+    """Return the kind of a node, for a message."""
+    return {
+        "Await": "await",
+        "Yield": "yield",
+        "YieldFrom": "yield",
+        "SetComp": "comprehension of a set",
+    }.get(type(node).__name__, type(node).__name__.lower())

@@ -159,6 +159,22 @@ def test_a_global_that_changed_is_an_error(monkeypatch):
         captured(np.float64(3))
 
 
+@pytest.mark.parametrize(
+    "held", [[2.0], {"by": 2.0}, np.full(1, 2.0)], ids=lambda one: type(one).__name__
+)
+def test_a_global_that_changed_in_place_is_an_error(held):
+    key = "by" if isinstance(held, dict) else 0
+
+    def scale(x):
+        return x * held[key]
+
+    captured = trireme.capture(scale, np.float64(1))
+    assert captured(np.float64(3)) == 6
+    held[key] = 5.0
+    with pytest.raises(trireme.RunError, match="held changed since"):
+        captured(np.float64(3))
+
+
 def test_a_closure_that_changed_is_an_error():
     by = 2
 
