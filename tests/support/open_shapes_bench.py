@@ -37,7 +37,13 @@ def peers(model: str, threads: int) -> dict[str, Run]:
     except ImportError:
         return found
     compiled = openvino.Core().compile_model(
-        model, "CPU", {"INFERENCE_NUM_THREADS": threads, "PERFORMANCE_HINT": "LATENCY"}
+        model,
+        "CPU",
+        {
+            "INFERENCE_NUM_THREADS": threads,
+            "PERFORMANCE_HINT": "LATENCY",
+            "INFERENCE_PRECISION_HINT": "f32",  # bfloat16 is its own choice where the CPU has it
+        },
     )
     found["openvino"] = lambda feeds: compiled(dict(feeds))
     return found
