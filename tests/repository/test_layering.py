@@ -2,6 +2,7 @@
 
 import ast
 import graphlib
+import importlib.util
 import pathlib
 import subprocess
 import sys
@@ -153,5 +154,7 @@ def test_every_module_imports_alone(step):
     """
     packages = {module_name(path) for path in MODULES if path.name == "__init__.py"}
     names = sorted(packages | set(sorted({module_name(path) for path in MODULES})[::step]))
+    if importlib.util.find_spec("torch") is None:  # only its converter may need it
+        names = [name for name in names if not name.startswith("trireme.converters.torch.")]
     run = subprocess.run([sys.executable, "-c", ALONE, *names], capture_output=True, text=True)
     assert run.returncode == 0, run.stderr

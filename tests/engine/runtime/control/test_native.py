@@ -79,7 +79,15 @@ def test_slices_and_rows_of_any_size_go_where_they_belong(n, back):
             np.testing.assert_allclose(found[out.name], right, rtol=1e-4, atol=1e-4)
 
 
-def test_a_native_loop_can_be_interrupted_and_run_again():
+@pytest.fixture
+def ctrl_c_raises():
+    """Ctrl-C raises KeyboardInterrupt, whatever a command that ran in this process left behind."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def test_a_native_loop_can_be_interrupted_and_run_again(ctrl_c_raises):
     feeds = {"limit": np.array(np.inf, np.float32), "start": np.array(True), "x": f32(0, 0, 0)}
     with Session(UNTIL.model()) as session:
         main = threading.main_thread().ident
