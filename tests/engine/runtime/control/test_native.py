@@ -87,6 +87,7 @@ def ctrl_c_raises():
     signal.signal(signal.SIGINT, before)
 
 
+@pytest.mark.timed  # it interrupts its own process, which ends a worker of xdist now and then
 def test_a_native_loop_can_be_interrupted_and_run_again(ctrl_c_raises):
     feeds = {"limit": np.array(np.inf, np.float32), "start": np.array(True), "x": f32(0, 0, 0)}
     with Session(UNTIL.model()) as session:
