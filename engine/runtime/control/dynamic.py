@@ -1,4 +1,4 @@
-"""Control flow on arrays of any shape: bodies are compiled for the shapes that come again.
+"""Control flow on arrays of any shape: who runs a body depends on its types alone.
 
 A session whose shapes are known when it is made plans its control flow ahead. Where shapes vary
 (growing carried values, branches of unequal shapes, loops that end by their data), a dynamic
@@ -24,13 +24,12 @@ from trireme.passes.pipeline import optimise
 from trireme.passes.turns import has_no_end
 from trireme.runtime.control.body import Body, Workshop
 from trireme.runtime.control.operands import endless, timed_out
+from trireme.runtime.dynamic.stage import has_little_work
 from trireme.support.dtypes import Array, dtype_name, numpy_dtype
 from trireme.support.errors import RunError, TriremeError
 
 MOST_BODIES = 64
 """Compiled bodies that are kept; the one not used for longest goes first."""
-COMPILED_AT = 2
-"""A body is compiled when inputs of the same types come this often; before, numpy runs it."""
 Arrays = Sequence[Array]
 RunGraph = Callable[[Graph, Arrays], list[Array]]
 Operands = Sequence[Array | None]
@@ -46,7 +45,7 @@ class BodyUse:
     name: str
     types: tuple[str, ...]
     runs: int = 0
-    why: str = "its types came once"
+    why: str = ""
     body: Body | None = None
 
 
@@ -77,26 +76,32 @@ class ControlFlow:
         return made[: len(node.outputs)]
 
     def run_body(self, body: Graph, arrays: Arrays) -> list[Array]:
-        """Return the outputs of a body: compiled where its types came before, else by numpy."""
+        """Return the outputs of a body, compiled or by numpy.
+
+        A body of fixed types is compiled. One whose types vary, turn by turn, is compiled where it
+        has much work. The number of runs plays no part: equal inputs give equal bits in every run.
+        """
         types = tuple(TensorType(a.shape, dtype_name(a.dtype)) for a in arrays)
         key = body, types
         use = self._uses.get(key)
         if use is None:
             use = self._uses[key] = BodyUse(body.name, tuple(map(str, types)))
+            self._compile(use, body, types)
             if len(self._uses) > MOST_BODIES:
                 self._uses.popitem(last=False)
         else:
             self._uses.move_to_end(key)
         use.runs += 1
-        if use.runs == COMPILED_AT:
-            self._compile(use, body, types)
         return self._interpreted(body, arrays) if use.body is None else use.body(arrays)
 
     def _compile(self, use: BodyUse, body: Graph, types: Sequence[TensorType]) -> None:
         """Compile a body for these types, or say why numpy runs it."""
         try:
-            made = optimise(narrow_bodies(retyped(body, types)).graph)
-            use.body, use.why = Body(made, self._workshop), ""
+            bound = narrow_bodies(retyped(body, types)).graph
+            if _varies(body) and has_little_work(bound):
+                use.why = "its types vary, and it has little work"
+                return
+            use.body = Body(optimise(bound), self._workshop)
         except TriremeError as error:
             use.why = error.summary
 
@@ -156,6 +161,11 @@ class ControlFlow:
 
     def _deadline(self) -> float | None:
         return None if self._timeout_s is None else time.monotonic() + self._timeout_s
+
+
+def _varies(body: Graph) -> bool:
+    """Whether the inputs of a body may have other types in another turn or run."""
+    return not all(body.type(value).is_static for value in body.inputs)
 
 
 def _is_true(array: Array) -> bool:

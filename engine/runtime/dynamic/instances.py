@@ -18,12 +18,10 @@ from trireme.ir.graph import Graph, Node
 from trireme.ir.interpreter import interpret
 from trireme.runtime.dynamic.closed import ClosedGraph, why_not_closed
 from trireme.runtime.dynamic.polymorphic import PolymorphicGraph, usual_shapes
-from trireme.runtime.dynamic.stage import Stage, cut, flops_of, with_symbols
+from trireme.runtime.dynamic.stage import Stage, cut, has_little_work, with_symbols
 from trireme.support.dtypes import Array
 from trireme.support.errors import CompileError, RunError, ShapeError
 
-MOST_REFERENCE_FLOPS = 1 << 20
-"""A later stage with less work runs on the numpy references: compiling it takes longer (50 ms)."""
 Shapes = tuple[tuple[int, ...], ...]
 Tier = Literal["polymorphic", "specialised", "reference", "dataflow"]
 
@@ -198,10 +196,10 @@ class OpenGraph:
         if why := why_not_closed(self.graph):
             return why
         try:
-            work = flops_of(ClosedGraph(self.graph).at(usual_shapes(self.graph)))
+            usual = ClosedGraph(self.graph).at(usual_shapes(self.graph))
         except (ShapeError, RunError):
-            work = flops_of(ClosedGraph(self.graph).at(shapes))
-        if work <= MOST_REFERENCE_FLOPS:
+            usual = ClosedGraph(self.graph).at(shapes)
+        if has_little_work(usual):
             return "it has little work at usual sizes"
         return self._compiled_once(shapes)
 
@@ -225,7 +223,7 @@ class OpenGraph:
         return Instance(stage, region, rest, _report(stage, region, tier, why))
 
     def _is_small(self, region: Graph) -> bool:
-        return bool(self._path) and flops_of(region) <= MOST_REFERENCE_FLOPS
+        return bool(self._path) and has_little_work(region)
 
     def run(self, arrays: Sequence[Array], done: list[StageReport]) -> list[Array]:
         """Return the outputs in order, given an array for each input in order.

@@ -121,7 +121,16 @@ def is_open(graph: Graph) -> bool:
     return not all(is_planned(value.type) for value in graph.values.values())
 
 
-def flops_of(graph: Graph) -> int:
+MOST_REFERENCE_FLOPS = 1 << 20
+"""With less work, numpy runs a graph whose shapes come late: compiling takes longer (50 ms)."""
+
+
+def has_little_work(graph: Graph) -> bool:
+    """Whether numpy runs a graph sooner than it is compiled; not if a shape is unknown."""
+    return not is_open(graph) and _flops_of(graph) <= MOST_REFERENCE_FLOPS
+
+
+def _flops_of(graph: Graph) -> int:
     """Return the arithmetic of a static graph, an element moved counted as one operation."""
     total = 0
     for node in graph.nodes:
