@@ -9,6 +9,7 @@ Source: TensorFlow Lite, lstm.cc: PopulateQuantizedLstmParams8x8_16; svdf.cc: Pr
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -55,79 +56,125 @@ def _corrected(weights: Array, zero: int, bias: Array | int) -> Array:
     return np.asarray(bias - zero * rows).astype(np.int32)
 
 
-def integer_lstm(use: OperatorUse, time_axis: int | None) -> None:
-    """Add an lstm of int8 values; without a time axis, one step.
+@dataclass(frozen=True)
+class _IntegerLstm:
+    """An int8 LSTM of a file: its scales, and which of its parts it has.
 
-    Errors: ConvertError, if it is not LiteRT's form of int8 values with an int16 cell
+    steps: of the sums of the input, forget, cell and output gate
+    gates: the gates that have weights; the input gate may be left out
     """
+
+    use: OperatorUse
+    x: Quant
+    h: Quant
+    c: Quant
+    hidden: Quant
+    steps: tuple[np.float32, ...]
+    gates: range
+    has_norms: bool
+
+    @property
+    def cell_scale(self) -> int:
+        """The power of two that is a step of the cell."""
+        return round(math.log2(self.c.scale))
+
+    @property
+    def hidden_zero(self) -> int:
+        """The zero point of the hidden value.
+
+        Measured: before a projection LiteRT takes it with the other sign.
+        """
+        return -self.hidden.zero_point if self.use.has(16) else self.hidden.zero_point
+
+
+def _read_lstm(use: OperatorUse) -> _IntegerLstm:
+    """Return the scales of an LSTM, checked."""
     x, h, c = use.quant(0), use.tensor(18), use.tensor(19)
     if x is None or len(use.operator.intermediates) != _PARTS:
         count = len(use.operator.intermediates)
         raise use.fail(f"an int8 LSTM with {count} intermediates is not supported, expected 5")
     h_quant, c_quant = _scaled(use, h, "int8"), _scaled(use, c, "int16")
-    cell_scale = round(math.log2(c_quant.scale))
-    if abs(c_quant.scale / 2.0**cell_scale - 1) > 1e-3 or not -15 <= cell_scale <= -9:
-        raise use.fail(f"the cell's scale is {c_quant.scale}, expected 2**-15 to 2**-9")
-    gates = range(4) if use.has(1) else range(1, 4)
-    has_norms = use.has(21)
     between = [_intermediate(use, k) for k in range(_PARTS)]
-    steps = [np.float32(_scale_of(use, between[k]) if has_norms else 2.0**-12) for k in range(4)]
-    hidden = _quant_of(use, between[4])
-    w, w_scales = zip(*(_stored(use, 1 + k, "int8") for k in gates), strict=True)
-    r, r_scales = zip(*(_stored(use, 5 + k, "int8") for k in gates), strict=True)
-    x_scale, h_scale = np.float32(x.scale), np.float32(h_quant.scale)
-    reals = [s * x_scale / steps[k] for s, k in zip(w_scales, gates, strict=True)]
-    reals += [s * h_scale / steps[k] for s, k in zip(r_scales, gates, strict=True)]
-    biases = [_bias(use, 12 + k) for k in gates]
-    inputs: list[Array | None] = [
-        np.concatenate(w),
-        np.concatenate(r),
-        np.concatenate(
-            [
-                _corrected(one, x.zero_point, 0 if has_norms else bias)
-                for one, bias in zip(w, biases, strict=True)
-            ]
-        ),
-        np.concatenate([_corrected(one, h_quant.zero_point, 0) for one in r]),
-    ]
-    tail: list[Array | None] = [None] * 5
-    guards = [1] * len(gates)
-    if has_norms:
-        norms, scales = zip(*(_stored(use, 20 + k, "int16") for k in gates), strict=True)
-        tail[1], tail[2] = np.stack(norms), np.stack(biases)
-        guards = [max(1, int(np.float32(10000) * scale)) for scale in scales]
-        reals += scales
-    else:
-        reals += [np.float32(0)] * len(gates)
-    tail[0], seen = _peepholes(use, gates, steps, cell_scale)
-    reals += [*seen, np.float32(2.0**-15 / hidden.scale * 2.0**-15)]
-    clips = [float(use.option("CellClip", 0.0)), float(use.option("ProjClip", 0.0))]
-    limits = [_limit(clips[0], c_quant.scale, 32767), 0]
-    # Measured: before a projection LiteRT takes the hidden value's zero point with the other sign.
-    zero = -hidden.zero_point if use.has(16) else hidden.zero_point
-    if use.has(16):
-        data, scale = _stored(use, 16, "int8")
-        bias = _bias(use, 17) if use.has(17) else 0
-        tail[3], tail[4] = data, _corrected(data, zero, bias)
-        reals.append(scale * np.float32(hidden.scale) / h_scale)
-        limits[1] = _limit(clips[1], _scaled(use, use.output(), "int8").scale, 127)
-    else:
-        reals.append(np.float32(0))
-    pairs = [quantize_multiplier(float(real)) for real in reals]
+    has_norms = use.has(21)
+    steps = (np.float32(_scale_of(use, one) if has_norms else 2.0**-12) for one in between[:4])
+    lstm = _IntegerLstm(
+        use,
+        x,
+        h_quant,
+        c_quant,
+        _quant_of(use, between[4]),
+        tuple(steps),
+        range(4) if use.has(1) else range(1, 4),
+        has_norms,
+    )
+    if abs(c_quant.scale / 2.0**lstm.cell_scale - 1) > 1e-3 or not -15 <= lstm.cell_scale <= -9:
+        raise use.fail(f"the cell's scale is {c_quant.scale}, expected 2**-15 to 2**-9")
+    return lstm
+
+
+def integer_lstm(use: OperatorUse, time_axis: int | None) -> None:
+    """Add an lstm of int8 values; without a time axis, one step.
+
+    Errors: ConvertError, if it is not LiteRT's form of int8 values with an int16 cell
+    """
+    lstm = _read_lstm(use)
+    products, product_scales = _products(lstm)
+    norms, norm_scales = _norms(lstm)
+    peepholes, peephole_scales = _peepholes(lstm)
+    projection, projection_scale, projection_clip = _projection(lstm)
+    hidden_scale = np.float32(2.0**-15 / lstm.hidden.scale * 2.0**-15)
+    scales = [*product_scales, *norm_scales, *peephole_scales, hidden_scale, projection_scale]
+    pairs = [quantize_multiplier(float(scale)) for scale in scales]
+    guards = [max(1, int(np.float32(10000) * s)) if lstm.has_norms else 1 for s in norm_scales]
     _add_lstm(
         use,
         time_axis,
-        inputs,
-        tail,
+        products,
+        [peepholes, *norms, *projection],
         multipliers=tuple(m for m, _ in pairs),
         shifts=tuple(s for _, s in pairs),
         guards=tuple(guards),
-        cell_scale=cell_scale,
-        hidden_zero=zero,
-        output_zero=h_quant.zero_point,
-        cell_clip=limits[0],
-        projection_clip=limits[1],
+        cell_scale=lstm.cell_scale,
+        hidden_zero=lstm.hidden_zero,
+        output_zero=lstm.h.zero_point,
+        cell_clip=_limit(float(use.option("CellClip", 0.0)), lstm.c.scale, 32767),
+        projection_clip=projection_clip,
     )
+
+
+def _products(lstm: _IntegerLstm) -> tuple[list[Array | None], list[np.float32]]:
+    """Return the gates' weights and biases for x and h, and the scales of their products."""
+    use, gates = lstm.use, lstm.gates
+    w, w_scales = zip(*(_stored(use, 1 + k, "int8") for k in gates), strict=True)
+    r, r_scales = zip(*(_stored(use, 5 + k, "int8") for k in gates), strict=True)
+    x_scale, h_scale = np.float32(lstm.x.scale), np.float32(lstm.h.scale)
+    scales = [s * x_scale / lstm.steps[k] for s, k in zip(w_scales, gates, strict=True)]
+    scales += [s * h_scale / lstm.steps[k] for s, k in zip(r_scales, gates, strict=True)]
+    added = [0 if lstm.has_norms else _bias(use, 12 + k) for k in gates]
+    x_biases = [_corrected(one, lstm.x.zero_point, b) for one, b in zip(w, added, strict=True)]
+    h_biases = [_corrected(one, lstm.h.zero_point, 0) for one in r]
+    return [np.concatenate(part) for part in (w, r, x_biases, h_biases)], scales
+
+
+def _norms(lstm: _IntegerLstm) -> tuple[list[Array | None], list[np.float32]]:
+    """Return the gates' norms and their biases, and the scales of the norms."""
+    use, gates = lstm.use, lstm.gates
+    if not lstm.has_norms:
+        return [None, None], [np.float32(0)] * len(gates)
+    norms, scales = zip(*(_stored(use, 20 + k, "int16") for k in gates), strict=True)
+    return [np.stack(norms), np.stack([_bias(use, 12 + k) for k in gates])], list(scales)
+
+
+def _projection(lstm: _IntegerLstm) -> tuple[list[Array | None], np.float32, int]:
+    """Return the projection's weights and bias, its scale, and its clip in steps."""
+    use = lstm.use
+    if not use.has(16):
+        return [None, None], np.float32(0), 0
+    data, scale = _stored(use, 16, "int8")
+    bias = _corrected(data, lstm.hidden_zero, _bias(use, 17) if use.has(17) else 0)
+    clip = float(use.option("ProjClip", 0.0))
+    most = _limit(clip, _scaled(use, use.output(), "int8").scale, 127)
+    return [data, bias], scale * np.float32(lstm.hidden.scale) / np.float32(lstm.h.scale), most
 
 
 def _add_lstm(
@@ -174,21 +221,20 @@ def _scale_of(use: OperatorUse, tensor: FileTensor | None) -> float:
     return _quant_of(use, tensor).scale
 
 
-def _peepholes(
-    use: OperatorUse, gates: range, steps: list[np.float32], cell_scale: int
-) -> tuple[Array | None, list[np.float32]]:
+def _peepholes(lstm: _IntegerLstm) -> tuple[Array | None, list[np.float32]]:
     """Return the peepholes of the input, forget and output gate, and their scales."""
+    use = lstm.use
     if not use.has(10):
         return None, [np.float32(0)] * 3
     rows, scales = [], []
     for position, gate in ((9, 0), (10, 1), (11, 3)):
-        if gate not in gates:
+        if gate not in lstm.gates:
             rows.append(np.zeros_like(_stored(use, 10, "int16")[0]))
             scales.append(np.float32(0))
             continue
         data, scale = _stored(use, position, "int16")
         rows.append(data)
-        scales.append(np.float32(2.0**cell_scale * float(scale) / float(steps[gate])))
+        scales.append(np.float32(2.0**lstm.cell_scale * float(scale) / float(lstm.steps[gate])))
     return np.stack(rows), scales
 
 
