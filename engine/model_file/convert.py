@@ -116,33 +116,37 @@ def convert(
         kind = _format_of_object(source)
     found = _FORMATS.get(kind)
     examples = {"example_inputs": example_inputs, "dynamic_shapes": dynamic_shapes}
-    for name, value in examples.items():
-        if value is not None and not (found and found.classes):
-            raise ConvertError(f"a .{kind} model takes no {name}")
-    if signature is not None and not (found and found.has_signatures):
-        raise ConvertError(f"a .{kind} model has no signatures, {signature!r} was asked for")
+    _check_taken(kind, found, signature, **examples)
+    given = shapes or {}
     if kind == _TRM and isinstance(source, (str, os.PathLike, bytes)):
         if isinstance(source, bytes):
-            return bind_shapes(loads(source, python_ops=python_ops), shapes or {})
+            return bind_shapes(loads(source, python_ops=python_ops), given)
         graph = load(source, mmap=mmap, on_open=on_open, python_ops=python_ops)
-        return bind_shapes(graph, shapes or {})
+        return bind_shapes(graph, given)
     if found is None:
         raise ConvertError(
             f"unknown model format {kind!r}", facts=[f"known: {_TRM}, {', '.join(_FORMATS)}"]
         )
     if python_ops and not found.has_python_ops:
         raise ConvertError(f"Python operators stand for no op of a .{kind} model")
-    given = shapes or {}
     sizes = {name: shape for name, shape in given.items() if not is_open(shape)}
     symbols = {name: shape for name, shape in given.items() if is_open(shape)}
     options: dict[str, Any] = {"shapes": sizes or None, "use_mmap": mmap, "on_open": on_open}
-    if found.has_signatures:
-        options |= {"signature": signature, "on_note": on_note}
-    if found.classes:
-        options |= examples
-    if found.has_python_ops:
-        options |= {"python_ops": python_ops}
+    options |= {"signature": signature, "on_note": on_note} if found.has_signatures else {}
+    options |= examples if found.classes else {}
+    options |= {"python_ops": python_ops} if found.has_python_ops else {}
     return bind_shapes(_made_by(found, source, options), symbols)
+
+
+def _check_taken(
+    kind: str, found: Format | None, signature: str | None, **examples: object
+) -> None:
+    """Refuse what models of a kind do not take."""
+    for name, value in examples.items():
+        if value is not None and not (found and found.classes):
+            raise ConvertError(f"a .{kind} model takes no {name}")
+    if signature is not None and not (found and found.has_signatures):
+        raise ConvertError(f"a .{kind} model has no signatures, {signature!r} was asked for")
 
 
 def _made_by(format: Format, source: object, options: Mapping[str, Any]) -> Graph:
