@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import operator
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -65,7 +66,7 @@ _FROZEN = ("random", "time", "numpy.random", "secrets", "uuid")
 """Modules whose functions return something else at every call."""
 
 
-class Expressions(Repetitions):
+class Expressions(Repetitions, ABC):
     """Evaluates expressions in the frame of the function that is being read."""
 
     def __init__(self, recorder: Recorder) -> None:
@@ -289,9 +290,9 @@ class Expressions(Repetitions):
         self.store(node.target, value)
         return value
 
+    @abstractmethod
     def store(self, target: ast.expr, value: Any) -> None:
         """Assign a value to a target."""
-        raise NotImplementedError
 
     def nested(self, node: ast.Lambda | ast.FunctionDef) -> Nested:
         """Return a function that the program defines, with its defaults evaluated."""
@@ -345,9 +346,9 @@ class Expressions(Repetitions):
             if all(tests):
                 self._generate(node, at + 1, made)
 
+    @abstractmethod
     def entered(self, frame: Frame) -> Any:
         """Return a context in which a frame is the innermost."""
-        raise NotImplementedError
 
     def _call(self, node: ast.Call) -> Any:
         function = self.evaluate(node.func)
@@ -398,13 +399,13 @@ class Expressions(Repetitions):
         made = function(*args, **named)
         return made.data if _is_eager(made) else made
 
+    @abstractmethod
     def inline(self, function: Nested, args: list[Any], named: dict[str, Any]) -> Any:
         """Return what a nested function returns, by reading its body here."""
-        raise NotImplementedError
 
+    @abstractmethod
     def inline_function(self, function: Any, args: list[Any], named: dict[str, Any]) -> Any:
         """Return what a function of the user returns, by reading its source here."""
-        raise NotImplementedError
 
 
 _Number = bool | int | float | np.generic | np.ndarray
