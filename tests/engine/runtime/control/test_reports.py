@@ -1,10 +1,13 @@
 """Reports reach into bodies: the summary, the pages, the JSON and the generated code."""
 
 import json
+from contextlib import closing
 
 import pytest
-from programs import BRANCH, COUNTED, DATA, NESTED, f32
+from onnx import parser
+from programs import BRANCH, COUNTED, DATA, HEAD, NESTED, f32
 
+from trireme.backend.registry import open_device
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import TensorType
 from trireme.placement.explain import explain
@@ -107,3 +110,38 @@ def test_a_profile_counts_the_turns_of_native_loops():
         session.profile(COUNTED.feeds[2], runs=2)
         for name, array in session.run(COUNTED.feeds[2]).items():
             assert array.tobytes() == again[name].tobytes()
+
+
+SUNK = """
+sunk (int64 n, float[{size},{size}] x, float[{size},{size}] w) => (float[{size},{size}] y)
+{{
+    y = Loop (n, , x) <body = turn
+        (int64 i, bool going, float[{size},{size}] s) => (bool more, float[{size},{size}] t)
+        {{ more = Identity(going)  h = MatMul(s, w)  t = Relu(h) }}
+    >
+}}
+"""
+REASONS = {
+    "cpu": "the host drives control flow: cpu compiles no loop",
+    "opencl": "the host drives control flow: opencl compiles no loop",
+    "npu": "control flow stays on the host: attributes may not hold graphs (here body)",
+}
+
+
+@pytest.mark.parametrize("device", REASONS)
+def test_explain_says_why_a_loop_is_not_sunk_and_that_its_body_is(device):
+    model = parser.parse_model(HEAD + SUNK.format(size=256)).SerializeToString()
+    options = {"float32": "float16"} if device == "npu" else {}
+    with (
+        closing(open_device(device, **options)) as opened,
+        Session(model, devices=[opened]) as session,
+    ):
+        page = explain(session.placement).pages()
+        (loop,) = explain(session.placement).to_json()["nodes"]
+        assert REASONS[device] in page
+        assert "no other device can run it (assumed; the host drives control flow)" in page
+        assert {node["device"] for node in loop["bodies"]["body"]["nodes"]} == {device}
+        assert f"2 nodes on {device}, placed by itself" in page
+        (driver,) = (d for call in session._calls for d in getattr(call, "drivers", {}).values())
+        tasks = [task for task in driver.bound.contexts[0].program.plan.tasks if not task.is_copy]
+        assert [(task.device, len(task.nodes)) for task in tasks] == [(device, 2)]
