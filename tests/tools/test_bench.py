@@ -1,5 +1,6 @@
 """`trireme bench`: real runs of the command, and who is named when it fails."""
 
+import dataclasses
 import json
 import os
 import pathlib
@@ -103,6 +104,43 @@ def test_json_schema_and_reprint(relu, capsys, tmp_path):
     assert theirs["ratio"] > 0 and theirs["median_ratio"] > 0 and theirs["largest"] == 0
     code, again, _ = call(capsys, "--from", file)
     assert code == 0 and again == out
+
+
+MOMENTS = ["inputs_s", "imported_s", "ready_s", "first_s", "steady_s"]
+
+
+def starts(capsys, *arguments):
+    code, out, _ = call(capsys, *arguments, "--start", "--threads", 1, "--rounds", 2, "--json")
+    found = {(row["engine"], row["caches"]): row for row in json.loads(out)["starts"]}
+    return code, found
+
+
+def test_the_start_of_every_engine_is_timed(relu, capsys):
+    pytest.importorskip("onnxruntime")
+    code, found = starts(capsys, relu, "--against", "onnxruntime,litert")
+    assert code == 0
+    assert found["litert", "none"]["reason"] == "litert cannot run .onnx files"
+    timed = [("trireme", "empty"), ("trireme", "full"), ("onnxruntime", "none")]
+    for row in map(found.get, timed):
+        assert len(row["starts"]) == 2 and not row["apart"]
+        for start in (*row["starts"], row["median"]):
+            seconds = [start[moment] for moment in MOMENTS]
+            assert start["cpu_s"] > 0 and seconds[0] > 0 and sorted(seconds) == seconds
+    empty, full = (found["trireme", caches]["median"]["ready_s"] for caches in ("empty", "full"))
+    assert full < empty
+
+
+def test_a_start_that_fails_or_changes_its_outputs_is_reported(relu, capsys, monkeypatch, tmp_path):
+    fake_peer(monkeypatch, tmp_path, "crashes", "frail")
+    moody = fake_peer(monkeypatch, tmp_path, "works", "moody")
+    text = moody.file.read_text().replace("* 0 + 9", "* 0 + time.monotonic()")
+    moody.file.write_text(text)
+    monkeypatch.setitem(peers.PEERS, "moody", dataclasses.replace(moody, caches=True))
+    code, found = starts(capsys, relu, "--against", "moody,frail")
+    assert code == 1
+    assert "killed by signal 6" in found["frail", "none"]["reason"]
+    assert found["moody", "full"]["apart"].startswith("output x differs")
+    assert not found["moody", "empty"]["apart"] and not found["trireme", "full"]["apart"]
 
 
 def test_another_batch(relu, capsys):

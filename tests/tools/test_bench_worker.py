@@ -48,6 +48,10 @@ def test_a_worker_answers(start, tmp_path):
     worker.ask("save", 10, to=str(tmp_path / "out.npz"))
     (array,) = load_arrays(tmp_path / "out.npz").items()
     assert array[0] == "a/b" and (array[1] == 1).all()
+    moments = loaded["moments"]
+    assert worker.started < moments["inputs"] < moments["imported"] < moments["ready"]
+    assert worker.ask("settle", 10, seconds=0.01)["steady"] > moments["first"] > moments["ready"]
+    assert 0 < loaded["cpu_s"] < 10
     times = worker.ask("turn", 10, seconds=0.01)["times_ns"]
     assert len(times) >= 3 and min(times) > 0
     assert worker.choose_executor() and worker.cpu_s() > 0

@@ -19,6 +19,7 @@ from trireme.tools.bench.peers import PEERS, Peer
 from trireme.tools.bench.report import report
 from trireme.tools.bench.result import BenchRow, rows_from_json, rows_json, summarise
 from trireme.tools.bench.singles import bench_singles, singles_table
+from trireme.tools.bench.start import StartRow, starts_json, starts_table, time_starts
 from trireme.tools.number_options import relative, seconds, whole
 from trireme.tools.options import argument
 from trireme.tools.output import emit
@@ -81,6 +82,12 @@ ARGUMENTS = (
         help="compare the placement on --devices with each device alone instead of peers",
     ),
     argument(
+        "--start",
+        action="store_true",
+        help="compare the moments from the start of a process to its first result, with empty "
+        "caches and with full ones",
+    ),
+    argument(
         "--from",
         dest="stored",
         nargs="+",
@@ -101,6 +108,8 @@ def bench(options: argparse.Namespace) -> int:
     for name, (timed, table) in OURSELVES_ALONE.items():
         if getattr(options, name):
             return _ourselves(options, name, timed, table)
+    if options.start:
+        return _starts(options)
     rows = _stored(options.stored) if options.stored else list(_measured(options))
     data = {
         "machine": machine(),
@@ -124,6 +133,27 @@ def _ourselves(options: argparse.Namespace, name: str, timed: Any, table: Any) -
     }
     emit(options, data, "\n\n".join(map(table, found)))
     return 0
+
+
+def _starts(options: argparse.Namespace) -> int:
+    """Time the start of every engine's process, and print a table."""
+    counts, peers = thread_counts(options.threads), chosen_peers(options.against)
+    progress = Progress()
+    rows: list[StartRow] = []
+    try:
+        for model in options.models:
+            with tempfile.TemporaryDirectory(prefix="trireme-bench-") as folder:
+                match = PeerMatch(options, model, Path(folder), peers, progress)
+                rows += time_starts(match, counts)
+    finally:
+        progress.done()
+    data = {
+        "machine": machine(),
+        "command": " ".join(["trireme", *sys.argv[1:]]),
+        "starts": starts_json(rows),
+    }
+    emit(options, data, starts_table(rows))
+    return 1 if any(row.apart for row in rows) else 0
 
 
 def _stored(files: Sequence[str]) -> list[BenchRow]:

@@ -74,15 +74,17 @@ class PeerMatch:
         graph = convert(batched, shapes=parse_shapes(options.shape) or None)
         self.tolerance = tolerance_of(graph, options.tolerance, options.units)
         feeds = make_feeds(options, list(graph.input_values()))
-        save_arrays(self.folder / "feeds.npz", feeds)
+        self.feeds = str(self.folder / "feeds.npz")
+        save_arrays(Path(self.feeds), feeds)
 
     def rows(self, counts: Sequence[int]) -> Iterator[BenchRow]:
         """Yield a row for each number of threads; engines load without caches for the first."""
-        self._refuse_and_convert()
+        self.refuse_and_convert()
         for position, threads in enumerate(counts):
             yield self._row(threads, cold=position == 0)
 
-    def _refuse_and_convert(self) -> None:
+    def refuse_and_convert(self) -> None:
+        """Note which engines cannot run the model, and have converters make files for the rest."""
         for peer in self.peers:
             run = self.runs[peer.name]
             run.reason = peer.refusal(self.model) or peer.absent_reason()
@@ -93,15 +95,18 @@ class PeerMatch:
             folder.mkdir()
             try:
                 with ExitStack() as stack:
-                    process = self._start(peer, 1, stack)
+                    process = self.start(peer, 1, stack)
                     answer = process.ask("convert", LOAD_LIMIT_S, folder=str(folder))
             except WorkerFailed as error:
                 run.reason = f"its converter failed: {error}"
                 continue
             self.files[peer.name], run.convert_s = answer["model"], answer["seconds"]
 
-    def _start(self, peer: Peer, threads: int, stack: ExitStack) -> WorkerProcess:
-        cache = self.folder / f"{peer.name}-cache"
+    def start(
+        self, peer: Peer, threads: int, stack: ExitStack, folder: str = "cache"
+    ) -> WorkerProcess:
+        """Return a process of an engine, whose caches lie in a folder of this name."""
+        cache = self.folder / f"{peer.name}-{folder}"
         cache.mkdir(mode=0o700, exist_ok=True)
         task = {
             "file": str(peer.file),
@@ -141,15 +146,15 @@ class PeerMatch:
         self, peer: Peer, threads: int, run: EngineRun, stack: ExitStack, cold: bool
     ) -> WorkerProcess:
         """Return a loaded process; before it, where asked, one that finds no caches."""
-        feeds = str(self.folder / "feeds.npz")
+        feeds = self.feeds
         if cold:
             self.progress(f"{self.model}: {peer.name} loads, {threads} threads")
             with ExitStack() as short:
-                answer = self._start(peer, threads, short).ask("load", LOAD_LIMIT_S, feeds=feeds)
+                answer = self.start(peer, threads, short).ask("load", LOAD_LIMIT_S, feeds=feeds)
             run.load_s, run.first_s = answer["load_s"], answer["first_s"]
             run.cold_peak_bytes = answer["peak_bytes"]
         self.progress(f"{self.model}: {peer.name} loads again, {threads} threads")
-        process = self._start(peer, threads, stack)
+        process = self.start(peer, threads, stack)
         answer = process.ask("load", LOAD_LIMIT_S, feeds=feeds)
         run.import_s, run.imported_bytes = answer["import_s"], answer["imported_bytes"]
         run.warm_load_s, run.warm_first_s = answer["load_s"], answer["first_s"]

@@ -32,6 +32,7 @@ class WorkerProcess:
     """One engine in a process of its own, in a session of its own so that Ctrl-C is ours alone.
 
     environment: what is added to this process's, for the engine's own limits
+    started: when it was started, by `time.monotonic`, which all processes share
     """
 
     def __init__(
@@ -39,6 +40,7 @@ class WorkerProcess:
     ) -> None:
         self.name = name
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed by kill
+        self.started = time.monotonic()
         # -P: no module of the script's own folder hides one of the engine's
         self._process = subprocess.Popen(
             [sys.executable, "-P", str(SCRIPT)],

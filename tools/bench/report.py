@@ -44,7 +44,7 @@ def time_table(rows: Sequence[BenchRow]) -> str:
         medians = min((row.median_ratio(peer) for peer in row.peers()), default=0.0)
         cells += [best, f"**{row.ratio(best):.2f}**", f"{medians:.2f}"] if best else ["-"] * 3
         lines.append(cells)
-    return _table(head, lines)
+    return markdown_table(head, lines)
 
 
 def _cell(row: BenchRow, peer: str) -> str:
@@ -108,7 +108,7 @@ def load_table(rows: Sequence[BenchRow]) -> str:
             figures = [(get(run), _SCALES[unit]) for _, get, unit in LOADS]
             cells = ["-" if v is None else f"{v * scale:.0f}" for v, scale in figures]
             lines.append([_short(row.model), name, *cells])
-    return _table(["model", "engine", *(head for head, _, _ in LOADS)], lines)
+    return markdown_table(["model", "engine", *(head for head, _, _ in LOADS)], lines)
 
 
 def remarks(rows: Sequence[BenchRow]) -> list[str]:
@@ -149,6 +149,7 @@ def _short(model: str) -> str:
     return PurePath(model).name
 
 
-def _table(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+def markdown_table(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    """Return a table in Markdown."""
     rows = [head, ["---"] * len(head), *lines]
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)

@@ -7,7 +7,9 @@ standard output; whatever an engine prints goes to standard error. Between comma
 sleeps in a read. It ends when its input does.
 
     {"do": "convert", "folder"}   -> {"model", "seconds"}
-    {"do": "load", "feeds"}       -> {"import_s", "load_s", "first_s", "facts", memory...}
+    {"do": "load", "feeds"}       -> {"import_s", "load_s", "first_s", "moments", "cpu_s", "facts",
+                                      memory...}
+    {"do": "settle", "seconds"}   -> {"steady"}             when calls had become steady
     {"do": "save", "to"}          -> {}                     outputs of the last run, an .npz file
     {"do": "turn", "seconds"}     -> {"times_ns": [...]}    calls one after another, each timed
     {"do": "memory"}              -> {"rss_bytes", "peak_bytes"}
@@ -19,6 +21,7 @@ from __future__ import annotations
 import ctypes
 import importlib
 import importlib.util
+import itertools
 import json
 import os
 import signal
@@ -30,6 +33,8 @@ from typing import Any
 
 Reply = dict[str, Any]
 LEAST_CALLS = 3
+STEADY = 1.25
+"""A call is steady that takes at most so many times the median of the later half of calls."""
 
 
 class Worker:
@@ -56,17 +61,19 @@ class Worker:
 
         with np.load(feeds, allow_pickle=False) as stored:
             arrays = {name: stored[str(i)] for i, name in enumerate(stored["names"].tolist())}
-        start = time.perf_counter()
+        start = time.monotonic()
         importlib.import_module(self.task["module"])
-        imported, before = time.perf_counter(), memory()
+        imported, before = time.monotonic(), memory()
         self.call, facts = self.adapter.open_engine(self.task, arrays)
-        loaded = time.perf_counter()
+        loaded = time.monotonic()
         self.outputs = self.call()
-        first = time.perf_counter()
+        first, cpu_s = time.monotonic(), time.process_time()
         return {
             "import_s": imported - start,
             "load_s": loaded - imported,
             "first_s": first - imported,
+            "moments": {"inputs": start, "imported": imported, "ready": loaded, "first": first},
+            "cpu_s": cpu_s,
             "imported_bytes": before["rss_bytes"],
             "facts": facts,
             **memory(),
@@ -85,6 +92,18 @@ class Worker:
         repeat = self.timing.RepeatLimits(seconds, least=LEAST_CALLS)
         times = self.timing.time_calls(self.call, repeat)
         return {"times_ns": [round(one * 1e9) for one in times]}
+
+    def settle(self, seconds: float) -> Reply:
+        """Call for a moment, and tell when the first steady call was over (`STEADY`)."""
+        ends = [time.monotonic()]
+        while ends[-1] < ends[0] + seconds or len(ends) <= LEAST_CALLS:
+            self.call()
+            ends.append(time.monotonic())
+        took = [end - start for start, end in itertools.pairwise(ends)]
+        later = sorted(took[len(took) // 2 :])
+        limit = STEADY * later[len(later) // 2]
+        first = next(number for number, one in enumerate(took) if one <= limit)
+        return {"steady": ends[first + 1]}
 
     def memory(self) -> Reply:
         """Tell the memory now, and the most so far."""

@@ -35,6 +35,7 @@ class Peer:
     converts: whether it runs a file of its own, which its adapter's `convert` makes
     converter: a further package that its converter is in; "" for none
     batches: whether its tensors have a batch; if not, it gets the file of one item
+    caches: whether a process leaves files that a later one finds
     limits: environment that keeps it to an instruction set, by the set's name
     """
 
@@ -45,6 +46,7 @@ class Peer:
     converts: bool = False
     converter: str = ""
     batches: bool = True
+    caches: bool = False
     limits: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     @property
@@ -71,13 +73,22 @@ PEERS = {
     peer.name: peer
     for peer in (
         Peer("onnxruntime", "onnxruntime", "onnxruntime", (".onnx",)),
-        Peer("openvino", "openvino", "openvino", (".onnx", ".tflite"), limits=_ONEDNN),
+        Peer(
+            "openvino",
+            "openvino",
+            "openvino",
+            (".onnx", ".tflite"),
+            caches=True,
+            limits=_ONEDNN,
+        ),
         Peer("litert", "ai_edge_litert.interpreter", "ai-edge-litert", (".tflite",)),
         Peer("mnn", "MNN.nn", "MNN", (".onnx", ".tflite"), converts=True),
         Peer("ncnn", "ncnn", "ncnn", (".onnx",), converts=True, converter="pnnx", batches=False),
     )
 }
-OURSELVES = Peer(OURS, "trireme.runtime.session", "trireme", (".onnx", ".tflite", ".trm"))
+OURSELVES = Peer(
+    OURS, "trireme.runtime.session", "trireme", (".onnx", ".tflite", ".trm"), caches=True
+)
 _VERIFIERS = {".onnx": "onnxruntime", ".tflite": "litert"}
 
 
