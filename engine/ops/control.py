@@ -6,17 +6,18 @@ the node. They are the body's last inputs.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from trireme.ir.bind_shapes import retyped
 from trireme.ir.graph import UNKNOWN, Dim, Graph, Node, TensorType, Value
 from trireme.ir.interpreter import interpret
 from trireme.ir.op import Attr, Call, define
 from trireme.ops.shapes import Types, axis_of, fit, to_ints
-from trireme.support.dtypes import ANY, BOOL, INDICES, Array
+from trireme.support.dtypes import ANY, BOOL, INDICES, Array, dtype_name, numpy_dtype
 from trireme.support.errors import ShapeError
 
 _GRAPH = Attr("graph")
@@ -143,16 +144,44 @@ def _loop(
         for kept, new in zip(scans, made[carried:], strict=True):
             kept.append(new)
         step += 1
-    return (*state, *(_stacked(body, i + 1 + carried, kept, 0) for i, kept in enumerate(scans)))
+    form = repeat_of({"body": body, "carried": carried})
+    return (*state, *_stacked(form, values, scans))
 
 
-def _stacked(body: Graph, position: int, parts: list[Array], axis: int) -> Array:
-    if parts:
-        return np.stack(parts, axis)
-    type = body.type(body.outputs[position])
+def _stacked(
+    form: Repeat | None, values: Sequence[Array], kept: Sequence[list[Array]]
+) -> Iterable[Array]:
+    """Yield the rows of each kind as one array; of length 0 without a turn."""
+    if form is None:
+        return
+    for rows, type, (axis, backward) in zip(kept, row_types(form, values), form.rows, strict=True):
+        if rows:
+            yield np.stack(rows[::-1] if backward else rows, axis)
+        else:
+            yield no_rows(type, axis)
+
+
+def row_types(form: Repeat, values: Sequence[Array]) -> list[TensorType]:
+    """Return the types of the rows of a first turn, given states, what is cut, and captures."""
+    outs = form.body.outputs[form.made + form.carried :]
+    types = [form.body.type(out) for out in outs]
+    if all(type.is_static for type in types):
+        return types
+    given = [TensorType(array.shape, dtype_name(array.dtype)) for array in values]
+    for k, (axis, _) in enumerate(form.slices, form.carried):
+        given[k] = cut(given[k], axis % len(given[k].shape))
+    try:
+        made = retyped(form.body, [*((TURN, GOING) if form.counts else ()), *given])
+    except ShapeError:
+        return types
+    return [made.type(out) for out in outs]
+
+
+def no_rows(type: TensorType, axis: int) -> Array:
+    """Return no row of a type along a new axis; an unknown dimension has length 0."""
     shape = [dim if isinstance(dim, int) else 0 for dim in type.shape]
-    shape.insert(axis, 0)
-    return np.zeros(shape)
+    shape.insert(axis % (len(shape) + 1), 0)
+    return np.zeros(shape, numpy_dtype(type.dtype))
 
 
 define(
@@ -241,15 +270,16 @@ def _scan(
         state = results[:carried]
         for kept, new in zip(made, results[carried:], strict=True):
             kept.append(new)
-    places = scan_output_axes or (0,) * len(made)
-    turns = scan_output_directions or (0,) * len(made)
-    return (
-        *state,
-        *(
-            _stacked(body, carried + i, kept[::-1] if turns[i] else kept, places[i])
-            for i, kept in enumerate(made)
-        ),
-    )
+    attrs = {
+        "body": body,
+        "carried": carried,
+        "num_scan_inputs": num_scan_inputs,
+        "scan_input_axes": scan_input_axes,
+        "scan_input_directions": scan_input_directions,
+        "scan_output_axes": scan_output_axes,
+        "scan_output_directions": scan_output_directions,
+    }
+    return (*state, *_stacked(repeat_of(attrs), values, made))
 
 
 define(

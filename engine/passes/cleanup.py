@@ -37,8 +37,11 @@ def common_subexpressions(graph: Graph) -> Rewritten:
         inputs = tuple(None if i is None else _value_key(g.values[i], keys) for i in node.inputs)
         types = tuple(g.type(i) for i in node.outputs)
         key = (node.op, inputs, hashable(node.attrs), types, node.pin)
-        first = seen.setdefault(key, node.outputs)
-        return None if first == node.outputs else first
+        first = seen.get(key)
+        if first is None or g.producer(first[0]) is None:  # dropped: nothing reads it any more
+            seen[key] = node.outputs
+            return None
+        return first
 
     ops = sorted({node.op for node in graph.nodes})
     draft = GraphRewriter(graph)

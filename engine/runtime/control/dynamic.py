@@ -18,14 +18,14 @@ from trireme.ir.bind_shapes import retyped
 from trireme.ir.graph import Graph, Node, TensorType
 from trireme.ir.interpreter import evaluate
 from trireme.ir.op import get_op
-from trireme.ops.control import Repeat, bodies_of, repeat_of
+from trireme.ops.control import Repeat, bodies_of, no_rows, repeat_of, row_types
 from trireme.passes.bodies import narrow_bodies
 from trireme.passes.pipeline import optimise
 from trireme.passes.turns import has_no_end
 from trireme.runtime.control.body import Body, Workshop
 from trireme.runtime.control.operands import endless, timed_out
 from trireme.runtime.dynamic.stage import has_little_work
-from trireme.support.dtypes import Array, dtype_name, numpy_dtype
+from trireme.support.dtypes import Array, dtype_name
 from trireme.support.errors import RunError, TriremeError
 
 MOST_BODIES = 64
@@ -150,12 +150,17 @@ class ControlFlow:
             turn += 1
             if deadline is not None and time.monotonic() > deadline:
                 raise timed_out(node, turn, self._timeout_s or 0.0)
-        types = [form.body.type(out) for out in form.body.outputs[form.made + form.carried :]]
+        if not turn:
+            types = row_types(form, values)
+            empty = [
+                no_rows(*one) for one in zip(types, (axis for axis, _ in form.rows), strict=True)
+            ]
+            return [*states, *empty]
         return [
             *states,
             *(
-                stacked(node, one[::-1] if backward else one, type, axis)
-                for one, type, (axis, backward) in zip(kept, types, form.rows, strict=True)
+                stacked(node, one[::-1] if backward else one, axis)
+                for one, (axis, backward) in zip(kept, form.rows, strict=True)
             ),
         ]
 
@@ -186,20 +191,15 @@ def _given(arrays: Operands) -> list[Array]:
     return [array for array in arrays if array is not None]
 
 
-def stacked(node: Node, rows: Sequence[Array], type: TensorType, axis: int) -> Array:
-    """Return what the turns of a loop made, along a new axis; of length 0 without a turn.
+def stacked(node: Node, rows: Sequence[Array], axis: int) -> Array:
+    """Return what the turns of a loop made, along a new axis.
 
     Errors: RunError, if the turns made arrays of several shapes
     """
-    if rows:
-        shapes = {row.shape for row in rows}
-        if len(shapes) > 1:
-            first, other = list(dict.fromkeys(row.shape for row in rows))[:2]
-            raise RunError(
-                f"{node.label}: a value to stack is {list(first)} in one turn and {list(other)} "
-                "in another"
-            )
-        return np.stack(rows, axis)
-    shape = [dim if isinstance(dim, int) else 0 for dim in type.shape]
-    shape.insert(axis % (len(shape) + 1), 0)
-    return np.zeros(shape, numpy_dtype(type.dtype))
+    if len({row.shape for row in rows}) > 1:
+        first, other = list(dict.fromkeys(row.shape for row in rows))[:2]
+        raise RunError(
+            f"{node.label}: a value to stack is {list(first)} in one turn and {list(other)} "
+            "in another"
+        )
+    return np.stack(rows, axis)

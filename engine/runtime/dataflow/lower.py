@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from trireme.ir.graph import Graph, Node
-from trireme.ops.control import Repeat, bodies_of, repeat_of
+from trireme.ops.control import Repeat, bodies_of, no_rows, repeat_of, row_types
 from trireme.runtime.control.dynamic import stacked, turns_at_most
 from trireme.runtime.dataflow.graph import DataflowGraph, Operand, Port, Primitive
 from trireme.support.dtypes import Array
@@ -165,12 +165,9 @@ class _Lowering:
             back = self.add("next_iteration", "carried", one)
             self._also(merge, back)
         exits = [self.add("exit", "carried", Port(one.primitive, 0)) for one in inner[2:]]
-        outs = form.body.outputs[form.made + form.carried :]
         whole = [
-            self._call("stack", _stack(node, form.body, out, axis, backward), one)
-            for one, out, (axis, backward) in zip(
-                exits[form.carried :], outs, form.rows, strict=True
-            )
+            self._call("stack", _stack(node, form, k), one, *values)
+            for k, one in enumerate(exits[form.carried :])
         ]
         return [*exits[: form.carried], *whole][: len(node.outputs)]
 
@@ -252,12 +249,16 @@ def _row(axis: int, backward: bool) -> Any:
     return row
 
 
-def _stack(node: Node, body: Graph, out: int, axis: int, backward: bool) -> Any:
-    def stack(rows: tuple[Any, ...]) -> Array:
+def _stack(node: Node, form: Repeat, k: int) -> Any:
+    axis, backward = form.rows[k]
+
+    def stack(rows: tuple[Any, ...], *values: Array) -> Array:
         found: list[Array] = []
         while rows:
             row, rows = rows
             found.append(row)
-        return stacked(node, found if backward else found[::-1], body.type(out), axis)
+        if not found:
+            return no_rows(row_types(form, values)[k], axis)
+        return stacked(node, found if backward else found[::-1], axis)
 
     return stack
