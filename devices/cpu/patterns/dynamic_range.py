@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from trireme.devices.cpu.kernels.dynamic_range.dequant import Dequantiser, State, dequantiser
+from trireme.devices.cpu.kernels.dynamic_range.dequant import Dequantiser, DequantState, dequantiser
 from trireme.devices.cpu.kernels.dynamic_range.dynamic_quantize import (
     LineLayout,
     Rounding,
@@ -180,7 +180,7 @@ def _epilogue(
         scales,
         bias,
         lanes,
-        State(state, source.images, zero),
+        DequantState(state, source.images, zero),
         rows // source.images,
         product.activation,
         mixed,

@@ -25,7 +25,7 @@ from trireme.support.dtypes import Array
 
 
 @dataclass(frozen=True)
-class State:
+class DequantState:
     """The facts of an input rounded to levels, known at run time.
 
     memory: float32 steps [images], then int32 zero points [images]
@@ -52,7 +52,7 @@ class Dequantiser:
     """The conversion of a layer's sums on levels to float32.
 
     data: int32 rows: the starts of sums, the bits of each of the scales, and of a bias
-    state: where the state of the images is, as in State
+    state: where the state of the images is, as in DequantState
     rows: rows of the product in an image
     offset: whether a zero point known at run time times the first row is what sums begin with
     mixed: whether lanes are in the order of packs (channel_order), not in that of channels
@@ -179,7 +179,7 @@ def dequantiser(
     scales: Sequence[Array],
     bias: Array | None,
     lanes: Array,
-    state: State,
+    state: DequantState,
     rows: int,
     activation: str,
     mixed: bool = False,
