@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from trireme.runtime import eager
     from trireme.runtime.options import ExecutionOptions
     from trireme.runtime.session import Session
+    from trireme.runtime.states.rules import State
     from trireme.runtime.streams.replicas import Replicas
 
 _LATER = {
@@ -53,6 +54,7 @@ _LATER = {
     "PlacementOptions": "trireme.placement.options",
     "Replicas": "trireme.runtime.streams.replicas",
     "Session": "trireme.runtime.session",
+    "State": "trireme.runtime.states.rules",
     "capture": "trireme.converters.python.capture",
     "compile": "trireme.converters.python.compile",
     "convert": "trireme.model_file.convert",
@@ -82,6 +84,7 @@ __all__ = [
     "RunError",
     "Session",
     "ShapeError",
+    "State",
     "TriremeError",
     "__version__",
     "capture",

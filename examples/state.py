@@ -17,7 +17,7 @@ def main() -> None:
     with trireme.Session(b.finish(total), devices=["cpu"]) as session:
         for _ in range(3):
             print(session.run({"x": np.float32(2)}))
-        session.states.clear()
+        session.reset()
         print(session.run({"x": np.float32(2)}))
 
 

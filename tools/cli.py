@@ -43,6 +43,7 @@ from trireme.tools.options import (
     add_json,
     add_model,
     add_placing,
+    add_states,
 )
 from trireme.tools.options import argument as _arg
 from trireme.tools.parsed import use_lock
@@ -205,8 +206,10 @@ COMMANDS: dict[str, Subcommand] = {
     "run": Subcommand(
         commands.run,
         "run a model once and show or store its outputs",
-        (*_ON_DEVICES, add_inputs),
+        (*_ON_DEVICES, add_inputs, add_states),
         (
+            _arg("--load-state", metavar="FILE", help="begin with the states of this .npz file"),
+            _arg("--save-state", metavar="FILE", help="write the states to this .npz file"),
             _arg("--output", metavar="FILE", help="write the outputs to this .npz file"),
             _arg("--labels", metavar="FILE", help="text file of class names, one a line"),
             _arg(
@@ -222,7 +225,7 @@ COMMANDS: dict[str, Subcommand] = {
     "profile": Subcommand(
         profile.profile,
         "show where the time and the bytes of a run go",
-        (*_ON_DEVICES, add_described, add_inputs),
+        (*_ON_DEVICES, add_described, add_inputs, add_states),
         profile.ARGUMENTS,
     ),
     "explain": Subcommand(

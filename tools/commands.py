@@ -57,12 +57,16 @@ def convert(options: argparse.Namespace) -> int:
 def run(options: argparse.Namespace) -> int:
     """Run a model once."""
     with prepared_session(options) as session:
+        if options.load_state:
+            session.set_state(options.load_state)
         feeds = make_feeds(options, session.inputs)
         steps: list[str] = []
         if options.nodes:
             outputs = session.run_nodes(feeds, lambda step: steps.append(str(step)))
         else:
             outputs = session.run(feeds)
+        if options.save_state:
+            session.get_state().save(options.save_state)
         if options.output:
             np.savez(options.output, allow_pickle=False, **outputs)
         lines = [

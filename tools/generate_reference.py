@@ -49,6 +49,8 @@ MODULES = {
     "Sessions": (
         "runtime.session",
         "runtime.options",
+        "runtime.states.rules",
+        "runtime.states.snapshot",
         "runtime.streams.replicas",
         "runtime.eager",
         "runtime.operators",

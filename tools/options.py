@@ -54,6 +54,19 @@ def add_model(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_states(parser: argparse.ArgumentParser) -> None:
+    """Add which outputs of the model are inputs of its next run."""
+    group = option_group(parser, "model")
+    group.add_argument(
+        "--state",
+        action="append",
+        default=[],
+        metavar="INPUT=OUTPUT",
+        help="keep an output and give it as an input of the next run: past=present, or "
+        "past.*=present.* for many",
+    )
+
+
 def add_devices(parser: argparse.ArgumentParser) -> None:
     """Add the choice of devices, of threads, what goes with them, and dumps of the code."""
     group = option_group(parser, "devices")

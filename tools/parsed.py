@@ -56,6 +56,17 @@ def model_shapes(options: argparse.Namespace) -> dict[str, tuple[int | str, ...]
     return shapes or None
 
 
+def parse_states(rows: Sequence[str]) -> dict[str, str] | None:
+    """Return the states given as INPUT=OUTPUT; None without."""
+    states = {}
+    for row in rows:
+        name, _, output = row.partition("=")
+        if not name or not output:
+            raise RunError(f"--state {row}: expected INPUT=OUTPUT, such as past.*=present.*")
+        states[name] = output
+    return states or None
+
+
 def parse_pins(rows: Sequence[str]) -> dict[str, str]:
     """Return the pins given as NODE=DEVICE, in their order."""
     pins: dict[str, str] = {}
@@ -178,6 +189,7 @@ def session_arguments(options: argparse.Namespace) -> dict[str, Any]:
         placement=options.placement,
         measure=options.measure,
         shapes=model_shapes(options),
+        states=parse_states(getattr(options, "state", [])),
         placement_options=PlacementOptions(**placement_fields(options)),
         execution_options=ExecutionOptions(
             **execution_fields(options), python_ops=python_ops(options)

@@ -13,9 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from trireme.ir.graph import Graph, Node, TensorType
+from trireme.ir.dims import Bounds, bounds_of
+from trireme.ir.graph import UNKNOWN, Graph, Node, TensorType
 from trireme.ir.op import OpDef, get_op
-from trireme.support.dtypes import Array, dtype_name
+from trireme.support.dtypes import Array, dtype_name, numpy_dtype
 from trireme.support.errors import GraphError, RunError
 
 
@@ -86,28 +87,62 @@ def state_types(graph: Graph) -> dict[str, TensorType]:
     return types
 
 
+def state_misfit(type: TensorType, symbols: Mapping[str, Bounds], array: Array) -> str:
+    """Say why an array cannot be a state of this type; "" if it can.
+
+    symbols: bounds of the symbols in the type's shape
+    """
+    given = f"{dtype_name(array.dtype)}[{','.join(map(str, array.shape))}]"
+    if dtype_name(array.dtype) != type.dtype or array.ndim != len(type.shape):
+        return f"is {given}, expected {type}"
+    for axis, (dim, size) in enumerate(zip(type.shape, array.shape, strict=True)):
+        if isinstance(dim, int) and dim != size:
+            return f"is {given}, expected {type}"
+        least, most = (0, None) if dim == UNKNOWN else bounds_of(dim, symbols)
+        if size < least or (most is not None and size > most):
+            bounds = f"{least}..{'' if most is None else most}"
+            return f"is {given}: axis {axis} ({dim}) is {size}, expected {bounds}"
+    return ""
+
+
 class States(MutableMapping[str, Array]):
     """The states of a session by name: arrays to read, to set, and to delete.
 
     A state exists from its first read or write on. A read returns a copy; a write checks and
     copies. `del` and `clear` restore the initial value.
+
+    types: of the states; a shape may have symbols, which `symbols` bounds
     """
 
-    def __init__(self, types: Mapping[str, TensorType] | None = None) -> None:
-        self.types = dict(types or {})
+    def __init__(
+        self,
+        types: Mapping[str, TensorType] | None = None,
+        symbols: Mapping[str, Bounds] | None = None,
+    ) -> None:
+        self.types, self.symbols = dict(types or {}), dict(symbols or {})
         self.arrays: dict[str, Array] = {}
 
     def __getitem__(self, name: str) -> Array:
         return self.arrays[name].copy()
 
     def __setitem__(self, name: str, value: Array) -> None:
+        self.arrays[name] = self.checked(name, value).copy()
+
+    def checked(self, name: str, value: Array) -> Array:
+        """Return an array for a state.
+
+        Errors: RunError, if there is no such state or the array does not fit
+        """
         if name not in self.types:
             known = ", ".join(self.types) or "none"
             raise RunError(f"the model has no state {name!r}", facts=[f"known: {known}"])
-        type, array = self.types[name], np.asarray(value)
-        if array.shape != type.dims or dtype_name(array.dtype) != type.dtype:
-            raise RunError(f"state {name!r} is {type}, {array.dtype}{list(array.shape)} is given")
-        self.arrays[name] = array.copy()
+        array = np.asarray(value)
+        wanted = numpy_dtype(self.types[name].dtype)
+        if array.dtype.kind == "V" and array.dtype.itemsize == wanted.itemsize:
+            array = array.view(wanted)  # numpy's files name no dtype of ml_dtypes
+        if why := state_misfit(self.types[name], self.symbols, array):
+            raise RunError(f"state {name!r} {why}")
+        return array
 
     def __delitem__(self, name: str) -> None:
         del self.arrays[name]

@@ -30,9 +30,13 @@ from trireme.plan.plan import make_plan
 from trireme.runtime.autotune import Opened, autotune, check_free
 from trireme.runtime.compile import compile_plan
 from trireme.runtime.context import ExecutionContext
+from trireme.runtime.dynamic.stage import is_open
 from trireme.runtime.options import ExecutionOptions
 from trireme.runtime.program import Program
 from trireme.runtime.session_defaults import MadeWith
+from trireme.runtime.states.held import TiedStates
+from trireme.runtime.states.rules import StateRules, ties_of
+from trireme.runtime.states.variables import as_variables
 from trireme.support.errors import CompileError, DeviceError, PlanError
 
 _log = logging.getLogger(__name__)
@@ -45,6 +49,7 @@ class Prepared:
     """A graph on open devices, before any placement.
 
     graph: optimised, with its pins
+    tied: what is fed and given out where outputs are inputs of the next run; else None
     calibration: what estimates are priced by
     unmeasured: the devices that are priced by their description, and why
     """
@@ -52,6 +57,7 @@ class Prepared:
     graph: Graph
     devices: Mapping[str, Device]
     states: States
+    tied: TiedStates | None
     calibration: Calibration
     unmeasured: list[str]
 
@@ -62,6 +68,7 @@ class Preparation:
 
     hold: where placements are to be measured, opens each of them; else None
     closing: closes the devices that are opened here
+    rules: which outputs are inputs of the next run
     dropped: where `fallback` allows it, devices that gave an error before any run, with the error
     """
 
@@ -73,6 +80,7 @@ class Preparation:
     hold: Hold | None
     progress: Progress
     closing: ExitStack
+    rules: StateRules | None
     dropped: dict[str, str] = field(default_factory=dict)
 
     def prepare(self, model: Model) -> Prepared:
@@ -82,15 +90,20 @@ class Preparation:
         """
         self.progress("reading the model", 0, 0)
         graph = self._read(model)
+        ties = ties_of(graph, self.rules)
+        with_ties, are_variables = graph, not is_open(graph)
+        if ties and are_variables:
+            graph = as_variables(graph, ties)
         self.progress("opening devices", 0, 0)
-        states = States(state_types(graph))
+        states = States(state_types(graph), graph.symbols)
         devices = self._open(states)
         asked = self.made.placement_options
         graph = pinned(graph, pins_called(graph, asked.pins, devices))
         states = add_host(devices, graph, states)
+        tied = TiedStates(with_ties, ties, states, are_variables) if ties else None
         calibration = load_calibration(self.calibration)
         unmeasured = calibration.unmeasured(one.spec for one in devices.values())
-        return Prepared(graph, devices, states, calibration, unmeasured)
+        return Prepared(graph, devices, states, tied, calibration, unmeasured)
 
     def compile(self, prepared: Prepared) -> tuple[Program, ExecutionContext]:
         """Return a program of the graph, whose shapes are all known, and its memory.

@@ -6,6 +6,7 @@ After the first run nothing is allocated but the output arrays that are handed o
 
 from __future__ import annotations
 
+import os
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -30,6 +31,7 @@ from trireme.runtime.interactive import Watcher, run_steps
 from trireme.runtime.options import ExecutionOptions
 from trireme.runtime.program import Program, memory_rows
 from trireme.runtime.repeats import seen_runs
+from trireme.runtime.states.snapshot import StateSnapshot
 from trireme.runtime.streams.pipeline import pipeline
 from trireme.runtime.streams.round_robin import pipeline_or_round_robin
 from trireme.runtime.streams.stream import Stream, Streams
@@ -141,6 +143,51 @@ class ProgramSession(Closing, Shown):
         """The session of the program that ran last."""
         return self
 
+    def _with_states(self, feeds: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return what a program for the shapes of the feeds is fed: states beside the feeds."""
+        return feeds
+
+    def _after(self, results: dict[str, Array]) -> dict[str, Array]:
+        """Keep those results of such a program that are states, and return the others."""
+        return results
+
+    def reset(self) -> None:
+        """Give every state its initial value.
+
+        Errors: RunError, if a stream is under way
+        """
+        with self._at_rest():
+            self.states.clear()
+
+    def get_state(self) -> StateSnapshot:
+        """Return copies of the states; those that are still initial are missing.
+
+        Errors: RunError, if a stream is under way
+        """
+        with self._at_rest():
+            return StateSnapshot(self.states)
+
+    def set_state(self, state: Mapping[str, Array] | str | os.PathLike[str]) -> None:
+        """Give states these values, of a snapshot, arrays by name, or the file of a snapshot.
+
+        States that are not named become initial.
+        Errors: RunError, if there is no such state or an array does not fit, and if a stream is
+        under way; then no state changes. ModelFileError, if the file cannot be read
+        """
+        given = state if isinstance(state, Mapping) else StateSnapshot.load(state)
+        with self._at_rest():
+            checked = {name: self.states.checked(name, array) for name, array in given.items()}
+            self.states.clear()
+            self.states.update(checked)
+
+    @contextmanager
+    def _at_rest(self) -> Iterator[None]:
+        """Hold the session while no run is under way."""
+        with self._lock:
+            self._check_open()
+            self._streams.check_ended("states are read and set between runs")
+            yield
+
     def run(
         self, feeds: Mapping[str, Any], out: Mapping[str, Array] | None = None
     ) -> dict[str, Array]:
@@ -210,7 +257,8 @@ class ProgramSession(Closing, Shown):
         """
         served = self.at(feeds)
         if served is not self:
-            return served.run_traced(feeds)
+            outputs, spans = served.run_traced(self._with_states(feeds))
+            return self._after(outputs), spans
         with self._alone():
             self._choose_executor(feeds)
             return self._watched(feeds)
@@ -223,7 +271,7 @@ class ProgramSession(Closing, Shown):
         """
         served = self.at(feeds)
         if served is not self:
-            return served.run_in_order(feeds, order)
+            return self._after(served.run_in_order(self._with_states(feeds), order))
         with self._alone():
             check_order(self.plan, order)
             results = self._binding.bind(feeds)
@@ -241,7 +289,7 @@ class ProgramSession(Closing, Shown):
         """
         served = self.at(feeds)
         if served is not self:
-            return served.run_nodes(feeds, watch, order)
+            return self._after(served.run_nodes(self._with_states(feeds), watch, order))
         with self._alone():
             chosen = range(len(self._calls)) if order is None else order
             check_order(self.plan, chosen)
@@ -268,7 +316,7 @@ class ProgramSession(Closing, Shown):
             raise RunError(f"a profile needs at least one run, not {runs} after {warmup}")
         served = self.at(feeds)
         if served is not self:
-            return served.profile(feeds, runs, warmup, progress)
+            return served.profile(self._with_states(feeds), runs, warmup, progress)
         with self._alone():
             self._choose_executor(feeds)
             calls = [] if self.states.types else self._calls

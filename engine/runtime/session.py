@@ -18,6 +18,7 @@ from typing import Any
 from trireme.backend.device import Device, Progress, no_progress
 from trireme.cost.calibration import Calibration
 from trireme.ir.bind_shapes import Shapes, shape_advice
+from trireme.ir.graph import Value
 from trireme.model_file.cache import Model
 from trireme.placement.options import FixedPlacement, PlacementOptions
 from trireme.placement.placement import Placement
@@ -35,6 +36,8 @@ from trireme.runtime.prepare import Preparation, Prepared
 from trireme.runtime.program import Program
 from trireme.runtime.program_session import ProgramSession
 from trireme.runtime.session_defaults import made_with
+from trireme.runtime.states.held import TiedStates
+from trireme.runtime.states.rules import StateRules
 from trireme.runtime.streams.stream import Stream
 from trireme.support.arguments import checked, choice
 from trireme.support.dtypes import Array
@@ -60,6 +63,8 @@ class Session(ProgramSession):
     calibration: measured cost curves, or the file that holds them; this user's file when None
     shapes: shapes of inputs that the model leaves open. What stays open is bound by each run, which
         may have any shape within the bounds of a symbol: {"ids": (1, "seq<=512")}
+    states: outputs that are inputs of the next run, so that the caller feeds and gets neither:
+        {"past": "present"}, or {"past.*": "present.*"} for many (runtime/states/rules.py)
     batch: make the first axis of all inputs this, where it is 1 (placement/shards/batch.py);
         when None that of a held lockfile
     progress: told what loading is at: (what, done, total), total 0 where it is not known
@@ -82,12 +87,14 @@ class Session(ProgramSession):
         measure: bool = False,
         calibration: Calibration | str | os.PathLike[str] | None = None,
         shapes: Shapes | None = None,
+        states: StateRules | None = None,
         batch: int | None = None,
         progress: Progress = no_progress,
         placement_options: PlacementOptions = PlacementOptions(),
         execution_options: ExecutionOptions = ExecutionOptions(),
     ) -> None:
         self._open: OpenProgram | DataflowProgram | None = None
+        self._tied: TiedStates | None = None
         self._begin()
         choice("mode", mode, Mode)
         self.execution_options = execution_options
@@ -103,10 +110,12 @@ class Session(ProgramSession):
                 partial(_hold, mode, execution_options) if measure else None,
                 progress,
                 self._closing,
+                states,
                 self.dropped,
             )
             prepared = preparation.prepare(model)
             self.graph, self.states = prepared.graph, prepared.states
+            self._tied = prepared.tied
             self.unmeasured, self._calibration = prepared.unmeasured, prepared.calibration
             if execution_options.schedule == "dynamic":
                 self._schedule(prepared, mode)
@@ -156,6 +165,16 @@ class Session(ProgramSession):
         return _ShapeSession(self, prepared, mode, program, made)
 
     @property
+    def inputs(self) -> list[Value]:
+        """What to feed: each has .name, .type.shape, .type.dtype. States are not fed."""
+        return super().inputs if self._tied is None else self._tied.inputs
+
+    @property
+    def outputs(self) -> list[Value]:
+        """What `run` returns, in the model's order. Outputs that are states are kept."""
+        return super().outputs if self._tied is None else self._tied.outputs
+
+    @property
     def devices(self) -> Mapping[str, Device]:
         """The open devices, by name."""
         return super().devices if self._open is None else self._devices
@@ -179,7 +198,16 @@ class Session(ProgramSession):
         if self._open is None:
             return self
         with self._alone():
-            return _priced(self._open.whole(feeds))
+            return _priced(self._open.whole(self._with_states(feeds)))
+
+    def _with_states(self, feeds: Mapping[str, Any]) -> Mapping[str, Any]:
+        return feeds if self._tied is None else self._tied.feeds(feeds)
+
+    def _after(self, results: dict[str, Array]) -> dict[str, Array]:
+        if self._tied is None:
+            return results
+        with self._lock:
+            return self._tied.keep(results)
 
     @checked(RunError)
     def stream(self, feeds: Iterable[Mapping[str, Any]], depth: int | None = None) -> Stream:
@@ -195,6 +223,14 @@ class Session(ProgramSession):
 
     def _run(
         self, feeds: Mapping[str, Any], out: Mapping[str, Array] | None = None
+    ) -> dict[str, Array]:
+        if self._tied is None:
+            return self._run_program(feeds, out)
+        out, asked = self._tied.outputs_asked(out)
+        return self._tied.keep(self._run_program(self._tied.feeds(feeds), out), asked)
+
+    def _run_program(
+        self, feeds: Mapping[str, Any], out: Mapping[str, Array] | None
     ) -> dict[str, Array]:
         if self._open is None:
             return super()._run(feeds, out)

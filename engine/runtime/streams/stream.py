@@ -190,6 +190,11 @@ class Streams:
         self._stream = Stream(self._dispatcher, feeds, owner)
         return self._stream
 
+    def check_ended(self, why: str) -> None:
+        """Raise RunError with a reason if a stream is under way."""
+        if self._stream is not None and not self._stream.closed:
+            raise RunError(f"a stream of {self._whose} is under way: {why}", fix="read or close it")
+
     def close(self) -> None:
         """Close the stream that is under way."""
         if self._stream is not None:
