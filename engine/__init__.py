@@ -4,7 +4,7 @@ graph = trireme.convert("model.onnx")
 with trireme.Session(graph, devices=["npu", "opencl", "cpu"]) as session:
     outputs = session.run({"input": x})
 
-The names below are imported when they are first used: `import trireme` alone loads the ops.
+The names below are imported when they are first used: `import trireme` alone loads the errors.
 """
 
 if __name__ != "trireme":
@@ -18,7 +18,6 @@ if is_command():
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from trireme import ops
 from trireme.support.errors import (
     CompileError,
     ConvertError,
@@ -35,6 +34,7 @@ from trireme.support.errors import (
 from trireme.version import __version__
 
 if TYPE_CHECKING:
+    from trireme import ops
     from trireme.ir.device_scope import device
     from trireme.ir.graph import Graph
     from trireme.ir.python_op import python_op
@@ -102,6 +102,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
+    if name == "ops":
+        return importlib.import_module("trireme.ops")
     if name not in _LATER:
         raise AttributeError(f"module 'trireme' has no attribute {name!r}")
     where = importlib.import_module(_LATER[name])

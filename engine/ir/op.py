@@ -1,12 +1,13 @@
 """The definition of an op: signature, meaning, types, cost, samples, tolerance and traits.
 
-Importing `trireme.ops` fills the registry. Tests, the constant folder, the supported-ops table and
+Importing `trireme.ops` fills the registry; the first look-up imports that package. Tests, the constant folder, the supported-ops table and
 the docs are loops over it. A fact about an op that passes and devices need is a trait of its OpDef.
 No module outside `trireme.ops` keeps a list of op names for such a fact.
 """
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
@@ -315,8 +316,18 @@ def _registering(make: Callable[Fields, OpDef]) -> Callable[Fields, OpDef]:
 define = _registering(OpDef)
 
 
+@cache
+def _fill() -> None:
+    """Import the package that defines the ops; most processes that only run a model need none."""
+    importlib.import_module("trireme.ops")
+
+
 def get_op(name: str) -> OpDef:
     """Return the op called `name`; raise GraphError when there is none."""
+    try:
+        return _OPS[name]
+    except (KeyError, TypeError):
+        _fill()
     try:
         return _OPS[name]
     except (KeyError, TypeError):
@@ -325,11 +336,13 @@ def get_op(name: str) -> OpDef:
 
 def has_op(name: str) -> bool:
     """Whether the registry has an op of that name."""
+    _fill()
     return name in _OPS
 
 
 def all_ops() -> Sequence[OpDef]:
     """Return every op, sorted by name."""
+    _fill()
     return [_OPS[name] for name in sorted(_OPS)]
 
 
