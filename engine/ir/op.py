@@ -1,8 +1,9 @@
 """The definition of an op: signature, meaning, types, cost, samples, tolerance and traits.
 
-Importing `trireme.ops` fills the registry; the first look-up imports that package. Tests, the constant folder, the supported-ops table and
-the docs are loops over it. A fact about an op that passes and devices need is a trait of its OpDef.
-No module outside `trireme.ops` keeps a list of op names for such a fact.
+Importing `trireme.ops` fills the registry; the first look-up imports that package. Tests, the
+constant folder, the supported-ops table and the docs are loops over the registry. A fact about an
+op that passes and devices need is a trait of its OpDef. No module outside `trireme.ops` keeps a
+list of op names for such a fact.
 """
 
 from __future__ import annotations

@@ -12,36 +12,48 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from trireme.backend.core_latency import Cores
-from trireme.backend.device import Device, Progress, no_progress
-from trireme.cost.calibration import Calibration
-from trireme.ir.effects import States
-from trireme.ir.graph import Graph, Value
-from trireme.placement.options import PlacementOptions
-from trireme.placement.placement import Placement
-from trireme.plan.plan import Plan
-from trireme.profiling.profile import Profile, make_profile
-from trireme.profiling.spans import TaskSpan
-from trireme.runtime.context import ExecutionContext
-from trireme.runtime.execute import check_order, finish, run_profiled
-from trireme.runtime.executors import Executors, Mode
-from trireme.runtime.interactive import Watcher, run_steps
-from trireme.runtime.options import ExecutionOptions
-from trireme.runtime.program import Program, memory_rows
-from trireme.runtime.repeats import seen_runs
-from trireme.runtime.states.snapshot import StateSnapshot
-from trireme.runtime.streams.pipeline import pipeline
-from trireme.runtime.streams.round_robin import pipeline_or_round_robin
-from trireme.runtime.streams.stream import Stream, Streams
-from trireme.support.arguments import checked
+from trireme.support.arguments import checked, later_names
 from trireme.support.closing import Closing
-from trireme.support.dtypes import Array
 from trireme.support.errors import InternalError, RunError
 from trireme.support.forks import register_at_fork
 from trireme.support.locks import taking
 from trireme.support.showing import Shown
+
+if TYPE_CHECKING:
+    from trireme.backend.core_latency import Cores
+    from trireme.backend.device import Device, Progress
+    from trireme.cost.calibration import Calibration
+    from trireme.ir.effects import States
+    from trireme.ir.graph import Graph, Value
+    from trireme.placement.options import PlacementOptions
+    from trireme.placement.placement import Placement
+    from trireme.plan.plan import Plan
+    from trireme.profiling.profile import Profile
+    from trireme.profiling.spans import TaskSpan
+    from trireme.runtime.context import ExecutionContext
+    from trireme.runtime.executors import Executors, Mode
+    from trireme.runtime.interactive import Watcher
+    from trireme.runtime.options import ExecutionOptions
+    from trireme.runtime.program import Program
+    from trireme.runtime.states.snapshot import StateSnapshot
+    from trireme.runtime.streams.stream import Stream, Streams
+    from trireme.support.dtypes import Array
+
+__getattr__ = later_names(
+    __name__,
+    {
+        "Array": "trireme.support.dtypes",
+        "Mode": "trireme.runtime.executors",
+        "Profile": "trireme.profiling.profile",
+        "Progress": "trireme.backend.device",
+        "StateSnapshot": "trireme.runtime.states.snapshot",
+        "Stream": "trireme.runtime.streams.stream",
+        "TaskSpan": "trireme.profiling.spans",
+        "Watcher": "trireme.runtime.interactive",
+    },
+)
 
 
 class ProgramSession(Closing, Shown):
@@ -64,7 +76,7 @@ class ProgramSession(Closing, Shown):
         self.reset_after_fork()
         register_at_fork(self)
         self._closed = False
-        self._streams = Streams("this session")
+        self._streams: Streams | None = None
         self._direct: Callable[[Mapping[str, Any]], dict[str, Array]] | None = None
         self._closing = ExitStack()
         weakref.finalize(self, self._closing.close).atexit = False
@@ -72,6 +84,8 @@ class ProgramSession(Closing, Shown):
 
     def _keep(self, program: Program, context: ExecutionContext, mode: Mode) -> None:
         """Have runs go through the program's memory."""
+        from trireme.runtime.executors import Executors
+
         self._program, self._context = program, context
         self._calls, self._binding = context.calls, context.ports
         self._runs = Executors(program.plan, self._calls, mode)
@@ -164,6 +178,8 @@ class ProgramSession(Closing, Shown):
 
         Errors: RunError, if a stream is under way
         """
+        from trireme.runtime.states.snapshot import StateSnapshot
+
         with self._at_rest():
             return StateSnapshot(self.states)
 
@@ -174,6 +190,8 @@ class ProgramSession(Closing, Shown):
         Errors: RunError, if there is no such state or an array does not fit, and if a stream is
         under way; then no state changes. ModelFileError, if the file cannot be read
         """
+        from trireme.runtime.states.snapshot import StateSnapshot
+
         given = state if isinstance(state, Mapping) else StateSnapshot.load(state)
         with self._at_rest():
             checked = {name: self.states.checked(name, array) for name, array in given.items()}
@@ -185,7 +203,8 @@ class ProgramSession(Closing, Shown):
         """Hold the session while no run is under way."""
         with self._lock:
             self._check_open()
-            self._streams.check_ended("states are read and set between runs")
+            if self._streams is not None:
+                self._streams.check_ended("states are read and set between runs")
             yield
 
     def run(
@@ -202,7 +221,7 @@ class ProgramSession(Closing, Shown):
             try:
                 return self._run(feeds, out)
             except BaseException:
-                finish(self.devices)
+                self._finish()
                 raise
             finally:
                 self._lock.release()
@@ -216,8 +235,14 @@ class ProgramSession(Closing, Shown):
             try:
                 yield
             except BaseException:
-                finish(self.devices)
+                self._finish()
                 raise
+
+    def _finish(self) -> None:
+        """After an error: return when no launch is under way."""
+        from trireme.runtime.execute import finish
+
+        finish(self.devices)
 
     def _run(
         self, feeds: Mapping[str, Any], out: Mapping[str, Array] | None = None
@@ -241,12 +266,18 @@ class ProgramSession(Closing, Shown):
         time; meanwhile `run` is free where there are no states.
         Errors: RunError, if a stream is under way; PlanError, if `depth` runs do not fit memory
         """
+        from trireme.runtime.streams.pipeline import pipeline
+        from trireme.runtime.streams.round_robin import pipeline_or_round_robin
+        from trireme.runtime.streams.stream import Streams
+
         with self._lock:
             self._check_open()
             asked = self.placement_options
             make = partial(pipeline, self.program)
             if asked.is_free and asked.goal == "throughput":
                 make = partial(pipeline_or_round_robin, self.graph, self.program, self._calibration)
+            if self._streams is None:
+                self._streams = Streams("this session")
             return self._streams.begin(make, feeds, depth, self)
 
     @checked(RunError)
@@ -272,6 +303,8 @@ class ProgramSession(Closing, Shown):
         served = self.at(feeds)
         if served is not self:
             return self._after(served.run_in_order(self._with_states(feeds), order))
+        from trireme.runtime.execute import check_order, run_profiled
+
         with self._alone():
             check_order(self.plan, order)
             results = self._binding.bind(feeds)
@@ -290,6 +323,9 @@ class ProgramSession(Closing, Shown):
         served = self.at(feeds)
         if served is not self:
             return self._after(served.run_nodes(self._with_states(feeds), watch, order))
+        from trireme.runtime.execute import check_order
+        from trireme.runtime.interactive import run_steps
+
         with self._alone():
             chosen = range(len(self._calls)) if order is None else order
             check_order(self.plan, chosen)
@@ -303,7 +339,7 @@ class ProgramSession(Closing, Shown):
         feeds: Mapping[str, Any],
         runs: int = 20,
         warmup: int = 2,
-        progress: Progress = no_progress,
+        progress: Progress | None = None,
     ) -> Profile:
         """Return what `runs` runs took, after `warmup` runs that are not counted.
 
@@ -312,6 +348,11 @@ class ProgramSession(Closing, Shown):
         there are no states, two runs simulate, of which one is plain (repeats.py).
         Errors: as `run`
         """
+        from trireme.backend.device import no_progress
+        from trireme.profiling.profile import make_profile
+        from trireme.runtime.program import memory_rows
+        from trireme.runtime.repeats import seen_runs
+
         if runs < 1 or warmup < 0:
             raise RunError(f"a profile needs at least one run, not {runs} after {warmup}")
         served = self.at(feeds)
@@ -321,7 +362,8 @@ class ProgramSession(Closing, Shown):
             self._choose_executor(feeds)
             calls = [] if self.states.types else self._calls
             run, watch = partial(self._run, feeds), partial(self._watched, feeds)
-            seen = seen_runs(calls, run, lambda: watch()[1], runs, warmup, progress)
+            told = progress or no_progress
+            seen = seen_runs(calls, run, lambda: watch()[1], runs, warmup, told)
             memory = memory_rows(self.program)
             return make_profile(self.plan, *seen, memory, self._runs.is_serial, self.cores)
 
@@ -341,7 +383,8 @@ class ProgramSession(Closing, Shown):
         """Give back threads, memory and the devices that this session opened."""
         self._closed, self._direct = True, None  # no run begins, though others wait for the lock
         with self._lock:
-            self._streams.close()
+            if self._streams is not None:
+                self._streams.close()
             self._closing.close()
             self._calls = []
 

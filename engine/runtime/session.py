@@ -13,35 +13,52 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from trireme.backend.device import Device, Progress, no_progress
-from trireme.cost.calibration import Calibration
-from trireme.ir.bind_shapes import Shapes, shape_advice
-from trireme.ir.graph import Value
-from trireme.model_file.cache import Model
-from trireme.placement.options import FixedPlacement, PlacementOptions
-from trireme.placement.placement import Placement
-from trireme.runtime.control.body import Workshop
-from trireme.runtime.dataflow.executor import PrimitiveSpan
-from trireme.runtime.dataflow.program import WORKERS, DataflowProgram
-from trireme.runtime.dynamic.instances import Shapes as FeedShapes
-from trireme.runtime.dynamic.instances import StageReport
-from trireme.runtime.dynamic.polymorphic import PolymorphicGraph
-from trireme.runtime.dynamic.program import OpenProgram, open_program
-from trireme.runtime.dynamic.stage import is_open
-from trireme.runtime.executors import Mode
-from trireme.runtime.options import ExecutionOptions
-from trireme.runtime.prepare import Preparation, Prepared
-from trireme.runtime.program import Program
 from trireme.runtime.program_session import ProgramSession
-from trireme.runtime.session_defaults import made_with
-from trireme.runtime.states.held import TiedStates
-from trireme.runtime.states.rules import StateRules
-from trireme.runtime.streams.stream import Stream
-from trireme.support.arguments import checked, choice
-from trireme.support.dtypes import Array
+from trireme.support.arguments import checked, choice, later_names
 from trireme.support.errors import InternalError, PlacementError, RunError
+
+if TYPE_CHECKING:
+    from trireme.backend.device import Device, Progress
+    from trireme.cost.calibration import Calibration
+    from trireme.ir.bind_shapes import Shapes
+    from trireme.ir.graph import Value
+    from trireme.model_file.cache import Model
+    from trireme.placement.options import FixedPlacement, PlacementOptions
+    from trireme.placement.placement import Placement
+    from trireme.runtime.dataflow.executor import PrimitiveSpan
+    from trireme.runtime.dataflow.program import DataflowProgram
+    from trireme.runtime.dynamic.instances import Shapes as FeedShapes
+    from trireme.runtime.dynamic.instances import StageReport
+    from trireme.runtime.dynamic.polymorphic import PolymorphicGraph
+    from trireme.runtime.dynamic.program import OpenProgram
+    from trireme.runtime.executors import Mode
+    from trireme.runtime.options import ExecutionOptions
+    from trireme.runtime.prepare import Prepared
+    from trireme.runtime.program import Program
+    from trireme.runtime.states.held import TiedStates
+    from trireme.runtime.states.rules import StateRules
+    from trireme.runtime.streams.stream import Stream
+    from trireme.support.dtypes import Array
+
+__getattr__ = later_names(
+    __name__,
+    {
+        "Array": "trireme.support.dtypes",
+        "Calibration": "trireme.cost.calibration",
+        "Device": "trireme.backend.device",
+        "ExecutionOptions": "trireme.runtime.options",
+        "FixedPlacement": "trireme.placement.options",
+        "Mode": "trireme.runtime.executors",
+        "Model": "trireme.model_file.cache",
+        "PlacementOptions": "trireme.placement.options",
+        "Progress": "trireme.backend.device",
+        "Shapes": "trireme.ir.bind_shapes",
+        "StateRules": "trireme.runtime.states.rules",
+        "Stream": "trireme.runtime.streams.stream",
+    },
+)
 
 
 class Session(ProgramSession):
@@ -89,26 +106,35 @@ class Session(ProgramSession):
         shapes: Shapes | None = None,
         states: StateRules | None = None,
         batch: int | None = None,
-        progress: Progress = no_progress,
-        placement_options: PlacementOptions = PlacementOptions(),
-        execution_options: ExecutionOptions = ExecutionOptions(),
+        progress: Progress | None = None,
+        placement_options: PlacementOptions | None = None,
+        execution_options: ExecutionOptions | None = None,
     ) -> None:
+        from trireme.backend.device import no_progress
+        from trireme.placement.options import PlacementOptions
+        from trireme.runtime.dynamic.stage import is_open
+        from trireme.runtime.executors import Mode
+        from trireme.runtime.options import ExecutionOptions
+        from trireme.runtime.prepare import Preparation
+        from trireme.runtime.session_defaults import made_with
+
         self._open: OpenProgram | DataflowProgram | None = None
         self._tied: TiedStates | None = None
         self._begin()
         choice("mode", mode, Mode)
-        self.execution_options = execution_options
+        self.execution_options = how = execution_options or ExecutionOptions()
+        asked = placement_options or PlacementOptions()
         try:
-            made = made_with(placement, devices, threads, batch, placement_options)
+            made = made_with(placement, devices, threads, batch, asked)
             self.placement_options = made.placement_options
             preparation = Preparation(
                 made,
                 shapes,
                 fallback,
                 calibration,
-                execution_options,
-                partial(_hold, mode, execution_options) if measure else None,
-                progress,
+                how,
+                partial(_hold, mode, how) if measure else None,
+                progress or no_progress,
                 self._closing,
                 states,
                 self.dropped,
@@ -117,7 +143,7 @@ class Session(ProgramSession):
             self.graph, self.states = prepared.graph, prepared.states
             self._tied = prepared.tied
             self.unmeasured, self._calibration = prepared.unmeasured, prepared.calibration
-            if execution_options.schedule == "dynamic":
+            if how.schedule == "dynamic":
                 self._schedule(prepared, mode)
             elif is_open(self.graph):
                 self._serve(prepared, mode, measure)
@@ -129,6 +155,9 @@ class Session(ProgramSession):
 
     def _serve(self, prepared: Prepared, mode: Mode, measure: bool) -> None:
         """Have runs find the instance for their shapes."""
+        from trireme.ir.bind_shapes import shape_advice
+        from trireme.runtime.dynamic.program import open_program
+
         how, asked = self.execution_options, replace(self.placement_options, pins={})
         if asked.fixed is not None:
             raise PlacementError(
@@ -151,6 +180,9 @@ class Session(ProgramSession):
 
     def _schedule(self, prepared: Prepared, mode: Mode) -> None:
         """Have runs go through the dataflow form of the graph."""
+        from trireme.runtime.control.body import Workshop
+        from trireme.runtime.dataflow.program import WORKERS, DataflowProgram
+
         workshop = Workshop(prepared.devices, prepared.calibration, self.execution_options)
         workers = 0 if mode == "serial" else WORKERS
         self._open = DataflowProgram(prepared.graph, workshop, prepared.states, workers)
@@ -215,6 +247,8 @@ class Session(ProgramSession):
 
         Errors: RunError, if shapes are open, and as there
         """
+        from trireme.ir.bind_shapes import shape_advice
+
         if self._open is not None:
             raise RunError(
                 "a stream needs fixed shapes", fix=shape_advice(self.inputs) or "use run instead"
@@ -240,12 +274,16 @@ class Session(ProgramSession):
     @property
     def spans(self) -> Sequence[PrimitiveSpan]:
         """With a dynamic schedule, when each op of the last run ran, in which frames and turns."""
+        from trireme.runtime.dataflow.program import DataflowProgram
+
         return self._open.spans if isinstance(self._open, DataflowProgram) else ()
 
     @property
     def _latest(self) -> ProgramSession:
         if self._open is None:
             return self
+        from trireme.ir.bind_shapes import shape_advice
+
         last = self._open.last
         if last is None or last.region is None:
             raise RunError(
@@ -299,6 +337,8 @@ def _hold(
     placement: Placement,
 ) -> Session:
     """Open a session that holds a placement, to be measured."""
+    from trireme.runtime.options import ExecutionOptions
+
     return Session(
         placement.source,
         devices=devices,

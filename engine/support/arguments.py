@@ -8,8 +8,10 @@ variables and protocols are not checked.
 from __future__ import annotations
 
 import functools
+import importlib
 import inspect
 import os
+import sys
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping
@@ -85,6 +87,35 @@ def check_arguments(
             _check_path(f"{before}{name}", value, kind)
 
 
+def later_names(module: str, names: Mapping[str, str]) -> Callable[[str], Any]:
+    """Return the `__getattr__` of a module: it imports names that only annotations need.
+
+    names: the module of each
+    """
+
+    def get(name: str) -> Any:
+        if name not in names:
+            raise AttributeError(f"module {module!r} has no attribute {name!r}")
+        return getattr(importlib.import_module(names[name]), name)
+
+    return get
+
+
+class _Later(dict[str, Any]):
+    """The names of a module that are not its globals: those of its `later_names`."""
+
+    def __init__(self, module: str) -> None:
+        self._module = sys.modules.get(module)
+
+    def __missing__(self, name: str) -> Any:
+        if self._module is None or name in vars(self._module):
+            raise KeyError(name)
+        try:
+            return getattr(self._module, name)
+        except AttributeError:
+            raise KeyError(name) from None
+
+
 def choice(name: str, given: Any, known: Any, kind: type[TriremeError] = RunError) -> Any:
     """Return an option of a Literal type; raise `kind` naming the choices for any other value."""
     if given not in typing.get_args(known):
@@ -105,7 +136,7 @@ def _check_path(name: str, path: str | os.PathLike[str], kind: type[TriremeError
 @functools.cache
 def _hints(function: Callable[..., Any]) -> dict[str, Any]:
     names = inspect.signature(function).parameters
-    found = typing.get_type_hints(function)
+    found = typing.get_type_hints(function, localns=_Later(function.__module__))
     return {name: found.get(name, Any) for name in names}
 
 

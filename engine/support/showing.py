@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import html
-
 
 class Shown:
     """Shows the text of `str` in a notebook, and its first line as `repr`."""
@@ -13,4 +11,6 @@ class Shown:
         return f"<{type(self).__name__}: {first}>"
 
     def _repr_html_(self) -> str:
+        import html  # three milliseconds, for notebooks alone
+
         return f"<pre>{html.escape(str(self))}</pre>"
