@@ -194,6 +194,8 @@ class GraphRewriter:
             self._retyped.add(value)
 
     def _replace(self, root: Node, made: tuple[int, ...]) -> bool:
+        if not any(self._uses[old] or self.is_output(old) for old in root.outputs):
+            return False  # what replaces a dead node would be dropped with it
         if not all(self._can_replace(o, n) for o, n in zip(root.outputs, made, strict=True)):
             return False
         for old, new in zip(root.outputs, made, strict=True):

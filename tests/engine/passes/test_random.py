@@ -1,6 +1,7 @@
 """Random graphs: whatever the passes do, what comes out is what came out before."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -324,6 +325,33 @@ def test_random_graphs_without_one_pass(name):
 def test_random_graphs_with_one_pass(name):
     for seed in range(600, 606):
         check_seed(seed, passes=[name])
+
+
+def with_dead_copies(graph):
+    """The graph after two copies of its nodes, whose results nothing reads."""
+    nodes, values = [], dict(graph.values)
+    for _ in range(2):
+        copy = {}
+        for node in graph.nodes:
+            for out in node.outputs:
+                copy[out] = len(values)
+                values[len(values)] = replace(values[out], id=len(values), name=f"v{len(values)}")
+            inputs = tuple(copy.get(i, i) for i in node.inputs)
+            outputs = tuple(copy[out] for out in node.outputs)
+            nodes.append(replace(node, inputs=inputs, outputs=outputs))
+    everyone = (*nodes, *graph.nodes)
+    renumbered = tuple(replace(node, id=k) for k, node in enumerate(everyone))
+    return replace(graph, nodes=renumbered, values=values)
+
+
+@pytest.mark.parametrize("name", [*PASSES, None])
+def test_dead_nodes_are_in_nobodys_way(name):
+    """A pass may leave nodes that nothing reads, and the next one meets them."""
+    for seed in range(700, 712):
+        graph = Random(seed).graph(12)
+        copies = with_dead_copies(graph)
+        made = optimise(copies) if name is None else optimise(copies, passes=[name])
+        assert_same_results(graph, made, tol=1e-4, floor=1.0, seed=seed)
 
 
 @pytest.mark.parametrize("quantised", [True, False], ids=["int8", "float32"])
