@@ -24,6 +24,12 @@ def aligned_copy(data: Array) -> Array:
     return room
 
 
+def as_kernels_read(data: Array) -> Array:
+    """Return an array as kernels read constants: contiguous, from a 64-byte boundary on."""
+    is_plain = data.ctypes.data % ALIGNMENT == 0 and data.flags.c_contiguous
+    return data if is_plain else aligned_copy(data)
+
+
 def address(buffer: Buffer) -> int:
     """Return where a buffer of the host's space begins."""
     base: int = buffer.handle.ctypes.data

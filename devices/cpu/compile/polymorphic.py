@@ -15,7 +15,7 @@ import numpy as np
 
 from trireme.backend.device import Executable
 from trireme.backend.kernel_table import form_of
-from trireme.devices.cpu.codegen.aligned_memory import aligned_copy
+from trireme.devices.cpu.codegen.aligned_memory import as_kernels_read
 from trireme.devices.cpu.codegen.jit import Jit
 from trireme.devices.cpu.codegen.kernel_cache import Code, KernelCache
 from trireme.devices.cpu.codegen.target import Isa
@@ -195,7 +195,7 @@ def program_at(program: PolymorphicProgram, graph: Graph) -> RegionProgram:
         if isinstance(operand, int) and operand in program.decided:
             data = values[operand].data
             if data is not None:
-                extra[id(data)] = data if data.ctypes.data % 64 == 0 else aligned_copy(data)
+                extra[id(data)] = as_kernels_read(data)
                 return data
         return operand
 

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from trireme.backend.arena import LiveRange
 from trireme.backend.arena import pack as pack_ranges
-from trireme.devices.cpu.codegen.aligned_memory import aligned_copy
+from trireme.devices.cpu.codegen.aligned_memory import as_kernels_read
 from trireme.devices.cpu.codegen.kernel_cache import Code, KernelCache
 from trireme.devices.cpu.codegen.target import Isa
 from trireme.devices.cpu.compile.batch_tiling import BatchTile, cut
@@ -274,9 +274,8 @@ def constants_of(items: Iterable[Reader]) -> dict[int, Array]:
             data = operand.make() if isinstance(operand, Packed) else operand
             if data.nbytes != operand.nbytes:
                 raise InternalError(f"packed {data.nbytes} bytes, not {operand.nbytes}")
-            aligned = data.ctypes.data % 64 == 0 and data.flags.c_contiguous
-            found[id(operand)] = data if aligned else aligned_copy(data)
-            if not aligned:
+            plain = found[id(operand)] = as_kernels_read(data)
+            if plain is not data:
                 release(data)
     return found
 

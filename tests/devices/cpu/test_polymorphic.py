@@ -15,6 +15,7 @@ from cpu_run import assert_close, run
 import trireme.ops  # noqa: F401
 from trireme.backend.capabilities import PolymorphicDevice
 from trireme.backend.registry import open_device
+from trireme.devices.cpu.codegen.aligned_memory import aligned_copy
 from trireme.devices.cpu.codegen.target import available_isas
 from trireme.ir.bind_shapes import bind_shapes
 from trireme.ir.builder import GraphBuilder
@@ -388,7 +389,12 @@ def test_shapes_share_code_and_weights(cpus):
     assert one.constant_bytes == two.constant_bytes == every.constant_bytes > 96 * 64 * 4
 
 
-def test_results_of_shapes_alone_are_constants(cpus):
+_ROWS = np.random.default_rng(SEED).random((90, 20)).astype(np.float32)
+_SAME_ROWS = np.broadcast_to(aligned_copy(_ROWS[0]), (90, 20))
+
+
+@pytest.mark.parametrize("rows", [_ROWS, _SAME_ROWS], ids=["contiguous", "a view"])
+def test_results_of_shapes_alone_are_constants(cpus, rows):
     """A graph of one shape has the results that its shapes decide; kernels read them."""
     builder = GraphBuilder("positions")
     x = builder.input("x", TensorType(("s", 20), "float32"))
@@ -399,7 +405,6 @@ def test_results_of_shapes_alone_are_constants(cpus):
         builder.constant("e", np.array([], np.int64)),
     )
     places = builder.add("range", zero, length, one)
-    rows = np.random.default_rng(SEED).random((90, 20)).astype(np.float32)
     y = builder.add("add", x, builder.add("gather", builder.constant("t", rows), places, axis=0))
     graph = builder.finish(y)
     device = cpus[ISAS[0], 1]
