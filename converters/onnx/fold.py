@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 
 from trireme.ir.builder import GraphBuilder
-from trireme.ir.contents import moved_or_computed
+from trireme.ir.contents import FOLLOWED, followed
 from trireme.ir.graph import Dim, Value
 from trireme.ir.interpreter import interpret
 from trireme.ir.op import call_of, get_op
-from trireme.support.dtypes import INTS, Array
+from trireme.support.dtypes import Array
 
 MOST_ELEMENTS = 1 << 16
 """The most elements of a tensor that folding makes or reads."""
@@ -56,7 +56,7 @@ def known_dims(value: Value | None, known: Mapping[int, Dims]) -> Array | None:
     """Return the elements of a value, numbers or symbols, as an array of objects, if known."""
     if value is None:
         return None
-    if value.data is not None and value.dtype in INTS and value.data.size <= MOST_ELEMENTS:
+    if value.data is not None and value.dtype in FOLLOWED and value.data.size <= MOST_ELEMENTS:
         return value.data.astype(object)
     if value.id in known and all(isinstance(dim, int) for dim in value.shape):
         return np.array(known[value.id], object).reshape(value.type.dims)
@@ -75,4 +75,4 @@ def fold_dims(
     arrays = [known_dims(value, known) for value in values]
     if any(array is None and value for array, value in zip(arrays, values, strict=True)):
         return None
-    return moved_or_computed(op, arrays, attrs)
+    return followed(op, arrays, attrs, {})

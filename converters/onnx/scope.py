@@ -21,7 +21,8 @@ from trireme.ir.contents import as_target
 from trireme.ir.graph import TensorType, Value
 from trireme.ir.op import get_op
 from trireme.ir.python_op import PythonOp
-from trireme.support.dtypes import Array
+from trireme.ir.verify import infer_types
+from trireme.support.dtypes import Array, numpy_dtype
 from trireme.support.errors import ConvertError, InternalError, ModelFileError
 
 MOST_NODES = 200_000
@@ -154,7 +155,8 @@ class Scope:
             return tuple(self.builder.constant(f"{op}_folded", data) for data in folded)
         elements = fold_dims(values, op, attrs, self.dims)
         if elements is not None and all(isinstance(d, int) for d in elements.reshape(-1)):
-            dtype = attrs.get("to", values[0].dtype if values[0] else "int64")
+            (type, *_) = infer_types(get_op(op), values, get_op(op).bind(attrs), outputs, source)
+            dtype = numpy_dtype(type.dtype)
             return (self.builder.constant(f"{op}_folded", elements.astype(dtype)),)
         made = self.builder.add_node(op, inputs, attrs, outputs=outputs, source=source)
         if elements is not None and elements.shape == self.builder.type(made[0]).shape:

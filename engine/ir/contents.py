@@ -6,8 +6,9 @@ before a run as expressions of symbols, so that a reshape to them has a shape.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,18 +20,21 @@ from trireme.ir.dims import (
     floor_divide,
     larger,
     multiply,
+    range_of,
     simplified,
     smaller,
     subtract,
 )
 from trireme.ir.graph import UNKNOWN, Dim, Graph, Node, TensorType, Value
-from trireme.ir.op import get_op
+from trireme.ir.op import OpDef, get_op
 from trireme.ir.verify import infer_types
-from trireme.support.dtypes import INTS, Array
+from trireme.support.dtypes import BOOL, INTS, Array
 from trireme.support.errors import TriremeError
 
 MOST_ELEMENTS = 256
 """The most elements of a value that is followed."""
+FOLLOWED = INTS | BOOL
+"""The dtypes of a value that is followed; a bool is 0 or 1."""
 
 
 def _divided(a: Dim, b: Dim) -> Dim:
@@ -54,12 +58,31 @@ _ARITHMETIC = {
 _CALLS = {name: np.frompyfunc(function, 2, 1) for name, function in _ARITHMETIC.items()}
 
 
-def moved_or_computed(
-    op: str, arrays: Sequence[Array | None], attrs: Mapping[str, Any]
+def _compared(op: OpDef, symbols: Mapping[str, Bounds], a: Dim, b: Dim) -> Dim:
+    """Return 1 where a comparison is true, 0 where it is false, "?" where only a run can tell."""
+    difference = subtract(a, b)
+    if difference == UNKNOWN:
+        return UNKNOWN
+    low, high = range_of(difference, symbols)
+    answers = {bool(op.reference(np.array(d), np.array(0.0))) for d in (low, high)}
+    if low < 0 < high:
+        answers.add(bool(op.reference(np.array(0.0), np.array(0.0))))
+    return UNKNOWN if len(answers) > 1 else int(answers.pop())
+
+
+def _chosen(condition: Dim, a: Dim, b: Dim) -> Dim:
+    return a if condition == 1 else b if condition == 0 else UNKNOWN
+
+
+def followed(
+    op: str,
+    arrays: Sequence[Array | None],
+    attrs: Mapping[str, Any],
+    symbols: Mapping[str, Bounds],
 ) -> Array | None:
     """Return the elements that a node makes of elements, some of them symbols; else None.
 
-    arrays: of objects; None for an input that is left out
+    arrays: of objects, a bool as 0 or 1; None for an input that is left out
     """
     first = arrays[0] if arrays else None
     if first is None:
@@ -69,11 +92,21 @@ def moved_or_computed(
     try:
         if op in _CALLS:
             return _computed(op, arrays)
+        if get_op(op).compares:
+            return _each(partial(_compared, get_op(op), symbols), arrays)
+        if op == "where":
+            return _each(_chosen, arrays)
         if get_op(op).rearranges or op == "concat":
             return _moved(op, arrays, attrs)
     except (TriremeError, ValueError, TypeError, IndexError):
         return None
     return None
+
+
+def _each(function: Callable[..., Dim], arrays: Sequence[Array | None]) -> Array:
+    """Return a function of the elements of broadcast arrays."""
+    operands = [array for array in arrays if array is not None]
+    return np.asarray(np.frompyfunc(function, len(arrays), 1)(*operands), object)
 
 
 def _moved(op: str, arrays: Sequence[Array | None], attrs: Mapping[str, Any]) -> Array:
@@ -110,14 +143,14 @@ def contents_of(graph: Graph, node: Node, known: Mapping[int, Array]) -> Array |
         if value is not None and array is None:
             return None
         arrays.append(array)
-    return moved_or_computed(node.op, arrays, node.attrs)
+    return followed(node.op, arrays, node.attrs, graph.symbols)
 
 
 def _elements(value: Value, known: Mapping[int, Array]) -> Array | None:
     if value.id in known:
         return known[value.id]
     data = value.data
-    if data is None or value.dtype not in INTS or data.size > MOST_ELEMENTS:
+    if data is None or value.dtype not in FOLLOWED or data.size > MOST_ELEMENTS:
         return None
     return np.array([int(one) for one in data.reshape(-1)], object).reshape(data.shape)
 
@@ -169,13 +202,14 @@ def refined(graph: Graph) -> tuple[dict[int, TensorType], dict[int, Array]]:
         out = node.outputs[0]
         if found is not None and UNKNOWN not in found.reshape(-1).tolist():
             small = found.size <= MOST_ELEMENTS and found.shape == types[out].shape
-            if small and types[out].dtype in INTS:
+            if small and types[out].dtype in FOLLOWED:
                 known[out] = found
     return types, known
 
 
 def _with_contents(value: Value, known: Mapping[int, Array]) -> Value:
-    return replace(value, data=known[value.id]) if value.id in known else value
+    is_shape = value.id in known and value.dtype in INTS
+    return replace(value, data=known[value.id]) if is_shape else value
 
 
 def _types(graph: Graph, node: Node, inputs: Sequence[Value | None]) -> Sequence[TensorType]:

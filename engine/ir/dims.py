@@ -11,6 +11,7 @@ import ast
 import keyword
 import math
 import re
+from collections import Counter
 from collections.abc import Mapping
 from functools import lru_cache
 
@@ -102,8 +103,23 @@ def larger(a: Dim, b: Dim) -> Dim:
 
 def bounds_of(dim: Dim, symbols: Mapping[str, Bounds]) -> Bounds:
     """Return bounds of a dimension, given those of its symbols; a symbol is 0 or more."""
-    low, high = _range(dim, symbols)
+    low, high = range_of(dim, symbols)
     return max(0, int(low)), None if high == math.inf else int(high)
+
+
+def range_of(dim: Dim, symbols: Mapping[str, Bounds]) -> tuple[float, float]:
+    """Return the least and the most of an expression, which may be below 0 or infinite."""
+    if isinstance(dim, int):
+        return dim, dim
+    if dim == UNKNOWN:
+        return 0, math.inf
+    low, high = 0.0, 0.0
+    for atoms, factor in _terms(dim).items():
+        ends = [(float(factor), float(factor))]
+        for atom in atoms:
+            ends.append(_times(ends.pop(), _atom_range(atom, symbols)))
+        low, high = low + ends[0][0], high + ends[0][1]
+    return low, high
 
 
 def simplified(dim: Dim, symbols: Mapping[str, Bounds]) -> Dim:
@@ -211,20 +227,24 @@ def _inner_division(terms: _Terms) -> tuple[Dim, int] | None:
 
 @lru_cache(maxsize=4096)
 def _exact_divide(a: Dim, b: Dim) -> Dim:
-    divisor = _terms(b)
-    if len(divisor) != 1:
-        return UNKNOWN
-    ((atoms, factor),) = divisor.items()
+    """Divide polynomials with whole factors, highest term first; "?" if something is left."""
+    divisor, rest = _terms(b), dict(_terms(a))
+    atoms = sorted({atom for term in (*divisor, *rest) for atom in term})
+
+    def rank(term: tuple[str, ...]) -> tuple[int, ...]:
+        return tuple(map(term.count, atoms))
+
+    highest = max(divisor, key=rank)
     made: dict[tuple[str, ...], int] = {}
-    for mine, own in _terms(a).items():
-        left = list(mine)
-        for atom in atoms:
-            if atom not in left:
-                return UNKNOWN
-            left.remove(atom)
-        if own % factor:
+    while rest:
+        top = max(rest, key=rank)
+        factor, left = divmod(rest[top], divisor[highest])
+        if left or Counter(highest) - Counter(top) or len(made) == MOST_TERMS:
             return UNKNOWN
-        made[tuple(left)] = own // factor
+        term = tuple(sorted((Counter(top) - Counter(highest)).elements()))
+        made[term] = factor
+        difference = _sum(rest, _product({term: factor}, divisor), -1)
+        rest = {term: factor for term, factor in difference.items() if factor}
     return _dim(made)
 
 
@@ -250,21 +270,6 @@ def _division(a: _Terms, by: int) -> _Terms:
     return {(f"({_text(a)})//{by}",): 1}
 
 
-def _range(dim: Dim, symbols: Mapping[str, Bounds]) -> tuple[float, float]:
-    """Return the least and the most of an expression, which may be below 0 or infinite."""
-    if isinstance(dim, int):
-        return dim, dim
-    if dim == UNKNOWN:
-        return 0, math.inf
-    low, high = 0.0, 0.0
-    for atoms, factor in _terms(dim).items():
-        ends = [(float(factor), float(factor))]
-        for atom in atoms:
-            ends.append(_times(ends.pop(), _atom_range(atom, symbols)))
-        low, high = low + ends[0][0], high + ends[0][1]
-    return low, high
-
-
 def _times(a: tuple[float, float], b: tuple[float, float]) -> tuple[float, float]:
     """Return the range of a product; 0 times no bound is 0."""
     made = [0.0 if 0 in (x, y) else x * y for x in a for y in b]
@@ -277,7 +282,7 @@ def _atom_range(atom: str, symbols: Mapping[str, Bounds]) -> tuple[float, float]
         least, most = symbols.get(atom, (0, None))
         return least, math.inf if most is None else most
     call, a, b = part
-    (low, high), (low2, high2) = _range(a, symbols), _range(b, symbols)
+    (low, high), (low2, high2) = range_of(a, symbols), range_of(b, symbols)
     if call == "//":
         return low // low2 if low > -math.inf else low, high if math.isinf(high) else high // low2
     choose = min if call == "min" else max
@@ -300,7 +305,7 @@ def _known(call: str, a: Dim, b: Dim, symbols: Mapping[str, Bounds]) -> Dim | No
         part = _part(one) if isinstance(one, str) and one.startswith(_CALLS) else None
         if part is not None and other in part[1:]:  # min(other, x) is at most other
             return one if part[0] == call else other
-    (low, high), (low2, high2) = _range(a, symbols), _range(b, symbols)
+    (low, high), (low2, high2) = range_of(a, symbols), range_of(b, symbols)
     if high <= low2:
         return a if call == "min" else b
     if high2 <= low:

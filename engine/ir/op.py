@@ -191,6 +191,7 @@ class OpDef:
     rearranges: every output element is an element of input 0; the other inputs choose which
     alias: the output is input 0, its bytes in order, under another shape or dtype
     commutes: the order of the inputs does not matter
+    compares: the output is what the difference of the two inputs tells, whatever their size
     neutral: the y for which op(x, y) is x
     clamp: (low, high) of an op that is min(max(x, low), high)
     axes: the axes along which the op works; None where `Axes` cannot express them
@@ -221,6 +222,7 @@ class OpDef:
     rearranges: bool = False
     alias: bool = False
     commutes: bool = False
+    compares: bool = False
     neutral: int | None = None
     clamp: tuple[float, float] | None = None
     axes: Axes | None = None

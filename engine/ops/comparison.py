@@ -45,4 +45,5 @@ for _name, _sign, _compare, _dtypes in (
         dtypes=(_dtypes, Like("a")),
         elementwise=True,
         commutes=_name in ("equal", "not_equal"),
+        compares=True,
     )

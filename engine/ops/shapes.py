@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from trireme.ir.dims import add, floor_divide, multiply, smaller
+from trireme.ir.dims import add, floor_divide, larger, multiply, smaller
 from trireme.ir.graph import UNKNOWN, Dim, TensorType, Value
 from trireme.support.dtypes import Array
 from trireme.support.errors import ShapeError
@@ -160,9 +160,14 @@ def _broadcast_dim(dims: Sequence[Dim], shapes: Sequence[Shape]) -> Dim:
 
 
 def _wider(a: str, b: str) -> Dim:
-    """Return what two symbolic dimensions broadcast to: d beside min(d, n) can only be d."""
+    """Return what two symbolic dimensions broadcast to.
+
+    d beside min(d, n) can only be d, and so it is beside max(d, 0), since it is not below 0.
+    """
     for one, other in ((a, b), (b, a)):
         if other.startswith("min(") and smaller(one, other) == other:
+            return one
+        if other == larger(one, 0):
             return one
     return UNKNOWN
 

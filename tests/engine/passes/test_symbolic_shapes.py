@@ -8,8 +8,10 @@ from onnx import TensorProto, helper, numpy_helper
 import trireme
 from trireme.ir.bind_shapes import bind_shapes
 from trireme.ir.builder import GraphBuilder
-from trireme.ir.dims import substituted
-from trireme.ir.graph import TensorType
+from trireme.ir.contents import followed
+from trireme.ir.dims import add, floor_divide, multiply, substituted
+from trireme.ir.graph import UNKNOWN, TensorType
+from trireme.ir.op import get_op
 from trireme.passes.pipeline import optimise
 
 
@@ -78,6 +80,64 @@ def test_expressions_and_results_are_the_peers(shape):
     with trireme.Session(bound) as session:
         for array, found in zip(wanted, session.run({"x": x}).values(), strict=True):
             np.testing.assert_allclose(found, array, rtol=1e-6)
+
+
+def expanded():
+    """An ONNX model that expands to sizes, -1 for the one there is, as TorchScript."""
+    constants = {"first": [0], "rest": [-1], "minus": [-1, -1, -1], "ones": [1, 1, 1]}
+    nodes = [
+        helper.make_node("Shape", ["x"], ["dims"]),
+        helper.make_node("Gather", ["dims", "first"], ["batch"]),
+        helper.make_node("Concat", ["batch", "rest", "rest"], ["asked"], axis=0),
+        helper.make_node("Equal", ["asked", "minus"], ["is_rest"]),
+        helper.make_node("Where", ["is_rest", "ones", "asked"], ["sizes"]),
+        helper.make_node("Expand", ["token", "sizes"], ["tokens"]),
+        helper.make_node("Concat", ["tokens", "x"], ["y"], axis=1),
+    ]
+    weights = [numpy_helper.from_array(np.array(v, np.int64), k) for k, v in constants.items()]
+    weights.append(numpy_helper.from_array(np.ones((1, 1, 8), np.float32), "token"))
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["b", "s", 8])
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
+    graph = helper.make_graph(nodes, "expanded", [x], [y], weights)
+    imports = [helper.make_opsetid("", 17)]
+    return helper.make_model(graph, opset_imports=imports, ir_version=8).SerializeToString()
+
+
+def test_sizes_that_are_compared_and_chosen_are_followed():
+    data = expanded()
+    x = np.random.default_rng(0).standard_normal((3, 5, 8)).astype(np.float32)
+    (wanted,) = onnxruntime.InferenceSession(data).run(None, {"x": x})
+    with trireme.Session(data) as session:
+        (y,) = session.graph.output_values()
+        assert y.shape == ("b", "s+1", 8)
+        np.testing.assert_array_equal(session.run({"x": x})["y"], wanted)
+        assert [stage.tier for stage in session.stages] == ["polymorphic"]
+
+
+@pytest.mark.parametrize(
+    "op", ["equal", "not_equal", "less", "less_or_equal", "greater", "greater_or_equal"]
+)
+@pytest.mark.parametrize("bounds", [(0, None), (1, 1), (2, 4), (3, 3), (0, 3), (4, None)])
+def test_bounds_decide_comparisons_as_sizes_do(op, bounds):
+    """What is decided for all sizes is so for each; what differs among them is not decided."""
+    least, most = bounds
+    compare = get_op(op).reference
+    found = followed(op, [np.array("s", object), np.array(3, object)], {}, {"s": bounds})
+    answers = {bool(compare(s, 3)) for s in range(least, 9 if most is None else most + 1)}
+    assert found.item() == (UNKNOWN if len(answers) > 1 else int(answers.pop()))
+
+
+def test_a_reshape_that_splits_a_product_of_sums_is_followed():
+    """Rows and columns of an image after a convolution of stride 4, joined and split again."""
+    b = GraphBuilder("g")
+    h, w = floor_divide(add("h", -1), 4), floor_divide(add("w", -1), 4)
+    rows, columns = add(h, 1), add(w, 1)
+    x = b.input("x", TensorType((multiply(rows, columns), 16), "float32"))
+    image = b.input("image", TensorType((rows, columns), "float32"))
+    rest = b.constant("rest", np.array([-1]))
+    sizes = b.add("concat", b.add("shape", image), rest, axis=0)
+    graph = optimise(b.finish(b.add("reshape", x, sizes)))
+    assert graph.type(graph.outputs[0]).shape == (rows, columns, 16)
 
 
 CONV = {"strides": (1, 1), "pads": (0, 0, 0, 0), "dilations": (1, 1), "groups": 1}
