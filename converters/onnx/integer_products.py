@@ -36,11 +36,18 @@ def _product(use: NodeUse, a: int, weights: Array) -> int:
     for start, stop in parts:
         piece = a if len(parts) == 1 else _columns(use, a, start, stop)
         w = np.ascontiguousarray(weights[..., start:stop, :].astype(np.float32))
-        y = use.add("cast", use.add("matmul", piece, use.constant(w)), to="int32")
+        y = _integers(use, use.add("matmul", piece, use.constant(w)), "int32")
         total = y if total is None else use.add("add", total, y)
     if total is None:
         raise InternalError("weights without a depth")
     return total
+
+
+def _integers(use: NodeUse, whole: int, dtype: str) -> int:
+    """Return whole numbers of float32 as integers; a cast back to float32 gives the same value."""
+    y = use.add("cast", whole, to=dtype)
+    use.scope.whole[y] = whole
+    return y
 
 
 def conv_integer(use: NodeUse) -> Sequence[int]:
@@ -146,5 +153,5 @@ def dynamic_quantize_linear(use: NodeUse) -> Sequence[int]:
     point = use.add("round", use.add("div", use.add("sub", zero, low), scale))
     point = use.add("clip", point, zero, most)
     y = use.add("add", use.add("round", use.add("div", x, scale)), point)
-    y = use.add("cast", use.add("clip", y, zero, most), to="uint8")
-    return y, scale, use.add("cast", point, to="uint8")
+    y = use.add("clip", y, zero, most)
+    return _integers(use, y, "uint8"), scale, _integers(use, point, "uint8")

@@ -71,6 +71,8 @@ class Scope:
     """Elements of integer values of this builder that hold symbols."""
     stored: dict[int, tuple[int, int]] = field(default_factory=dict)
     """Scale and zero point of the integers in this builder that quantize_linear made."""
+    whole: dict[int, int] = field(default_factory=dict)
+    """Values of float32 that hold the very numbers of integer values in this builder."""
     sequences: dict[str, list[int]] = field(default_factory=dict)
     """Sequences of tensors by name; they are lists, not values."""
 
@@ -123,7 +125,7 @@ class Scope:
         fresh: dict[str, Any] = {"names": {}, "captured": {}, "sequences": {}, "outer": self}
         fresh |= {"depth": self.depth + 1, **changes}
         if own_builder:
-            fresh |= {"builder": GraphBuilder(own_builder), "dims": {}, "stored": {}}
+            fresh |= {"builder": GraphBuilder(own_builder), "dims": {}, "stored": {}, "whole": {}}
         return dataclasses.replace(self, **fresh)
 
     def value(self, id: int | None) -> Value | None:
@@ -143,6 +145,9 @@ class Scope:
         source: str = "",
     ) -> tuple[int, ...]:
         """Add a node, or constants in its place when it can be folded."""
+        held = self.whole.get(inputs[0] or 0) if op == "cast" else None
+        if held is not None and attrs["to"] == "float32":
+            return (held,)
         target = self._target(op, inputs, attrs)
         if target is not None:
             inputs = [inputs[0], self.builder.constant("shape", target)]

@@ -16,6 +16,7 @@ import numpy as np
 
 from trireme.ir.graph import Graph, Node, Quant
 from trireme.ir.interpreter import evaluate
+from trireme.ir.op import get_op
 from trireme.ir.rewriter import GraphRewriter, Rule
 from trireme.ir.rules import Rewritten, Roots, apply, rules_by_op
 from trireme.passes.integer_ops import EIGHT_BIT, has_type, integers_of, on_integers
@@ -116,6 +117,23 @@ def integers_from_outside(g: GraphRewriter, root: Node) -> tuple[int] | None:
     return (g.add("dequantize", [typed], {}, [root]),)
 
 
+def picked_integers(g: GraphRewriter, root: Node) -> tuple[int] | None:
+    """dequantize_linear(move(constant)) -> (float(move) - zero) * scale, one scale for all.
+
+    For example, an embedding table of integers: the rows that are gathered become floats.
+    """
+    found, node = quant_of_node(g, root), g.producer(root.used[0])
+    if found is None or found[0].axis is not None or found[1] not in EIGHT_BIT:
+        return None
+    if node is None or not get_op(node.op).moves or g.data(node.used[0]) is None:
+        return None
+    (scale,), (zero,) = found[0].scales, found[0].zero_points
+    real = g.add("cast", [root.used[0]], {"to": "float32"}, [root])
+    if zero:
+        real = g.add("add", [real, g.constant(np.float32(-zero), "zero")], {}, [root])
+    return (g.add("mul", [real, g.constant(np.float32(scale), "scale")], {}, [root]),)
+
+
 def move_before(g: GraphRewriter, root: Node) -> tuple[int] | None:
     """move(dequantize(x)) -> dequantize(move(x)), one scale for all of x."""
     before = g.made_by(root.used[0], root, "dequantize")
@@ -188,6 +206,7 @@ QUANTIZE: tuple[tuple[Roots, Rule], ...] = (
     (["dequantize_linear"], constant_of_type),
     (["dequantize_linear"], pair_of_types),
     (["dequantize_linear"], integers_from_outside),
+    (["dequantize_linear"], picked_integers),
     (lambda op: op.rearranges, move_before),
     (["quantize"], quantize_of_dequantize),
     (["quantize"], integer_op),

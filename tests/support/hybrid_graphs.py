@@ -49,6 +49,9 @@ class Hybrid:
     def number(self, value):
         return self.b.constant(f"c{value}", scalar(value))
 
+    def at(self, *numbers):
+        return self.b.constant("at", np.array(numbers, np.int64))
+
     def levels(self, x, axes, asymmetric):
         """Return (levels, step) of a value, as the converter builds them."""
         add, number = self.b.add, self.number
@@ -65,6 +68,31 @@ class Hybrid:
         point = add("clip", point, number(-128.0), number(127.0))
         levels = add("round", add("add", add("div", x, step), point))
         return add("sub", add("clip", levels, number(-128.0), number(127.0)), point), step
+
+    def unsigned(self, x):
+        """Return (levels, step) of a value, as ONNX's DynamicQuantizeLinear makes them."""
+        add, number = self.b.add, self.number
+        low = add("min", add("reduce_min", x, keepdims=0), number(0.0))
+        high = add("max", add("reduce_max", x, keepdims=0), number(0.0))
+        extent = add("sub", high, low)
+        none = add("equal", extent, number(0.0))
+        step = add("where", none, number(1.0), add("div", extent, number(255.0)))
+        point = add("round", add("div", add("sub", number(0.0), low), step))
+        point = add("clip", point, number(0.0), number(255.0))
+        levels = add("add", add("round", add("div", x, step)), point)
+        return add("sub", add("clip", levels, number(0.0), number(255.0)), point), step
+
+    def in_parts(self, levels, w, parts):
+        """Return the product of levels by weights [O,depth], added up as int32 from parts."""
+        add, total = self.b.add, None
+        step = -(-w.shape[1] // parts)
+        for start in range(0, w.shape[1], step):
+            stop = min(start + step, w.shape[1])
+            cut = add("slice", levels, *(self.at(n) for n in (start, stop, -1)))
+            weights = self.b.constant("w", w[:, start:stop].astype(np.float32))
+            part = add("cast", add("fully_connected", cut, weights), to="int32")
+            total = part if total is None else add("add", total, part)
+        return add("cast", total, to="float32")
 
     def scale(self, case, step):
         channels = case.w[0] if case.by_channel else 1

@@ -20,24 +20,22 @@ from trireme.devices.cpu.kernels.int8.arithmetic import Dot, dot_of
 from trireme.devices.cpu.kernels.int8.columns import source_of
 from trireme.devices.cpu.kernels.int8.dot_variants import Way, best_way
 from trireme.devices.cpu.kernels.int8.linear import lane_channels, product_step
-from trireme.devices.cpu.kernels.int8.pack import Int8MatmulShape, pack_weights
+from trireme.devices.cpu.kernels.int8.pack import Int8MatmulShape, pack_weights, weight_zero
 from trireme.devices.cpu.kernels.int8.prepare import Image, LineWindow
-from trireme.devices.cpu.kernels.int8.shapes import Shape, conv_shape, fully_connected_shape
+from trireme.devices.cpu.kernels.int8.shapes import Shape, conv_shape, matrix_shape
 from trireme.devices.cpu.kernels.int8.split import repeats_of
 from trireme.devices.cpu.kernels.lowering import Context, Step, Temp
 from trireme.devices.cpu.patterns.dynamic_range_nodes import (
     HybridProduct,
     Levels,
+    LinearOp,
     find_hybrid,
     pads_of,
 )
-from trireme.ir.graph import Node
 from trireme.ops.integer import LinearParams
 from trireme.support.dtypes import Array
 
 _NONE = np.zeros(0, np.int32)
-_NO_ZEROS = LinearParams(0, 0, 0, _NONE, _NONE, 0, 0)
-"""Weights have no zero point. The epilogue handles that of levels."""
 
 
 def chosen_hybrid(context: Context) -> list[Levels | HybridProduct]:
@@ -59,9 +57,9 @@ def chosen_hybrid(context: Context) -> list[Levels | HybridProduct]:
 def _is_slower(context: Context, product: HybridProduct) -> bool:
     """Whether a model says that the float nodes would take less time."""
     op = product.op
-    if context.isa.vnni or op.op != "conv" or _is_depthwise(context, op):
+    if context.isa.vnni or op.node.op != "conv" or _is_depthwise(context, op):
         return False
-    cycles = winograd_cost(context, op)
+    cycles = winograd_cost(context, op.node)
     return cycles is not None and cycles < _way(context, product.source, op).cycles
 
 
@@ -74,7 +72,7 @@ def lower_levels(context: Context, levels: Levels) -> list[Step]:
         if memory not in done:
             layout, rounding = (
                 _layout(context, levels, op),
-                Rounding(levels.asymmetric, levels.tiny),
+                Rounding(levels.kind, levels.tiny),
             )
             x = context.operand(levels.x)
             steps += rounding_steps(context, layout, rounding, x, memory, state)
@@ -82,46 +80,54 @@ def lower_levels(context: Context, levels: Levels) -> list[Step]:
     return steps
 
 
-def _layout(context: Context, levels: Levels, op: Node) -> LineLayout:
+def _layout(context: Context, levels: Levels, op: LinearOp) -> LineLayout:
     """Return how levels lie as a reader wants them."""
     dims = context.type(levels.x).dims
-    top, left, bottom, right = pads_of(op)
+    top, left, bottom, right = pads_of(op.node)
     channels, size = dims[-1], context.type(levels.x).elements // levels.images
-    lines = dims[1] if len(dims) == 4 and levels.images == dims[0] else 1
+    lines = 1
+    if len(dims) == 4 and levels.images == dims[0]:
+        lines = dims[1]
+    elif levels.images == 1:
+        lines = size // channels
     border = (top, left * channels, bottom, right * channels)
     return LineLayout(levels.images, lines, size // lines, border, _dot(context, levels, op))
 
 
-def _memory(context: Context, levels: Levels, op: Node) -> tuple[Temp, Temp]:
+def _memory(context: Context, levels: Levels, op: LinearOp) -> tuple[Temp, Temp]:
     """Return the memory of levels as a reader wants them, and of their state."""
     layout, key = _layout(context, levels, op), f"levels %{levels.levels}"
-    form = f"{key} {pads_of(op)} {layout.dot.dtype}"
+    form = f"{key} {pads_of(op.node)} {layout.dot.dtype}"
     return Temp(form, layout.nbytes), Temp(f"{key} state", 8 * levels.images)
 
 
-def _dot(context: Context, levels: Levels, op: Node) -> Dot:
+def _dot(context: Context, levels: Levels, op: LinearOp) -> Dot:
     """Return how an op multiplies levels."""
     if _is_depthwise(context, op):
         return dot_of(context.isa)
     return _way(context, levels, op).dot
 
 
-def _is_depthwise(context: Context, op: Node) -> bool:
-    return op.op == "conv" and depthwise.is_depthwise(context.graph, op)
+def _is_depthwise(context: Context, op: LinearOp) -> bool:
+    return op.node.op == "conv" and depthwise.is_depthwise(context.graph, op.node)
 
 
-def _way(context: Context, levels: Levels, op: Node) -> Way:
+def _way(context: Context, levels: Levels, op: LinearOp) -> Way:
     """Return how a product of matrices is computed."""
-    if op.id not in levels.ways:
-        product, _, _ = _shape(context, op)
-        w = _weights(context, op.used[1])
-        levels.ways[op.id] = best_way(context.isa, w, _NO_ZEROS, product)
-    return levels.ways[op.id]
+    if op.node.id not in levels.ways:
+        product, _, _ = _shape(context, levels, op)
+        w, params = _weights(context, op), _params(context, op)
+        levels.ways[op.node.id] = best_way(context.isa, w, params, product)
+    return levels.ways[op.node.id]
 
 
-def _shape(context: Context, op: Node) -> tuple[Int8MatmulShape, LineWindow, Shape]:
-    shape_of = conv_shape if op.op == "conv" else fully_connected_shape
-    return shape_of(context.graph, op)
+def _shape(
+    context: Context, levels: Levels, op: LinearOp
+) -> tuple[Int8MatmulShape, LineWindow, Shape]:
+    if op.node.op == "conv":
+        return conv_shape(context.graph, op.node)
+    x = context.type(levels.x)
+    return matrix_shape(x.elements // x.dims[-1], x.dims[-1], len(_weights(context, op)))
 
 
 def lower_product(context: Context, product: HybridProduct) -> list[Step]:
@@ -133,29 +139,32 @@ def lower_product(context: Context, product: HybridProduct) -> list[Step]:
 def _lower_linear(context: Context, product: HybridProduct) -> Step:
     """Return the step of a conv or fully_connected as a product of matrices."""
     isa, op = context.isa, product.op
-    shape, view, dims = _shape(context, op)
+    shape, view, dims = _shape(context, product.source, op)
     way = _way(context, product.source, op)
     dot, tile = way.dot, way.tile
-    image = Image(dims, pads_of(op), "uint8", 0, dot, prepared=True)
+    image = Image(dims, pads_of(op.node), "uint8", 0, dot, prepared=True)
     order = np.arange(-(-shape.channels // isa.lanes) * isa.lanes)
     epilogue = _epilogue(context, product, lane_channels(shape, order), shape.rows)
     repeats = repeats_of(way.parts, shape, dot, order, tile, isa.lanes) if way.parts else None
     packed = pack_weights(way.steps, dot, order, tile, isa.lanes)
     levels, _ = _memory(context, product.source, op)
     operands, cut = (levels, packed, product.output), (tile, way.cycles)
-    return product_step(context, shape, (image, view), cut, epilogue, operands, repeats=repeats)
+    params = _params(context, op)
+    factor = params.w_zero - weight_zero(_weights(context, op), params, dot)
+    source = (image, view)
+    return product_step(context, shape, source, cut, epilogue, operands, factor, repeats)
 
 
 def _lower_depthwise(context: Context, product: HybridProduct) -> Step:
     """Return the step of a depthwise conv."""
     isa, op, dot = context.isa, product.op, dot_of(context.isa)
-    n, height, width, channels = context.type(op.used[0]).dims
-    image = Image((n, height, width, channels), pads_of(op), "uint8", 0, dot, prepared=True)
-    window = depthwise.window_of(context.graph, op)
+    n, height, width, channels = context.type(op.node.used[0]).dims
+    image = Image((n, height, width, channels), pads_of(op.node), "uint8", 0, dot, prepared=True)
+    window = depthwise.window_of(context.graph, op.node)
     blocks = depthwise.cut_channels(channels, dot, isa)
     lanes = depthwise.lane_channels(isa, blocks, dot)
     epilogue = _epilogue(context, product, lanes, window.out[0] * window.out[1], mixed=True)
-    w = _weights(context, op.used[1])
+    w = _weights(context, op)
     packed = depthwise.pack_weights(w, 0, window, blocks, dot, lanes)
     levels, _ = _memory(context, product.source, op)
     operands = (levels, packed, product.output)
@@ -173,10 +182,10 @@ def _epilogue(
     source, dot = product.source, _dot(context, product.source, product.op)
     scales = [context.constant(value) for value in product.scales]
     bias = None if product.bias is None else context.constant(product.bias)
-    zero = 0 if dot.width == 2 else None if source.asymmetric else 128
+    zero = 0 if dot.width == 2 else 128 if source.kind == "symmetric" else None
     _, state = _memory(context, source, product.op)
     return dequantiser(
-        _weights(context, product.op.used[1]),
+        _weights(context, product.op).astype(np.int32) - _params(context, product.op).w_zero,
         scales,
         bias,
         lanes,
@@ -187,6 +196,32 @@ def _epilogue(
     )
 
 
-def _weights(context: Context, value: int) -> Array:
-    """Return whole numbers of float32 as int8."""
-    return context.pack(value, "int8", lambda: context.constant(value).astype(np.int8))
+def _weights(context: Context, op: LinearOp) -> Array:
+    """Return the weights of all parts side by side, moved into the range of int8."""
+
+    def make() -> Array:
+        whole = np.concatenate([context.constant(part) for part in op.weights], axis=-1)
+        return (whole + _zero_of(whole)).astype(np.int8)
+
+    return context.pack(op.weights[0], f"int8 {op.weights}", make)
+
+
+def _params(context: Context, op: LinearOp) -> LinearParams:
+    """Return the parameters of a product on `_weights`: how far these were moved is their zero."""
+
+    def make() -> Array:
+        ends = [_ends(context.constant(part)) for part in op.weights]
+        return np.array(_zero_of(np.array(ends)), np.int64)
+
+    zero = context.pack(op.weights[0], f"zero {op.weights}", make)
+    return LinearParams(0, int(zero), 0, _NONE, _NONE, 0, 0)
+
+
+def _ends(w: Array) -> tuple[float, float]:
+    return float(w.min()), float(w.max())
+
+
+def _zero_of(w: Array) -> int:
+    """Return what moves whole numbers of a range of 255 into that of int8; 0 where they fit."""
+    least, most = _ends(w)
+    return int(min(0.0, 127 - most) if most > 127 else max(0.0, -128 - least))

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from onnx import TensorProto, helper, numpy_helper
 from onnx_single import Single, answers_of, assert_single
 
 from trireme import Session
@@ -119,3 +120,52 @@ def test_dynamic_quantize_linear(name):
 def test_an_empty_input_has_the_op_of_its_own():
     case = Single("DynamicQuantizeLinear", (LARGE[:0],), outputs="111", domain="")
     assert [node.op for node in convert(case.model()).nodes] == ["dynamic_quantize_linear"]
+
+
+def quantised_layer(weights, zero, scales, form):
+    """A layer as quantize_dynamic writes it, or as ONNX Runtime saves it."""
+    names, tensors = ["x", "w", "scale", "zero", "bias"], {}
+    tensors["w"], tensors["scale"] = weights, scales.astype(np.float32)
+    tensors["zero"] = np.asarray(zero, weights.dtype)
+    tensors["bias"] = RNG.standard_normal(weights.shape[1]).astype(np.float32)
+    node = helper.make_node
+    if form == "DynamicQuantizeMatMul":
+        nodes = [node(form, names, ["y"], domain="com.microsoft")]
+    else:
+        nodes = [
+            node("DynamicQuantizeLinear", ["x"], ["q", "step", "point"]),
+            node("MatMulInteger", ["q", "w", "point", "zero"], ["sum"]),
+            node("Cast", ["sum"], ["real"], to=TensorProto.FLOAT),
+            node("Mul", ["step", "scale"], ["factor"]),
+            node("Mul", ["real", "factor"], ["scaled"]),
+            node("Add", ["scaled", "bias"], ["y"]),
+        ]
+    kept = [numpy_helper.from_array(data, name) for name, data in tensors.items()]
+    shapes = (("x", [3, 4, weights.shape[0]]), ("y", [3, 4, weights.shape[1]]))
+    x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, shape) for n, shape in shapes)
+    domains = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+    graph = helper.make_graph(nodes, "layer", [x], [y], kept)
+    model = helper.make_model(graph, opset_imports=domains, ir_version=8)
+    return model.SerializeToString()
+
+
+LAYERS = {
+    "int8": (whole(I8, 96, 40), 0, np.float32(0.01)),
+    "uint8 with a zero point": (whole(U8, 96, 40), 119, np.float32(0.01)),
+    "a scale for each column": (whole(I8, 96, 40), 0, RNG.uniform(0.001, 0.1, 40)),
+    "a sum in parts": (whole(I8, 3000, 9), 0, np.float32(0.01)),
+    "uint8, a sum in parts": (whole(U8, 3000, 9), 1, np.float32(0.01)),
+}
+
+
+@pytest.mark.parametrize("form", ["MatMulInteger", "DynamicQuantizeMatMul"])
+@pytest.mark.parametrize("name", LAYERS)
+def test_a_layer_on_a_dynamic_range_is_a_product_of_bytes(name, form):
+    model = quantised_layer(*LAYERS[name], form)
+    feeds = {"x": RNG.standard_normal((3, 4, len(LAYERS[name][0]))).astype(np.float32)}
+    (right,) = answers_of(model, feeds).values()
+    with Session(model, devices=["cpu"], threads=2) as session:
+        (found,) = session.run(feeds).values()
+        kernels = {kernel.split("_")[0] for kernel in session.kernels()}
+    assert kernels - {"range"} == {"gemm", "levels"}, kernels
+    np.testing.assert_allclose(found, right, rtol=2e-6, atol=1e-5)

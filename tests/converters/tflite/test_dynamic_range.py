@@ -81,5 +81,5 @@ def test_the_cpu_device_finds_them(optimised, asymmetric):
         graph = convert(data)
         graph = optimise(graph) if optimised else graph
         levels, product = find_hybrid(graph)
-        assert levels.asymmetric == asymmetric
+        assert levels.kind == ("asymmetric" if asymmetric else "symmetric")
         assert len(levels.nodes) + len(product.nodes) == len(graph.nodes)

@@ -7,7 +7,7 @@ from same_results import assert_same_results, op_names
 
 from trireme.ir.builder import scalar
 from trireme.ir.graph import TensorType
-from trireme.ir.interpreter import is_quantized
+from trireme.ir.interpreter import interpret, is_quantized
 from trireme.passes.pipeline import PASSES, optimise, optimise_report
 
 
@@ -223,6 +223,21 @@ def test_weights_alone_become_floats():
     made = optimise(graph)
     assert op_names(made) == "fully_connected"
     assert_same_results(graph, made, tol=1e-6)
+
+
+@pytest.mark.parametrize(("dtype", "zero"), [("uint8", 117), ("int8", 0)])
+def test_rows_gathered_from_integers_become_floats(dtype, zero):
+    m = Model(ids=TensorType((2, 3), "int64"))
+    info = np.iinfo(dtype)
+    table = np.random.default_rng(1).integers(info.min, info.max + 1, (9, 4)).astype(dtype)
+    graph = m.finish(dq(m, m.op("gather", table, m.ids), 0.03, zero, dtype))
+    made = optimise(graph)
+    assert "dequantize_linear" not in op_names(made), str(made)
+    feeds = {graph.inputs[0]: np.array([[0, 8, 3], [1, 1, 7]])}
+    for one, other in zip(
+        interpret(graph, feeds).values(), interpret(made, feeds).values(), strict=True
+    ):
+        np.testing.assert_array_equal(one, other)
 
 
 def test_what_cannot_be_integers_stays_float():

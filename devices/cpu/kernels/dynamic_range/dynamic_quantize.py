@@ -8,6 +8,8 @@ zero where that is not known before.
     asymmetric: low = min(x, 0), high = max(x, 0), step = max((high - low) / 255, tiny),
                 point = clip(round(-128 - low / step)), zero = 128 + point,
                 level = clip(round(x / step + point)) - point
+    unsigned:   step = (high - low) / 255, or 1 for 0, zero = clip(round(-low / step)),
+                level = clip(round(x / step) + zero) - zero       (ONNX DynamicQuantizeLinear-11)
 
 Every operation rounds as the float nodes' would. Where the range is not finite the step is NaN, and
 so are all results. The largest and smallest are found among the bits as integers, which order
@@ -18,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from trireme.devices.cpu.codegen import mathfn
 from trireme.devices.cpu.codegen.ir import Function, Index, Value, Var
@@ -44,6 +47,9 @@ _MANY_IMAGES = 8
 _VECTOR_S = 1e-9
 """About the seconds of a vector of floats, both passes together."""
 _ACCUMULATORS = 4
+
+
+RoundingKind = Literal["symmetric", "asymmetric", "unsigned"]
 
 
 @dataclass(frozen=True)
@@ -81,10 +87,18 @@ class LineLayout:
 
 @dataclass(frozen=True)
 class Rounding:
-    """The rule that makes a step between levels of a range; see the module's formulas."""
+    """The rule that makes a step between levels of a range; see the module's formulas.
 
-    asymmetric: bool
+    tiny: the least step, of the first two kinds
+    """
+
+    kind: RoundingKind
     tiny: float
+
+    @property
+    def symmetric(self) -> bool:
+        """Whether the zero point is known before the run."""
+        return self.kind == "symmetric"
 
 
 @dataclass(frozen=True)
@@ -139,8 +153,7 @@ class _QuantizeKernel:
     def __init__(self, isa: Isa, layout: LineLayout, rounding: Rounding) -> None:
         self.isa, self.layout, self.rounding = isa, layout, rounding
         self.integers = vector(isa.lanes, "i32")
-        kind = "asymmetric" if rounding.asymmetric else "symmetric"
-        self.name = f"levels_{kind}_{layout.dot.dtype}"
+        self.name = f"levels_{rounding.kind}_{layout.dot.dtype}"
 
     def whole(self, size: int) -> Code:
         """Operands: x, levels, state; a chunk is `size` images."""
@@ -188,11 +201,11 @@ class _QuantizeKernel:
 
     def _ops(self) -> tuple[str, ...]:
         """The comparisons of floats as bits: for the largest, and for the one furthest below 0."""
-        return ("smax", "umax") if self.rounding.asymmetric else ("smax",)
+        return ("smax",) if self.rounding.symmetric else ("smax", "umax")
 
     def _starts(self) -> tuple[int, ...]:
         """The bits of 0, and those of -0."""
-        return (0, -_MAGNITUDE - 1) if self.rounding.asymmetric else (0,)
+        return (0,) if self.rounding.symmetric else (0, -_MAGNITUDE - 1)
 
     def extent(self, fn: Function, x: Value, first: Index, last: Index) -> list[Value]:
         """Return the bits of the largest float of some lines (or magnitude), and of the least."""
@@ -219,7 +232,7 @@ class _QuantizeKernel:
 
     def _widen(self, fn: Function, found: Sequence[Var], place: Value, count: int) -> None:
         x = fn.convert("bitcast", fn.load_some(self.isa.vector, place, count), self.integers)
-        if not self.rounding.asymmetric:
+        if self.rounding.symmetric:
             x = fn.emit(x.type, f"and {x}, {x.text_of(_MAGNITUDE)}")
         for var, op in zip(found, self._ops(), strict=True):
             var.set(fn.call(x.type, f"llvm.{op}.v{self.isa.lanes}i32", var.get(), x))
@@ -238,19 +251,27 @@ class _QuantizeKernel:
     ) -> Parameters:
         """Return the parameters of an image from the bits of its range, and store its state."""
         ends = [fn.convert("bitcast", fn.splat(b, self.isa.lanes), self.isa.vector) for b in bits]
-        if not self.rounding.asymmetric:
+        if self.rounding.symmetric:
             step = mathfn.maximum(fn, ends[0], self.rounding.tiny)
             self._store_step(fn, step, state, image)
             return Parameters(127.0 / step)
-        high, low = ends
-        step = mathfn.maximum(fn, (high - low) * (1 / 255), self.rounding.tiny)
-        point = fn.unary("roundeven", -128.0 - low / step)
-        point = mathfn.clamp(fn, point, -128.0, 127.0)
+        step, point = self._step_and_point(fn, *ends)
         whole = nearest(fn, point)
         self._store_step(fn, step, state, image)
         zeros = fn.at(state, self.layout.images)
         fn.store(fn.extract(whole + 128, 0), fn.at(zeros, image))
         return Parameters(step, point, whole)
+
+    def _step_and_point(self, fn: Function, high: Value, low: Value) -> tuple[Value, Value]:
+        """Return the step of a range and the point, which is the zero point less 128."""
+        if self.rounding.kind == "asymmetric":
+            step = mathfn.maximum(fn, (high - low) * (1 / 255), self.rounding.tiny)
+            point = fn.unary("roundeven", -128.0 - low / step)
+            return step, mathfn.clamp(fn, point, -128.0, 127.0)
+        extent = high - low
+        step = fn.select(fn.compare("oeq", extent, 0.0), 1.0, extent / 255.0)
+        zero = fn.unary("roundeven", (0.0 - low) / step)
+        return step, mathfn.clamp(fn, zero, 0.0, 255.0) - 128.0
 
     def _store_step(self, fn: Function, step: Value, state: Value, image: Index) -> None:
         finite = fn.extract(step + (step - step), 0)  # infinity becomes NaN
@@ -323,8 +344,10 @@ class _QuantizeKernel:
 
     def _level(self, fn: Function, x: Value, known: Parameters) -> Value:
         """Return levels and their point, not limited to 8 bits."""
-        if known.point is None:
+        if known.point is None or known.whole is None:
             return nearest(fn, x * known.factor)
+        if self.rounding.kind == "unsigned":
+            return nearest(fn, x / known.factor) + known.whole
         return nearest(fn, x / known.factor + known.point)
 
     def _signed(self, fn: Function, number: Value, known: Parameters) -> Value:

@@ -14,7 +14,11 @@ Shape = tuple[int, int, int, int]
 def fully_connected_shape(graph: Graph, node: Node) -> tuple[Int8MatmulShape, LineWindow, Shape]:
     """Return the product, which lines its rows see, and the shape of the image they are of."""
     channels, depth = graph.type(node.used[1]).dims
-    rows = graph.type(node.used[0]).elements // depth
+    return matrix_shape(graph.type(node.used[0]).elements // depth, depth, channels)
+
+
+def matrix_shape(rows: int, depth: int, channels: int) -> tuple[Int8MatmulShape, LineWindow, Shape]:
+    """Return the same of a product of [rows, depth] with weights [channels, depth]."""
     product = Int8MatmulShape(rows, channels, 1, None, depth, 0, ((0, depth),))
     return product, *_matrix(rows, depth)
 
