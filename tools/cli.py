@@ -36,6 +36,7 @@ from trireme.tools.described import add_described
 from trireme.tools.number_options import relative, whole
 from trireme.tools.options import (
     Argument,
+    add_buckets,
     add_device_choice,
     add_devices,
     add_holding,
@@ -206,7 +207,7 @@ COMMANDS: dict[str, Subcommand] = {
     "run": Subcommand(
         commands.run,
         "run a model once and show or store its outputs",
-        (*_ON_DEVICES, add_inputs, add_states),
+        (*_ON_DEVICES, add_buckets, add_inputs, add_states),
         (
             _arg("--load-state", metavar="FILE", help="begin with the states of this .npz file"),
             _arg("--save-state", metavar="FILE", help="write the states to this .npz file"),
@@ -225,7 +226,7 @@ COMMANDS: dict[str, Subcommand] = {
     "profile": Subcommand(
         profile.profile,
         "show where the time and the bytes of a run go",
-        (*_ON_DEVICES, add_described, add_inputs, add_states),
+        (*_ON_DEVICES, add_described, add_buckets, add_inputs, add_states),
         profile.ARGUMENTS,
     ),
     "explain": Subcommand(

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
+from trireme.ir.dims import substituted
 from trireme.ir.graph import Value
 from trireme.runtime.feeds import random_array
 from trireme.support.dtypes import Array
 from trireme.support.errors import RunError
 from trireme.tools.image import load_image
+from trireme.tools.parsed import parse_sizes
 
 
 def make_feeds(options: argparse.Namespace, inputs: Sequence[Value]) -> dict[str, Array]:
     """Return an array for every input: from a file, an image, zeros, or seeded random numbers."""
     given = _given_inputs(options.input, inputs)
+    sizes = parse_sizes(getattr(options, "at", []))
+    inputs = [_at(value, sizes) for value in inputs]
     rng = np.random.default_rng(options.seed)
     feeds: dict[str, Array] = {}
     for value in inputs:
@@ -26,6 +31,11 @@ def make_feeds(options: argparse.Namespace, inputs: Sequence[Value]) -> dict[str
         else:
             feeds[value.name] = _from_source(value, source, rng)
     return feeds
+
+
+def _at(value: Value, sizes: Mapping[str, int]) -> Value:
+    dims = tuple(substituted(dim, sizes) for dim in value.shape)
+    return replace(value, type=replace(value.type, shape=dims))
 
 
 def _given_inputs(rows: Sequence[str], inputs: Sequence[Value]) -> Mapping[str, str]:

@@ -216,6 +216,17 @@ def add_holding(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_buckets(parser: argparse.ArgumentParser) -> None:
+    """Add the sizes that feeds are padded to."""
+    option_group(parser, "model").add_argument(
+        "--bucket",
+        action="append",
+        default=[],
+        metavar="SYMBOL=64,128,512",
+        help="sizes of a symbol that stays open; inputs are padded to the next larger one",
+    )
+
+
 def add_inputs(parser: argparse.ArgumentParser) -> None:
     """Add the ways to give inputs."""
     group = option_group(parser, "inputs")

@@ -46,10 +46,27 @@ def parse_sizes(rows: Sequence[str]) -> dict[str, int]:
     return sizes
 
 
+def parse_buckets(rows: Sequence[str]) -> dict[str, tuple[int, ...]]:
+    """Return the sizes of symbols given as SYMBOL=64,128,512."""
+    buckets = {}
+    for row in rows:
+        name, _, sizes = row.partition("=")
+        given = [size.strip() for size in sizes.split(",")]
+        if not name.strip() or not all(size.isdecimal() for size in given):
+            raise RunError(f"--bucket {row}: expected SYMBOL=64,128,512")
+        buckets[name.strip()] = tuple(map(int, given))
+    return buckets
+
+
 def model_shapes(options: argparse.Namespace) -> dict[str, tuple[int | str, ...]] | None:
-    """Return the shapes of inputs that --shape and --at give; None without."""
+    """Return the shapes of inputs that --shape and --at give; None without.
+
+    A symbol with buckets stays open: its size is that of the feeds alone.
+    """
     shapes = parse_shapes(getattr(options, "shape", []))
     sizes = parse_sizes(getattr(options, "at", []))
+    buckets = parse_buckets(getattr(options, "bucket", []))
+    sizes = {name: size for name, size in sizes.items() if name not in buckets}
     if sizes:
         graph = convert(options.model, shapes=shapes or None, signature=options.signature)
         shapes = {**shapes, **shapes_at(graph, sizes)}
@@ -190,6 +207,7 @@ def session_arguments(options: argparse.Namespace) -> dict[str, Any]:
         measure=options.measure,
         shapes=model_shapes(options),
         states=parse_states(getattr(options, "state", [])),
+        buckets=parse_buckets(getattr(options, "bucket", [])) or None,
         placement_options=PlacementOptions(**placement_fields(options)),
         execution_options=ExecutionOptions(
             **execution_fields(options), python_ops=python_ops(options)

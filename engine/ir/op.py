@@ -16,6 +16,7 @@ from typing import Any, Literal, ParamSpec
 
 import numpy as np
 
+from trireme.ir.axis_map import AxisMap
 from trireme.ir.dtype_rules import DtypeRule, Like
 from trireme.ir.graph import Graph, Node, Quant, TensorType, Value
 from trireme.ir.python_op import PythonOp
@@ -195,6 +196,10 @@ class OpDef:
     neutral: the y for which op(x, y) is x
     clamp: (low, high) of an op that is min(max(x, low), high)
     axes: the axes along which the op works; None where `Axes` cannot express them
+    fill: the value of more elements along the named axes that leaves the result at the others as it
+        is; None where there is none
+    axis_map: what a call does along each axis of its inputs, where other traits do not say it;
+        `ops.axis_maps.axis_map_of` gives the map of any call
     layout_inputs: the inputs whose axes are in the order that the attribute `layout` gives
     main_input: the input whose dtype is the one that the op computes in
     integer_form: how an op on 8-bit values goes from quantised inputs to a quantised output:
@@ -226,6 +231,8 @@ class OpDef:
     neutral: int | None = None
     clamp: tuple[float, float] | None = None
     axes: Axes | None = None
+    fill: float | None = None
+    axis_map: Callable[[Call], AxisMap | None] | None = None
     layout_inputs: tuple[int, ...] = ()
     main_input: int = 0
     integer_form: IntegerForm = ""

@@ -10,6 +10,7 @@ import numpy as np
 
 from trireme.ir.graph import Value
 from trireme.ir.op import Attr, Sample, define, no_flops
+from trireme.ops import axis_maps
 from trireme.ops.shapes import Types, one, same_type
 from trireme.support.dtypes import ANY, FLOATS, NAMES, TEXT, Array, dtype_name, numpy_dtype
 from trireme.support.errors import ShapeError
@@ -157,6 +158,7 @@ define(
     lambda x, like, **attrs: one(x.shape, like.dtype),
     lambda x, like, saturate, round_mode: cast(x, dtype_name(like.dtype), saturate, round_mode),
     attrs=_ROUNDING,
+    axis_map=axis_maps.rows_alone,
     samples=lambda rng: [
         Sample((rng.standard_normal((3, 5)).astype(np.float32), np.zeros(2, np.int32)))
     ],

@@ -16,7 +16,7 @@ import numpy as np
 from trireme.ir.dtype_rules import BIAS, WEIGHT, Like
 from trireme.ir.graph import Value
 from trireme.ir.op import Attr, Call, Sample, define
-from trireme.ops import quantized
+from trireme.ops import axis_maps, quantized
 from trireme.ops.activation import ACTIVATION, ACTIVATIONS, activate
 from trireme.ops.layouts import (
     LAYOUT,
@@ -264,6 +264,7 @@ define(
     samples=with_quantized("conv", conv_samples),
     family="conv",
     rtol=1e-5,
+    axis_map=axis_maps.convolved,
     quantized=quantized.conv,
     layout_inputs=(0, 1, 3),
     integer_form="linear",

@@ -9,6 +9,7 @@ import numpy as np
 from trireme.ir.dtype_rules import Like
 from trireme.ir.graph import UNKNOWN, Dim, Value
 from trireme.ir.op import Attr, Sample
+from trireme.ops import axis_maps
 from trireme.ops.bounds import wrap_indices
 from trireme.ops.movement import draw, ints, move
 from trireme.ops.shapes import Types, axis_of, expect, expect_dims, one, same_type
@@ -62,6 +63,7 @@ move(
     _gather,
     rearranges=True,
     samples=_gather_samples,
+    axis_map=axis_maps.gathered,
     attrs={"axis": Attr("int", 0), "batch_dims": Attr("int", 0)},
     dtypes=(ANY, INDICES),
 )
@@ -101,6 +103,7 @@ move(
     _infer_gather_elements,
     lambda x, indices, axis: x[element_places(indices, x.shape, axis % x.ndim)],
     rearranges=True,
+    axis_map=axis_maps.gathered_elements,
     attrs={"axis": Attr("int", 0)},
     samples=lambda rng: [
         Sample((draw(rng, 3, 4), ints(2, 0, -1, 1).reshape(1, 4)), {"axis": 0}),
@@ -148,6 +151,7 @@ move(
     _infer_gather_nd,
     _gather_nd,
     rearranges=True,
+    axis_map=axis_maps.gathered_nd,
     attrs={"batch_dims": Attr("int", 0)},
     samples=lambda rng: [
         Sample((draw(rng, 3, 4, 5), ints(0, 1, 2, -1).reshape(2, 2))),

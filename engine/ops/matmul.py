@@ -10,7 +10,7 @@ import numpy as np
 from trireme.ir.dtype_rules import BIAS, WEIGHT, Like
 from trireme.ir.graph import Dim, Value
 from trireme.ir.op import Attr, Call, Sample, define
-from trireme.ops import quantized
+from trireme.ops import axis_maps, quantized
 from trireme.ops.activation import ACTIVATION, ACTIVATIONS, activate
 from trireme.ops.quantized_samples import with_quantized
 from trireme.ops.shapes import Shape, Types, broadcast, expect, expect_rank, expect_spread, one
@@ -81,6 +81,7 @@ define(
     samples=with_quantized("matmul", _matmul_samples),
     quantized=quantized.matmul,
     integer_form="linear",
+    axis_map=axis_maps.product,
     dtypes=(REALS, Like("a")),
 )
 
@@ -144,6 +145,7 @@ define(
     _gemm,
     flops=_gemm_flops,
     samples=_gemm_samples,
+    axis_map=axis_maps.gemm_product,
     family="matmul",
     rtol=1e-5,
     attrs={
@@ -215,5 +217,6 @@ define(
     samples=with_quantized("fully_connected", _fully_connected_samples),
     quantized=quantized.fully_connected,
     integer_form="linear",
+    axis_map=axis_maps.rows_times_weight,
     dtypes=(REALS, WEIGHT, BIAS, Like("x")),
 )

@@ -10,7 +10,7 @@ import numpy as np
 from trireme.ir.dtype_rules import Like
 from trireme.ir.graph import UNKNOWN, TensorType, Value
 from trireme.ir.op import Attr, Axes, OpDef, Sample, define, no_flops
-from trireme.ops import quantized
+from trireme.ops import axis_maps, quantized
 from trireme.ops.activation import ACTIVATION, activate
 from trireme.ops.quantized_samples import with_quantized
 from trireme.ops.shapes import (
@@ -84,6 +84,7 @@ move(
     lambda x, perm: np.asarray(x.transpose(_order(x.ndim, perm)), order="C"),
     attrs={"perm": Attr("ints", None)},
     rearranges=True,
+    axis_map=axis_maps.transposed,
     samples=_transpose_samples,
     dtypes=(ANY,),
 )

@@ -9,6 +9,7 @@ import numpy as np
 from trireme.ir.dtype_rules import Like
 from trireme.ir.graph import TensorType, Value
 from trireme.ir.op import Attr, Axes, Sample, define
+from trireme.ops import axis_maps
 from trireme.ops.layouts import LAYOUT, channels, channels_last, from_channels_last
 from trireme.ops.movement import draw
 from trireme.ops.shapes import (
@@ -201,6 +202,7 @@ define(
     layout_inputs=(0,),
     flops=flops_each(2),
     samples=_batch_norm_samples,
+    axis_map=axis_maps.all_but_channels,
     family="normalize",
     rtol=1e-5,
     dtypes=(FLOATING, FLOATING, FLOATING, FLOATING, FLOATING),

@@ -11,7 +11,7 @@ import numpy as np
 
 from trireme.ir.graph import TensorType, Value
 from trireme.ir.op import Attr, Call, Sample, define
-from trireme.ops import quantized
+from trireme.ops import axis_maps, quantized
 from trireme.ops.activation import ACTIVATION, activate
 from trireme.ops.layouts import (
     LAYOUT,
@@ -251,6 +251,7 @@ define(
     family="pool",
     samples=with_quantized("max_pool", _max_samples),
     quantized=quantized.max_pool,
+    axis_map=axis_maps.greatest,
     layout_inputs=(0,),
     integer_form="same",
     dtypes=(REALS,),
@@ -267,6 +268,7 @@ define(
     attrs={**_WINDOW, "count_include_pad": Attr("int", 0)},
     samples=with_quantized("average_pool", _average_samples),
     quantized=quantized.average_pool,
+    axis_map=axis_maps.averaged,
     layout_inputs=(0,),
     integer_form="same",
     family="pool",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -141,6 +142,22 @@ _STORED: dict[str, tuple[IntegerForm, quantized.Quantized]] = {
 """The forms on stored integers."""
 
 
+_FILLS: dict[str, float] = {
+    "sum": 0.0,
+    "sum_square": 0.0,
+    "l1": 0.0,
+    "l2": 0.0,
+    "log_sum": 0.0,
+    "log_sum_exp": -math.inf,
+    "max": -math.inf,
+    "min": math.inf,
+    "prod": 1.0,
+    "any": 0.0,
+    "all": 1.0,
+}
+"""Elements that do not change a reduction; a mean counts any element."""
+
+
 def _reduction(name: str, doc: str, function: Callable[..., Any], **options: Any) -> None:
     def reference(
         x: Array, axes: Array | None = None, *, keepdims: int, noop_with_empty_axes: int
@@ -159,6 +176,7 @@ def _reduction(name: str, doc: str, function: Callable[..., Any], **options: Any
         flops=_flops,
         family="reduce",
         axes=Axes("input", "reduces"),
+        fill=_FILLS.get(name),
         **options,
     )
 
@@ -237,6 +255,7 @@ for _name, _arg_function in (("max", np.argmax), ("min", np.argmin)):
         family="reduce",
         moves=True,
         axes=Axes("axis", "reduces"),
+        fill=_FILLS[_name],
         dtypes=(REALS | BOOL,),
         attrs={
             "axis": Attr("int", 0),
@@ -284,6 +303,7 @@ for _name, _run, _first in (("sum", np.cumsum, 0), ("prod", np.cumprod, 1)):
         samples=_running_samples,
         family="reduce",
         axes=Axes("input", "accumulates"),
+        fill=float(_first),
         attrs={"exclusive": Attr("int", 0), "reverse": Attr("int", 0)},
         rtol=4e-6,
         dtypes=(REALS, INDICES),

@@ -10,7 +10,7 @@ from trireme.ir.dims import add, larger, smaller, subtract
 from trireme.ir.dtype_rules import Like
 from trireme.ir.graph import UNKNOWN, Dim, Value
 from trireme.ir.op import Attr, Sample
-from trireme.ops import quantized
+from trireme.ops import axis_maps, quantized
 from trireme.ops.movement import draw, ints, move
 from trireme.ops.quantized_samples import with_quantized
 from trireme.ops.shapes import Shape, Types, axes_of, dims_of, ints_of, one, to_ints
@@ -105,6 +105,7 @@ move(
     _slice,
     rearranges=True,
     samples=_slice_samples,
+    axis_map=axis_maps.sliced,
     dtypes=(ANY, INDICES, INDICES, INDICES, INDICES),
 )
 
@@ -196,6 +197,7 @@ move(
     moves=False,
     quantized=quantized.pad,
     integer_form="same",
+    axis_map=axis_maps.padded,
     attrs={"mode": Attr("str", "constant", ("constant", *NUMPY_MODES))},
     dtypes=(ANY, INDICES, Like("x"), INDICES),
 )

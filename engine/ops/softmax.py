@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 
 import numpy as np
 
 from trireme.ir.graph import Value
 from trireme.ir.op import Attr, Axes, Call, Sample, define
-from trireme.ops import quantized
+from trireme.ops import axis_maps, quantized
 from trireme.ops.movement import draw
 from trireme.ops.quantized_samples import with_quantized
 from trireme.ops.shapes import Types, axis_of, same_type
@@ -80,6 +81,7 @@ define(
     rtol=4e-6,
     quantized=quantized.softmax,
     axes=Axes("axis", "normalises"),
+    axis_map=axis_maps.shares,
     integer_form="own",
     dtypes=(FLOATING,),
 )
@@ -96,6 +98,7 @@ define(
     rtol=4e-6,
     quantized=quantized.through_float("log_softmax"),
     axes=Axes("axis", "normalises"),
+    fill=-math.inf,
     dtypes=(FLOATING,),
 )
 define(
@@ -107,6 +110,7 @@ define(
     attrs={"axis": AXIS},
     family="normalize",
     axes=Axes("axis", "normalises"),
+    fill=-math.inf,
     samples=lambda rng: [Sample((draw(rng, 3, 7, 5),), {"axis": a}) for a in (-1, 1)],
     dtypes=(FLOATING,),
 )
@@ -126,6 +130,7 @@ define(
     _lp_norm,
     attrs={"axis": AXIS, "p": Attr("int", 2, (1, 2))},
     axes=Axes("axis", "normalises"),
+    fill=0.0,
     flops=flops_each(4),
     family="normalize",
     rtol=4e-6,

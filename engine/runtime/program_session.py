@@ -152,18 +152,18 @@ class ProgramSession(Closing, Shown):
         """Return the session that serves the shapes of these feeds: this one."""
         return self
 
+    def _served(
+        self, feeds: Mapping[str, Any]
+    ) -> tuple[
+        ProgramSession, Mapping[str, Any], Callable[[Mapping[str, Array]], dict[str, Array]]
+    ]:
+        """Return the session that serves feeds, what to feed it, and what finishes its outputs."""
+        return self, feeds, dict
+
     @property
     def _latest(self) -> ProgramSession:
         """The session of the program that ran last."""
         return self
-
-    def _with_states(self, feeds: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return what a program for the shapes of the feeds is fed: states beside the feeds."""
-        return feeds
-
-    def _after(self, results: dict[str, Array]) -> dict[str, Array]:
-        """Keep those results of such a program that are states, and return the others."""
-        return results
 
     def reset(self) -> None:
         """Give every state its initial value.
@@ -286,10 +286,10 @@ class ProgramSession(Closing, Shown):
 
         Errors: as `run`
         """
-        served = self.at(feeds)
+        served, given, finished = self._served(feeds)
         if served is not self:
-            outputs, spans = served.run_traced(self._with_states(feeds))
-            return self._after(outputs), spans
+            outputs, spans = served.run_traced(given)
+            return finished(outputs), spans
         with self._alone():
             self._choose_executor(feeds)
             return self._watched(feeds)
@@ -300,9 +300,9 @@ class ProgramSession(Closing, Shown):
 
         Errors: RunError, if the order leaves a task out or breaks a wait
         """
-        served = self.at(feeds)
+        served, given, finished = self._served(feeds)
         if served is not self:
-            return self._after(served.run_in_order(self._with_states(feeds), order))
+            return finished(served.run_in_order(given, order))
         from trireme.runtime.execute import check_order, run_profiled
 
         with self._alone():
@@ -320,9 +320,9 @@ class ProgramSession(Closing, Shown):
         With execution="interactive" every node is a task, and every value is seen.
         Errors: as `run` and, given an order, as `run_in_order`
         """
-        served = self.at(feeds)
+        served, given, finished = self._served(feeds)
         if served is not self:
-            return self._after(served.run_nodes(self._with_states(feeds), watch, order))
+            return finished(served.run_nodes(given, watch, order))
         from trireme.runtime.execute import check_order
         from trireme.runtime.interactive import run_steps
 
@@ -355,9 +355,9 @@ class ProgramSession(Closing, Shown):
 
         if runs < 1 or warmup < 0:
             raise RunError(f"a profile needs at least one run, not {runs} after {warmup}")
-        served = self.at(feeds)
+        served, given, _ = self._served(feeds)
         if served is not self:
-            return served.profile(self._with_states(feeds), runs, warmup, progress)
+            return served.profile(given, runs, warmup, progress)
         with self._alone():
             self._choose_executor(feeds)
             calls = [] if self.states.types else self._calls

@@ -10,7 +10,7 @@ open, the programs of `dynamic` run it.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -82,6 +82,9 @@ class Session(ProgramSession):
         may have any shape within the bounds of a symbol: {"ids": (1, "seq<=512")}
     states: outputs that are inputs of the next run, so that the caller feeds and gets neither:
         {"past": "present"}, or {"past.*": "present.*"} for many (runtime/states/rules.py)
+    buckets: sizes of symbols that feeds are padded to, for devices that take static shapes:
+        {"seq": [64, 128, 512]}. A run takes the next larger ones, and its outputs are cut. An error
+        where padding would reach a result (docs/how-to/open-shapes.md)
     batch: make the first axis of all inputs this, where it is 1 (placement/shards/batch.py);
         when None that of a held lockfile
     progress: told what loading is at: (what, done, total), total 0 where it is not known
@@ -105,6 +108,7 @@ class Session(ProgramSession):
         calibration: Calibration | str | os.PathLike[str] | None = None,
         shapes: Shapes | None = None,
         states: StateRules | None = None,
+        buckets: Mapping[str, Sequence[int]] | None = None,
         batch: int | None = None,
         progress: Progress | None = None,
         placement_options: PlacementOptions | None = None,
@@ -144,16 +148,24 @@ class Session(ProgramSession):
             self._tied = prepared.tied
             self.unmeasured, self._calibration = prepared.unmeasured, prepared.calibration
             if how.schedule == "dynamic":
+                if buckets:
+                    raise RunError("buckets need a static schedule: a dynamic one has no plan")
                 self._schedule(prepared, mode)
-            elif is_open(self.graph):
-                self._serve(prepared, mode, measure)
+            elif is_open(self.graph) or buckets:
+                self._serve(prepared, mode, measure, buckets)
             else:
                 self._keep(*preparation.compile(prepared), mode)
         except BaseException:
             self.close()
             raise
 
-    def _serve(self, prepared: Prepared, mode: Mode, measure: bool) -> None:
+    def _serve(
+        self,
+        prepared: Prepared,
+        mode: Mode,
+        measure: bool,
+        buckets: Mapping[str, Sequence[int]] | None,
+    ) -> None:
         """Have runs find the instance for their shapes."""
         from trireme.ir.bind_shapes import shape_advice
         from trireme.runtime.dynamic.program import open_program
@@ -174,7 +186,7 @@ class Session(ProgramSession):
             execution_options=replace(how, passes=(), passes_off=(), signature=None),
         )
         open_polymorphic = partial(self._of_shapes, prepared, mode)
-        self._open = open_program(prepared, asked, how, open_region, open_polymorphic)
+        self._open = open_program(prepared, asked, how, open_region, open_polymorphic, buckets)
         self._devices = prepared.devices
         self._closing.callback(self._open.close)
 
@@ -227,15 +239,29 @@ class Session(ProgramSession):
         placement, a plan and a profile of its own, and closes when other shapes take its place.
         Errors: as `run`; RunError, if shapes depend on values, so that no one program runs them all
         """
+        return self._served(feeds)[0]
+
+    def _served(
+        self, feeds: Mapping[str, Any]
+    ) -> tuple[
+        ProgramSession, Mapping[str, Any], Callable[[Mapping[str, Array]], dict[str, Array]]
+    ]:
         if self._open is None:
-            return self
+            return super()._served(feeds)
         with self._alone():
-            return _priced(self._open.whole(self._with_states(feeds)))
+            served = self._open.whole(self._with_states(feeds))
+
+        def finished(results: Mapping[str, Array]) -> dict[str, Array]:
+            return self._after(served.cut(results))
+
+        return _priced(served.region), served.feeds, finished
 
     def _with_states(self, feeds: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return what a program for the shapes of the feeds is fed: states beside the feeds."""
         return feeds if self._tied is None else self._tied.feeds(feeds)
 
     def _after(self, results: dict[str, Array]) -> dict[str, Array]:
+        """Keep those results of such a program that are states, and return the others."""
         if self._tied is None:
             return results
         with self._lock:

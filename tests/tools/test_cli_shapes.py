@@ -28,6 +28,16 @@ def test_sizes_of_symbols(model, capsys):
     assert "cpu" in capsys.readouterr().out
 
 
+def test_buckets(model, capsys):
+    assert main(["run", model, "--at", "n=2,seq=5", "--bucket", "seq=4,8"]) == 0
+    shown = capsys.readouterr().out
+    assert "y: float32[2, 5]" in shown
+    assert "bucket seq=8" in shown
+    assert main(["profile", model, "--at", "n=2,seq=5", "--bucket", "seq=4,8", "--runs", "1"]) == 0
+    assert main(["run", model, "--at", "n=2,seq=9", "--bucket", "seq=4,8"]) != 0
+    assert "its largest bucket is 8" in capsys.readouterr().err
+
+
 def test_an_input_from_a_file_has_its_own_size(model, capsys, tmp_path):
     np.save(tmp_path / "x.npy", np.zeros((3, 4), np.float32))
     assert main(["run", model, "--input", f"x={tmp_path / 'x.npy'}", "--shape", "x=n<=8,seq"]) == 0
@@ -40,6 +50,7 @@ def test_an_input_from_a_file_has_its_own_size(model, capsys, tmp_path):
         (["--at", "q=2"], "symbols: n, seq"),
         (["--at", "n"], "expected SYMBOL=128"),
         (["--shape", "x=n<8,4"], "a symbol such as 'seq<=512'"),
+        (["--bucket", "seq=4,a"], "expected SYMBOL=64,128,512"),
         (["--shape", "x="], "expected NAME=1,3,224,224"),
         ([], "has open dimensions"),
     ],

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Hashable, Mapping, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from trireme.ir.bind_shapes import retyped
 from trireme.ir.effects import States, uses_state
@@ -14,7 +14,7 @@ from trireme.ir.interpreter import evaluate
 from trireme.runtime.control.body import Body, Workshop
 from trireme.runtime.dataflow.executor import Executor, PrimitiveSpan
 from trireme.runtime.dataflow.lower import PARALLEL_ITERATIONS, lower
-from trireme.runtime.dynamic.instances import StageReport, StaticRegion
+from trireme.runtime.dynamic.instances import StageReport
 from trireme.runtime.dynamic.program import fed_arrays, handed_out
 from trireme.support.dtypes import Array, dtype_name
 from trireme.support.errors import RunError, TriremeError
@@ -122,7 +122,7 @@ class DataflowProgram:
         self.stages[:] = [StageReport(shapes, count, self._on, "dataflow", "", steps)]
         return handed_out(self._outputs, results, arrays, out)
 
-    def whole(self, feeds: Mapping[str, Any]) -> StaticRegion:
+    def whole(self, feeds: Mapping[str, Any]) -> NoReturn:
         """Raise RunError: no plan holds the whole graph."""
         raise RunError(
             "the schedule is dynamic, so there is no plan",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from trireme.ir.bind_shapes import bind_shapes
@@ -75,6 +75,8 @@ class StageReport:
         compiled for these shapes, "reference" for numpy, "dataflow" for a dynamic schedule; why is
         why it is not polymorphic
     steps: the nodes that the host ran, because the shapes of their results depend on values
+    bucket: the sizes of symbols that the feeds were padded to; none where shapes run as they are
+    padding: the share of the work that was padding, 0 to 1
     """
 
     shapes: Mapping[str, tuple[int, ...]]
@@ -83,6 +85,8 @@ class StageReport:
     tier: Tier
     why: str
     steps: tuple[str, ...]
+    bucket: Mapping[str, int] = field(default_factory=dict)
+    padding: float = 0.0
 
     @property
     def has_plan(self) -> bool:
@@ -95,6 +99,9 @@ class StageReport:
         if self.nodes:
             why = f" ({self.why})" if self.why else ""
             lines = [f"{shapes}: {self.nodes} nodes on {self.on}, {self.tier}{why}"]
+        if self.bucket:
+            sizes = ", ".join(f"{name}={size}" for name, size in self.bucket.items())
+            lines.append(f"  bucket {sizes}: {self.padding:.0%} of the work is padding")
         lines += [f"  then host: {step}" for step in self.steps]
         return "\n".join(lines)
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 
+from trireme.backend.capabilities import PolymorphicDevice
 from trireme.ir.effects import States
 from trireme.ir.graph import Graph, Node, Value
 from trireme.ir.interpreter import evaluate
@@ -17,6 +19,7 @@ from trireme.passes.pipeline import optimise
 from trireme.placement.options import PlacementOptions
 from trireme.runtime.control.body import Workshop
 from trireme.runtime.control.dynamic import ControlFlow
+from trireme.runtime.dynamic.buckets import BucketFit, Buckets
 from trireme.runtime.dynamic.instances import (
     Instance,
     Kept,
@@ -34,16 +37,33 @@ from trireme.support.dtypes import Array, dtype_name, numpy_dtype
 from trireme.support.errors import RunError, ShapeError
 
 
+@dataclass(frozen=True)
+class Served:
+    """What runs some feeds.
+
+    feeds: what to feed it: those given, or padded ones
+    cut: makes its outputs those of the feeds that were given
+    """
+
+    region: StaticRegion
+    feeds: Mapping[str, Any]
+    cut: Callable[[Mapping[str, Array]], dict[str, Array]]
+
+
 class OpenProgram:
     """A graph with open shapes, the instances that serve it, and the last one that ran.
 
+    buckets: the sizes that shapes are padded to; None where each runs as it is
     stages: what the stages of the last run were
     """
 
-    def __init__(self, graph: Graph, tools: Tools, states: States) -> None:
-        self.graph = graph
+    def __init__(
+        self, graph: Graph, tools: Tools, states: States, buckets: Buckets | None = None
+    ) -> None:
+        self.graph, self._buckets = graph, buckets
         self._kept = Kept(tools.most)
-        self._open = OpenGraph(graph, tools, self._kept, states)
+        served = graph if buckets is None else buckets.graph
+        self._open = OpenGraph(served, tools, self._kept, states)
         self._inputs = list(graph.input_values())
         self._outputs = list(graph.output_values())
         self.last: Instance | None = None
@@ -62,6 +82,8 @@ class OpenProgram:
         Errors: RunError, if a feed or `out` is unknown or does not fit, or a feed is missing
         """
         arrays = fed_arrays(self._inputs, feeds)
+        if self._buckets is not None:
+            return self._run_padded(self._buckets, arrays, out)
         instance = self._instance(tuple(array.shape for array in arrays))
         if instance.stage.is_whole and instance.region is not None:
             self.stages[:] = [instance.report]
@@ -70,12 +92,45 @@ class OpenProgram:
         results = self._open.run(arrays, self.stages)
         return handed_out(self._outputs, results, arrays, out)
 
-    def whole(self, feeds: Mapping[str, Any]) -> StaticRegion:
+    def _run_padded(
+        self, buckets: Buckets, arrays: list[Array], out: Mapping[str, Array] | None
+    ) -> dict[str, Array]:
+        fit, made = self._fitted(buckets, arrays)
+        self._instance(tuple(array.shape for array in made))
+        self.stages.clear()
+        results = buckets.cut(self._open.run(made, self.stages), fit)
+        self.stages[:] = [
+            replace(stage, bucket=fit.sizes, padding=fit.padding) for stage in self.stages
+        ]
+        return handed_out(self._outputs, results, arrays, out)
+
+    def _fitted(self, buckets: Buckets, arrays: list[Array]) -> tuple[BucketFit, list[Array]]:
+        """Return the bucket of feeds, and what is fed to the graph that is padded."""
+        shapes = tuple(array.shape for array in arrays)
+        with _as_run_error(self._inputs, shapes):
+            fit = buckets.fit(shapes)
+        return fit, buckets.padded(arrays, fit)
+
+    def whole(self, feeds: Mapping[str, Any]) -> Served:
         """Return what runs the whole graph for the shapes of some feeds.
 
         Errors: RunError, if the host runs a part of it because shapes depend on values
         """
         arrays = fed_arrays(self._inputs, feeds)
+        if self._buckets is None:
+            return Served(self._whole(arrays), feeds, dict)
+        buckets = self._buckets
+        fit, made = self._fitted(buckets, arrays)
+        region = self._whole(made)
+
+        def cut(results: Mapping[str, Array]) -> dict[str, Array]:
+            names = feeds_of(self._outputs)
+            return dict(zip(names, buckets.cut([results[n] for n in names], fit), strict=True))
+
+        names = feeds_of(list(buckets.graph.input_values()))
+        return Served(region, dict(zip(names, made, strict=True)), cut)
+
+    def _whole(self, arrays: list[Array]) -> StaticRegion:
         instance = self._instance(tuple(array.shape for array in arrays))
         if instance.region is None or not instance.stage.is_whole:
             steps = ", ".join(node.label for node in instance.stage.steps[:3])
@@ -122,10 +177,12 @@ def open_program(
     how: ExecutionOptions,
     open_region: Callable[[Graph], StaticRegion],
     open_polymorphic: Callable[[PolymorphicGraph, Shapes], StaticRegion],
+    buckets: Mapping[str, Sequence[int]] | None = None,
 ) -> OpenProgram:
     """Return what runs a graph with open shapes on open devices.
 
     asked: of each placement
+    buckets: the sizes that symbols are padded to, by name
     open_region, open_polymorphic: open a session for a graph of static shapes
     """
     states, devices = prepared.states, prepared.devices
@@ -150,7 +207,16 @@ def open_program(
         run_step,
         how.most_shapes,
     )
-    return OpenProgram(prepared.graph, tools, states)
+    if not buckets:
+        return OpenProgram(prepared.graph, tools, states)
+    if not all(isinstance(device, PolymorphicDevice) for device in devices.values()):
+        tools = replace(tools, polymorphic=_by_bucket)
+    return OpenProgram(prepared.graph, tools, states, Buckets(prepared.graph, buckets))
+
+
+def _by_bucket(graph: Graph, shapes: Sequence[Sequence[int]]) -> str:
+    """Say why a graph on devices with static shapes has no program for every shape."""
+    return "each bucket is placed and compiled for its sizes"
 
 
 def feeds_of(values: list[Value]) -> list[str]:

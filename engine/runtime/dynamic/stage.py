@@ -127,10 +127,10 @@ MOST_REFERENCE_FLOPS = 1 << 20
 
 def has_little_work(graph: Graph) -> bool:
     """Whether numpy runs a graph sooner than it is compiled; not if a shape is unknown."""
-    return not is_open(graph) and _flops_of(graph) <= MOST_REFERENCE_FLOPS
+    return not is_open(graph) and flops_of(graph) <= MOST_REFERENCE_FLOPS
 
 
-def _flops_of(graph: Graph) -> int:
+def flops_of(graph: Graph) -> int:
     """Return the arithmetic of a static graph, an element moved counted as one operation."""
     total = 0
     for node in graph.nodes:
