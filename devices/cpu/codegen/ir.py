@@ -168,6 +168,10 @@ class Function:
         self._slots.append(f"  {name} = alloca {type}")
         return name
 
+    def address(self, type: str) -> Value:
+        """Return the address of a new stack slot."""
+        return Value(self, "ptr", self.slot(type))
+
     def ret(self) -> None:
         """Return from a void function."""
         self.line("ret void")

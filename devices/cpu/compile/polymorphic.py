@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from trireme.backend.device import Executable
-from trireme.backend.kernel_table import form_of
 from trireme.devices.cpu.codegen.aligned_memory import as_kernels_read
 from trireme.devices.cpu.codegen.jit import Jit
 from trireme.devices.cpu.codegen.kernel_cache import Code, KernelCache
@@ -22,12 +21,19 @@ from trireme.devices.cpu.codegen.target import Isa
 from trireme.devices.cpu.compile.buffer_aliases import find_homes, is_alias
 from trireme.devices.cpu.compile.executable import CpuExecutable
 from trireme.devices.cpu.compile.fusion import Group, chain_terms, grouped
-from trireme.devices.cpu.compile.program import RegionProgram, constants_of
-from trireme.devices.cpu.kernels.lowering import Context, Extents, Operand, Step
+from trireme.devices.cpu.compile.program import (
+    REFERENCE,
+    ReferenceStep,
+    RegionProgram,
+    constants_of,
+)
+from trireme.devices.cpu.compile.table import native_reason
+from trireme.devices.cpu.kernels.lowering import At, Context, Extents, Operand, Step, Temp
 from trireme.devices.cpu.kernels.polymorphic.elementwise import expression_step
+from trireme.devices.cpu.kernels.polymorphic.moves import whole_copy
 from trireme.devices.cpu.kernels.polymorphic.sample import GenericSample, sample_of, varies
-from trireme.devices.cpu.kernels.polymorphic.step import PolymorphicStep
-from trireme.devices.cpu.kernels.polymorphic.table import POLYMORPHIC
+from trireme.devices.cpu.kernels.polymorphic.step import PolymorphicStep, Sized, SizedTemp
+from trireme.devices.cpu.kernels.polymorphic.table import rule_for
 from trireme.devices.cpu.patterns.attention import Attention
 from trireme.devices.cpu.patterns.polymorphic_attention import (
     attention_step,
@@ -46,25 +52,35 @@ _USUAL = 64
 
 
 def polymorphic_reason(sample: GenericSample, decided: frozenset[int], node: Node) -> str | None:
-    """Say why a node has no kernel for every shape; None when it has, or needs none."""
-    if decided.issuperset(node.outputs):
-        return None
+    """Say why a node has no kernel for every shape; None when it has, or needs none.
+
+    A node that has no native kernel in any shape needs none: numpy runs it, as it always does.
+    """
+    why = _lacking(sample, decided, node)
+    if why is None or not decided.isdisjoint(node.used):  # constants once a shape is known
+        return why
+    node = sample.usual.node(node.id)
+    return None if native_reason(sample.usual, node) else why
+
+
+def _lacking(sample: GenericSample, decided: frozenset[int], node: Node) -> str | None:
+    """Say why no native kernel runs a node in every shape."""
     graph = sample.graph
     node = graph.node(node.id)
-    if is_alias(graph, node):
+    if decided.issuperset(node.outputs) or is_alias(graph, node):
         return None
-    rule = POLYMORPHIC.find(graph, node)
-    if rule is None:
-        form = form_of(graph, node)
-        return f"{node.op} on {form} has no kernel whose sizes are known when it runs"
-    return rule.reason(graph, node)
+    rule = rule_for(graph, node)
+    return rule if isinstance(rule, str) else None
 
 
 @dataclass(frozen=True)
 class ScratchSlot:
     """Scratch memory that values of disjoint lives share: their ids, or keys of Temps."""
 
-    members: tuple[int, ...]
+    members: tuple[int | str, ...]
+
+
+Item = PolymorphicStep | ReferenceStep
 
 
 @dataclass(frozen=True)
@@ -74,8 +90,9 @@ class PolymorphicProgram:
     graph: Graph
     sample: GenericSample
     decided: frozenset[int]
-    steps: tuple[PolymorphicStep, ...]
+    steps: tuple[Item, ...]
     buffer_aliases: Mapping[int, int]
+    temps: Mapping[str, SizedTemp]
     slots: tuple[ScratchSlot, ...]
     kernels: Mapping[int, str]
     constants: Mapping[int, Array]
@@ -83,7 +100,8 @@ class PolymorphicProgram:
     @property
     def codes(self) -> tuple[Code, ...]:
         """The kernels."""
-        return tuple(code for step in self.steps for code in step.codes)
+        native = (step for step in self.steps if isinstance(step, PolymorphicStep))
+        return tuple(code for step in native for code in step.codes)
 
 
 def build_polymorphic(
@@ -102,26 +120,32 @@ def build_polymorphic(
     kept = tuple(n for n in sample.graph.nodes if not decided.issuperset(n.outputs))
     context = Context(replace(sample.graph, nodes=kept), isa, threads, recipes=recipes)
     buffer_aliases, copies = find_homes(context.graph)
-    if copies:
-        node = context.graph.node(next(iter(copies)))
-        raise CompileError(f"cpu: {node.label}: an output is another's memory in another shape")
-    steps: list[PolymorphicStep] = []
+    steps: list[Item] = []
     kernels: dict[int, str] = {}
 
     def lacks(_: Graph, node: Node) -> str | None:
-        return polymorphic_reason(sample, decided, node)
+        return _lacking(sample, decided, node)
 
     for group in grouped(context, find_polymorphic_attention(context.graph), lacks):
-        if len(group.nodes) == 1 and is_alias(context.graph, group.node):
-            kernels[group.node.id] = "alias"
+        node = group.node
+        if len(group.nodes) == 1 and is_alias(context.graph, node):
+            if node.id in copies:
+                steps.append(whole_copy(context, node, *copies[node.id]))
+            kernels[node.id] = "copy" if node.id in copies else "alias"
+            continue
+        if not group.native:
+            steps.append(ReferenceStep(node))
+            kernels[node.id] = REFERENCE
             continue
         made = _lower(context, group)
         name = " + ".join(dict.fromkeys(step.codes[0].name for step in made))
         kernels |= {node.id: name for node in group.nodes}
         steps += made
-    slots = tuple(_slots(context.graph, steps, buffer_aliases))
+    operands = [operand for step in steps for operand in (*step.reads, *step.writes)]
+    temps = {one.key: one for one in operands if isinstance(one, SizedTemp)}
+    slots = tuple(_slots(context.graph, steps, buffer_aliases, temps))
     return PolymorphicProgram(
-        graph, sample, decided, tuple(steps), buffer_aliases, slots, kernels, {}
+        graph, sample, decided, tuple(steps), buffer_aliases, temps, slots, kernels, {}
     )
 
 
@@ -137,32 +161,43 @@ def _lower(context: Context, group: Group) -> Sequence[PolymorphicStep]:
     if len(nodes) > 1:
         name, terms, inputs = chain_terms(context, group)
         return [expression_step(context, name, terms, inputs, group.node.outputs[0], nodes)]
-    rule = POLYMORPHIC.find(context.graph, group.node)
-    if rule is None:
-        raise CompileError(f"cpu: {group.node.label} has no kernel for every shape")
+    rule = rule_for(context.graph, group.node)
+    if isinstance(rule, str):
+        raise CompileError(f"cpu: {group.node.label}: {rule}")
     return rule.lower(context, group.node)
 
 
 def _slots(
-    graph: Graph, steps: Sequence[PolymorphicStep], homes: Mapping[int, int]
+    graph: Graph,
+    steps: Sequence[Item],
+    homes: Mapping[int, int],
+    temps: Mapping[str, SizedTemp],
 ) -> Iterator[ScratchSlot]:
     """Yield the memory of what flows between steps: a value takes the free slot nearest in size."""
     outside = {*graph.inputs, *graph.outputs}
-    lives: dict[int, tuple[int, int]] = {}
+    lives: dict[int | str, tuple[int, int]] = {}
     for position, step in enumerate(steps):
         for operand in (*step.reads, *step.writes):
-            if isinstance(operand, int) and homes[operand] not in outside:
-                home = homes[operand]
-                if not graph.values[home].is_constant:
-                    lives[home] = (lives.get(home, (position, 0))[0], position)
-    slots: list[tuple[int, list[int]]] = []  # the last step that uses each, and its members
+            of = operand.of if isinstance(operand, At) else operand
+            home: int | str | None = of.key if isinstance(of, Temp) else None
+            if isinstance(of, int) and not graph.values[homes[of]].is_constant:
+                home = homes[of]
+            if home is not None and home not in outside:
+                lives[home] = (lives.get(home, (position, 0))[0], position)
+
+    def usual_bytes(member: int | str) -> int:
+        if isinstance(member, str):
+            return temps[member].nbytes * _USUAL
+        return _usual_bytes(graph.values[member])
+
+    slots: list[tuple[int, list[int | str]]] = []  # the last step that uses each, and its members
     for home, (first, last) in sorted(lives.items(), key=lambda item: item[1]):
-        wanted = _usual_bytes(graph.values[home])
+        wanted = usual_bytes(home)
         free = [
             (max(wanted, have) / min(wanted, have), k)
             for k, (until, members) in enumerate(slots)
             if until < first
-            for have in [max(_usual_bytes(graph.values[m]) for m in members)]
+            for have in [max(map(usual_bytes, members))]
         ]
         ratio, k = min(free, default=(math.inf, 0))
         if ratio > 4:
@@ -187,7 +222,10 @@ def program_at(program: PolymorphicProgram, graph: Graph) -> RegionProgram:
         if value in values and not values[value].is_constant and graph.users(value):
             raise CompileError(f"cpu: '{values[value].first_name}' is not constant in this shape")
     program.sample.check(graph)
-    sized = [(step, step.size(graph)) for step in program.steps]
+    sized = [
+        (step, Sized(()) if isinstance(step, ReferenceStep) else step.size(graph))
+        for step in program.steps
+    ]
     words = np.array([word for _, one in sized for word in one.words] or [0], np.int64)
     extra: dict[int, Array] = {}
 
@@ -197,19 +235,26 @@ def program_at(program: PolymorphicProgram, graph: Graph) -> RegionProgram:
             if data is not None:
                 extra[id(data)] = as_kernels_read(data)
                 return data
+        if isinstance(operand, SizedTemp):
+            return Temp(operand.key, operand.bytes_at(graph))
         return operand
 
-    items, at = [], 0
+    items: list[Step | ReferenceStep] = []
+    at = 0
     for step, one in sized:
+        if isinstance(step, ReferenceStep):
+            items.append(step)
+            continue
         code = step.codes[one.variant]
-        reads = step.reads
-        if not program.decided.isdisjoint(o for o in reads if isinstance(o, int)):
-            reads = tuple(map(operand_of, reads))
+        reads, writes = step.reads, step.writes
+        decided = not program.decided.isdisjoint(o for o in reads if isinstance(o, int))
+        if decided or program.temps:
+            reads, writes = (tuple(map(operand_of, ends)) for ends in (reads, writes))
         items.append(
             Step(
                 code,
                 (Extents(words, at), *reads),
-                step.writes,
+                writes,
                 one.chunks,
                 one.local_bytes,
                 one.seconds,
@@ -223,11 +268,11 @@ def program_at(program: PolymorphicProgram, graph: Graph) -> RegionProgram:
     return RegionProgram(
         graph,
         tuple(items),
-        tuple(item.code.symbol for item in items),
+        tuple(item.code.symbol for item in items if isinstance(item, Step)),
         program.buffer_aliases,
         offsets,
         nbytes,
-        max((item.local_bytes for item in items), default=0),
+        max((item.local_bytes for item in items if isinstance(item, Step)), default=0),
         program.kernels,
         constants={**program.constants, **extra} if extra else program.constants,
     )
@@ -239,7 +284,12 @@ def _offsets(program: PolymorphicProgram, graph: Graph) -> tuple[dict[int | str,
     at = 0
     for slot in program.slots:
         offsets |= dict.fromkeys(slot.members, at)
-        nbytes = max(graph.values[member].type.nbytes for member in slot.members)
+        nbytes = max(
+            program.temps[member].bytes_at(graph)
+            if isinstance(member, str)
+            else graph.values[member].type.nbytes
+            for member in slot.members
+        )
         at += -(-nbytes // _ALIGN) * _ALIGN
     return offsets, at
 

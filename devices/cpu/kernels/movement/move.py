@@ -193,8 +193,8 @@ def _reverse_moves(graph: Graph, node: Node) -> list[Move]:
 
 def _tile_moves(graph: Graph, node: Node) -> list[Move]:
     x, y = graph.type(node.used[0]).dims, graph.type(node.outputs[0]).dims
-    strides = dense(x)
-    shape = tuple(d for size, whole in zip(x, y, strict=True) for d in (whole // size, size))
+    strides, repeats = dense(x), const_ints(graph, node, 1) or ()
+    shape = tuple(d for pair in zip(repeats, x, strict=True) for d in pair)
     source = tuple(d for stride in strides for d in (0, stride))
     target = tuple(
         d for size, stride in zip(x, dense(y), strict=True) for d in (size * stride, stride)

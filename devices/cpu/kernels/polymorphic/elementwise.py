@@ -38,6 +38,7 @@ from trireme.devices.cpu.kernels.polymorphic.step import (
     dims_of,
 )
 from trireme.ir.graph import Graph, Node
+from trireme.support.errors import CompileError
 
 
 def sized_expression_kernel(
@@ -93,7 +94,7 @@ def expression_step(
             behind = len(own) - len(shape)
             strides.append(
                 tuple(
-                    math.prod(own[run[-1] + behind + 1 :]) if moved else 0
+                    _stride(own, shape, run, behind) if moved else 0
                     for run, moved in zip(runs, moves, strict=True)
                 )
                 or (int(value == output),)
@@ -116,6 +117,19 @@ def expression_step(
 
     reads: tuple[Operand, ...] = tuple(context.operand(i) for i in inputs)
     return PolymorphicStep((code,), reads, (output,), size, nodes)
+
+
+def _stride(own: Sequence[int], shape: Sequence[int], run: Sequence[int], behind: int) -> int:
+    """Return the stride of an operand along a run of the output's axes.
+
+    Errors: CompileError, if the operand is broadcast there
+    """
+    if any(own[axis + behind] == 1 != shape[axis] for axis in run):
+        raise CompileError(
+            f"sizes {list(own)} are broadcast to {list(shape)}; the kernel is made for equal sizes",
+            fix="compile this shape by itself",
+        )
+    return math.prod(own[run[-1] + behind + 1 :])
 
 
 def activation_step(context: Context, activation: str, value: int, node: int) -> PolymorphicStep:

@@ -139,7 +139,7 @@ def _image_reason(graph: Graph, node: Node) -> str | None:
     x = dims_of(graph, node.used[0])
     if len(x) != 4 or varies(x[-1]):
         return f"{node.op} has kernels for every shape with two spatial axes and known channels"
-    if varies(x[1]) != varies(x[2]):
+    if not (varies(x[1]) and varies(x[2])):
         return f"{node.op} has kernels for every shape where both height and width vary"
     return None
 

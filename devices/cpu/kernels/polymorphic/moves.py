@@ -124,6 +124,15 @@ def _copy_step(
     return PolymorphicStep((code,), reads, (move.target,), size, (node.id,), family)
 
 
+def whole_copy(context: Context, node: Node, source: int, target: int) -> PolymorphicStep:
+    """Return the step that copies the bytes of a value to another that has as many."""
+
+    def copies(graph: Graph, _: Node) -> Sequence[Move]:
+        return [Move(Copy((graph.type(source).nbytes,), (1,), (1,), 1), source, target)]
+
+    return copy_steps(context, node, copies(context.graph, node), copies)[0]
+
+
 def _known_moves(graph: Graph, node: Node) -> list[Move]:
     if node.op == "slice" and not all(graph.values[i].is_constant for i in node.used[1:]):
         raise CompileError(f"cpu: {node.label}: its bounds are not constant in this shape")
@@ -145,7 +154,14 @@ def _slice_reason(graph: Graph, node: Node) -> str | None:
     return move_reason(graph, node)
 
 
-_PLAIN_MOVES = [op for op in MOVES if op not in ("concat", "slice")]
+def _tile_reason(graph: Graph, node: Node) -> str | None:
+    if not graph.values[node.used[1]].is_constant:
+        return "tile has kernels for every shape with constant repeats only"
+    return move_reason(graph, node)
+
+
+_PLAIN_MOVES = [op for op in MOVES if op not in ("concat", "slice", "tile")]
 POLYMORPHIC.add("concat", PolymorphicRule(concat_reason, _lower), [PLAIN])
+POLYMORPHIC.add("tile", PolymorphicRule(_tile_reason, _lower))
 POLYMORPHIC.add("slice", PolymorphicRule(_slice_reason, _lower))
 POLYMORPHIC.add(_PLAIN_MOVES, PolymorphicRule(move_reason, _lower))

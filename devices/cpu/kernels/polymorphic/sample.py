@@ -19,6 +19,8 @@ from trireme.support.errors import CompileError
 
 HUGE = 1 << 40
 """No size of a real shape is as large, nor a stride or a number of elements."""
+_LARGEST_STEP = 1 << 6
+"""A size of a sample is huge still when a stride or a block divides it."""
 Plan = TypeVar("Plan")
 Axis = tuple[int, int]
 """An axis of a value: its id, and the axis' number."""
@@ -26,10 +28,14 @@ Axis = tuple[int, int]
 
 @dataclass(frozen=True)
 class GenericSample:
-    """A sample of a graph with symbols, and the axes that must agree in a shape, by their size."""
+    """A sample of a graph with symbols, and the axes that must agree in a shape, by their size.
+
+    usual: the graph with a small size in place of each huge one
+    """
 
     graph: Graph
     axes: Mapping[int, tuple[Axis, ...]]
+    usual: Graph
 
     def check(self, graph: Graph) -> None:
         """Raise if a shape does not have the structure of the sample.
@@ -64,14 +70,28 @@ def sample_of(graph: Graph) -> GenericSample:
             if isinstance(dim, str):
                 name = names.get((value.id, axis), dim)
                 if name not in sizes:
-                    sizes[name] = HUGE + numbers.randrange(HUGE // 2) * 2 + 1
+                    sizes[name] = _LARGEST_STEP * HUGE + numbers.randrange(HUGE // 2) * 2 + 1
                 dim = sizes[name]
                 axes.setdefault(dim, []).append((value.id, axis))
             shape.append(dim)
         type = TensorType(tuple(shape), value.dtype, value.quant)
         values[value.id] = value if value.type.is_static else replace(value, type=type)
     made = replace(graph, values=values, symbols={})
-    return GenericSample(made, {size: tuple(places) for size, places in axes.items()})
+    return GenericSample(made, {size: tuple(places) for size, places in axes.items()}, _usual(made))
+
+
+def _usual(graph: Graph) -> Graph:
+    sizes: dict[int, int] = {}
+
+    def small(dim: int) -> int:
+        return sizes.setdefault(dim, 61 + 2 * len(sizes)) if varies(dim) else dim
+
+    values = {}
+    for value in graph.values.values():
+        dims = tuple(map(small, value.type.dims))
+        type = TensorType(dims, value.dtype, value.quant)
+        values[value.id] = value if dims == value.type.dims else replace(value, type=type)
+    return replace(graph, values=values)
 
 
 def _names(graph: Graph) -> dict[Axis, Any]:

@@ -13,8 +13,18 @@ from trireme.backend.kernel_table import KernelTable
 from trireme.devices.cpu.codegen.ir import Function, Value
 from trireme.devices.cpu.codegen.kernel_cache import Code
 from trireme.devices.cpu.codegen.target import Isa
-from trireme.devices.cpu.kernels.lowering import ELEMENTWISE, Context, Operand, begin
+from trireme.devices.cpu.kernels.lowering import ELEMENTWISE, Context, Operand, Temp, begin
 from trireme.ir.graph import Graph, Node
+
+
+@dataclass(frozen=True, eq=False)
+class SizedTemp(Temp):
+    """Memory that lives from one step of a node to another.
+
+    nbytes: of a usual shape; bytes_at: of each shape
+    """
+
+    bytes_at: Callable[[Graph], int]
 
 
 @dataclass(frozen=True)

@@ -4,10 +4,32 @@ from trireme.devices.cpu.kernels.polymorphic import (
     elementwise,
     gather,
     images,
+    items,
     moves,
     products,
     rows,
 )
-from trireme.devices.cpu.kernels.polymorphic.step import POLYMORPHIC
+from trireme.devices.cpu.kernels.polymorphic.step import POLYMORPHIC, PolymorphicRule
+from trireme.ir.graph import Graph, Node
 
-__all__ = ["POLYMORPHIC", "elementwise", "gather", "images", "moves", "products", "rows"]
+__all__ = [
+    "POLYMORPHIC",
+    "elementwise",
+    "gather",
+    "images",
+    "items",
+    "moves",
+    "products",
+    "rows",
+    "rule_for",
+]
+
+
+def rule_for(graph: Graph, node: Node) -> PolymorphicRule | str:
+    """Return the rule that lowers a node of a sample for every shape, or why there is none."""
+    rule = POLYMORPHIC.find(graph, node)
+    why = "" if rule is None else rule.reason(graph, node)
+    if rule is not None and why is None:
+        return rule
+    batch = items.EACH_ITEM.reason(graph, node)
+    return items.EACH_ITEM if batch is None else why or batch

@@ -1,0 +1,281 @@
+"""Any kernel for every batch: the kernel of one item runs for one item after another.
+
+Only the leading axes vary, if any, and the node treats the items along them alike. The node is
+lowered as for one shape, with one item. A loop around each kernel moves its operands from item to
+item, so the results have the bits of the kernel of one item.
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Concatenate
+
+import numpy as np
+
+from trireme.devices.cpu.codegen.kernel_cache import Code, P, R, code_of
+from trireme.devices.cpu.codegen.target import Isa
+from trireme.devices.cpu.kernels.lowering import (
+    TABLE,
+    At,
+    Context,
+    Operand,
+    Step,
+    Temp,
+    begin,
+    finish,
+)
+from trireme.devices.cpu.kernels.polymorphic.sample import deal_evenly, varies
+from trireme.devices.cpu.kernels.polymorphic.step import (
+    PolymorphicRule,
+    PolymorphicStep,
+    Sized,
+    SizedTemp,
+    dims_of,
+)
+from trireme.ir.graph import Graph, Node, TensorType, Value
+from trireme.placement.shards.rules import Piece, Span, refusal, stretched, type_of
+from trireme.support.errors import InternalError, PlacementError
+
+_MOST_OPERANDS = 32
+_SUFFIX = "_each_sized"
+_WORDS = 4
+"""Units of a chunk, all units, units of an item, operands: words before the strides."""
+
+
+def one_item(graph: Graph, node: Node) -> tuple[Graph, Node, Mapping[int, int]] | str:
+    """Return a node of a sample with one item, and how many leading axes of its values vary.
+
+    A sentence where other axes vary, or the node does not treat the items alike.
+    """
+    leading = {value: _leading(graph.type(value)) for value in (*node.used, *node.outputs)}
+    if -1 in leading.values() or len({leading[value] for value in node.outputs}) > 1:
+        return "axes behind the first vary"
+    count = leading[node.outputs[0]]
+    shortened: dict[int, set[int]] = {}
+    inputs: list[int | None] = list(node.inputs)
+    values = {value: graph.values[value] for value in leading}
+    for axis in range(count):
+        try:
+            found = _needs(graph, node, axis)
+        except PlacementError as error:
+            return error.summary
+        if found.changed:
+            return "another item has other attributes"
+        for place, (value, need) in enumerate(zip(node.inputs, found.inputs, strict=True)):
+            if isinstance(need, np.ndarray):
+                fresh = -1 - place
+                type = TensorType(need.shape, str(need.dtype))
+                values[fresh], inputs[place] = Value(fresh, f"of {place}", type, need), fresh
+            elif value is not None and need is not None:
+                shortened.setdefault(value, set()).add(need.axis)
+    items = math.prod(dims_of(graph, node.outputs[0])[:count])
+    for value in node.used:
+        own = leading[value]
+        is_whole = shortened.get(value, set()) != set(range(own))
+        if is_whole or (own and math.prod(dims_of(graph, value)[:own]) != items):
+            return "an input does not have an item for each of the output"
+    for value, own in leading.items():
+        type = graph.type(value)
+        for axis in range(own):
+            type = type_of(type, Span(axis, 0, 1))
+        values[value] = replace(values[value], type=type)
+    node = replace(node, inputs=tuple(inputs))
+    flowing = tuple(v for v in dict.fromkeys(node.used) if not values[v].is_constant)
+    return Graph(graph.name, flowing, node.outputs, (node,), values), node, leading
+
+
+def _needs(graph: Graph, node: Node, axis: int) -> Piece:
+    """Return what the first item of the outputs along an axis needs.
+
+    Errors: PlacementError, if it needs more than an item of the inputs
+    """
+    rule = _ALIKE.get(node.op)
+    if rule is None:
+        return stretched(graph, node, Span(axis, 0, 1))
+    if axis >= rule.before(graph, node):
+        raise refusal(node, "it works along an axis that varies")
+    span = Span(axis, 0, 1)
+    return Piece(tuple(span if k < rule.inputs else None for k in range(len(node.inputs))))
+
+
+@dataclass(frozen=True)
+class _Alike:
+    """How many axes come before those that an op works along, and how many inputs have them."""
+
+    before: Callable[[Graph, Node], int]
+    inputs: int = 1
+
+
+def _axis(graph: Graph, node: Node) -> int:
+    return int(node.attrs["axis"]) % len(graph.type(node.used[0]).dims)
+
+
+def _axis_of_output(graph: Graph, node: Node) -> int:
+    return int(node.attrs["axis"]) % len(graph.type(node.outputs[0]).dims)
+
+
+def _axis_given(graph: Graph, node: Node) -> int:
+    data = graph.values[node.used[1]].data
+    return 0 if data is None else int(data.reshape(-1)[0]) % len(graph.type(node.used[0]).dims)
+
+
+def _last_two(graph: Graph, node: Node) -> int:
+    return len(graph.type(node.used[0]).dims) - 2
+
+
+def _last(graph: Graph, node: Node) -> int:
+    return len(graph.type(node.used[0]).dims) - 1
+
+
+def _batch(graph: Graph, node: Node) -> int:
+    return 1
+
+
+_ALIKE = {
+    "arg_max": _Alike(_axis),
+    "arg_min": _Alike(_axis),
+    "conv_transpose": _Alike(_batch),
+    "cum_prod": _Alike(_axis_given),
+    "cum_sum": _Alike(_axis_given),
+    "detection_post_process": _Alike(_batch, 2),
+    "grid_sample": _Alike(_batch, 2),
+    "group_normalization": _Alike(_batch),
+    "instance_normalization": _Alike(_batch),
+    "lrn": _Alike(_batch),
+    "matmul_nbits": _Alike(_last),
+    "one_hot": _Alike(_axis_of_output),
+    "rfft2d": _Alike(_last_two),
+    "scatter_elements": _Alike(_axis, 3),
+    "top_k": _Alike(_axis),
+    "trilu": _Alike(_last_two),
+}
+"""Ops that have no rule of shards, and treat the axes before those that they work along alike."""
+
+
+def _leading(type: TensorType) -> int:
+    """Return how many leading axes vary; -1 where one behind them does."""
+    places = [axis for axis, dim in enumerate(type.dims) if varies(dim)]
+    return len(places) if places == list(range(len(places))) else -1
+
+
+def each_item_kernel(
+    isa: Isa, module: str, maker: str, args: tuple[Any, ...], named: tuple[tuple[str, Any], ...]
+) -> Any:
+    """Return what a maker of kernels returns, with a kernel for every number of items.
+
+    Operands: words, then those of the kernel; a word for each tells how far its items are apart
+    """
+    make = importlib.import_module(module)
+    for part in maker.split("."):
+        make = getattr(make, part)
+    made = make(isa, *args, **dict(named))  # type: ignore[operator]
+    if isinstance(made, Code):
+        return _for_each(isa, made)
+    return (_for_each(isa, made[0]), *made[1:])
+
+
+def _for_each(isa: Isa, code: Code) -> Code:
+    base = code.name.removesuffix(f"__{isa.name}")
+    fn, (words,), chunk, local = begin(base + _SUFFIX, isa, 1)
+    args = fn.arguments[0]
+    size, units, each, count = (fn.load("i64", fn.at(words, k, "i64"), 8) for k in range(_WORDS))
+    moved = fn.address(f"[{_MOST_OPERANDS} x ptr]")
+    first = chunk * size
+    for unit in fn.range(first, fn.minimum(first + size, units)):
+        item, part = (fn.as_value("i64", fn.integer(op, unit, each)) for op in ("udiv", "urem"))
+        for k in fn.range(0, count):
+            pointer = fn.load("ptr", fn.at(args, k + 1, "ptr"), 8)
+            stride = fn.load("i64", fn.at(words, k + _WORDS, "i64"), 8)
+            fn.store(fn.at(pointer, item * stride, "i8"), fn.at(moved, k, "ptr"), 8)
+        fn.line(f"call void @item({moved}, {part}, {local})")
+    outer = finish(fn)
+    inner = code.text.replace(f"@{code.name}(", "@item(")
+    inner = inner.replace("define void @item(", "define internal void @item(")
+    return code_of(outer.name, f"{inner}\n{outer.text}")
+
+
+@dataclass(frozen=True)
+class _ItemContext(Context):
+    """Makes kernels for one item that serve any number of them."""
+
+    def kernel(self, make: Callable[Concatenate[Isa, P], R], *args: P.args, **named: P.kwargs) -> R:
+        """Return make(isa, *args), with a loop over the items around the kernel."""
+        recipe = make.__module__, make.__qualname__, args, tuple(named.items())
+        made: R = super().kernel(each_item_kernel, *recipe)
+        return made
+
+
+def _lower(context: Context, node: Node) -> Sequence[PolymorphicStep]:
+    found = one_item(context.graph, node)
+    if isinstance(found, str):
+        raise InternalError(f"{node.label}: {found}")
+    graph, item, leading = found
+    parts = context.packed, context.later, context.recipes
+    inner = _ItemContext(graph, context.isa, context.threads, context.winograd, *parts)
+    rule = TABLE.find(graph, item)
+    if rule is None:
+        raise InternalError(f"{node.label} has no kernel of one item")
+    axes = leading[node.outputs[0]]
+
+    def items_of(graph: Graph) -> int:
+        return math.prod(dims_of(graph, node.outputs[0])[:axes])
+
+    steps = []
+    for step in rule.lower(inner, item):
+        if _SUFFIX not in step.code.name:
+            step = replace(step, code=_for_each(context.isa, step.code))
+        steps.append(_step(graph, step, leading, items_of, node))
+    return steps
+
+
+def _step(
+    graph: Graph,
+    step: Step,
+    leading: Mapping[int, int],
+    items_of: Callable[[Graph], int],
+    node: Node,
+) -> PolymorphicStep:
+    operands = (*step.reads, *step.writes)
+    if len(operands) > _MOST_OPERANDS:
+        raise InternalError(f"{node.label}: {len(operands)} operands of a kernel")
+
+    def stride(operand: Operand) -> int:
+        if isinstance(operand, At):
+            return stride(operand.of)
+        if isinstance(operand, Temp):
+            return -(-operand.nbytes // 64) * 64
+        is_item = isinstance(operand, int) and leading.get(operand, 0)
+        return graph.type(operand).nbytes if isinstance(operand, int) and is_item else 0
+
+    fixed = step.chunks, len(operands), *map(stride, operands)
+
+    def size(graph: Graph) -> Sized:
+        items = items_of(graph)
+        units, seconds = items * step.chunks, items * step.seconds
+        part, chunks = deal_evenly(units, seconds)
+        return Sized((part, units, *fixed), chunks, seconds, step.local_bytes)
+
+    def sized(operand: Operand) -> Operand:
+        if not isinstance(operand, Temp):
+            return operand
+        each = stride(operand)
+        return SizedTemp(operand.key, operand.nbytes, lambda graph: items_of(graph) * each)
+
+    reads, writes = (tuple(map(sized, ends)) for ends in (step.reads, step.writes))
+    return PolymorphicStep((step.code,), reads, writes, size, (node.id,), step.family)
+
+
+def _reason(graph: Graph, node: Node) -> str | None:
+    found = one_item(graph, node)
+    if isinstance(found, str):
+        return f"{node.op} has no kernel for every shape where {found}"
+    item, node, _ = found
+    rule = TABLE.find(item, node)
+    return TABLE.miss(item, node) if rule is None else rule.reason(item, node)
+
+
+EACH_ITEM = PolymorphicRule(_reason, _lower)
+"""The rule for every node that treats the items of a batch alike."""
