@@ -242,8 +242,8 @@ def _batch(shape: Sequence[int | str], other: Sequence[int | str]) -> tuple[int,
     return (1,) * missing + tuple(int(dim) for dim in shape[:-2])
 
 
-def matmul_product(graph: Graph, node: Node) -> MatmulShape:
-    """Return a matmul as a product."""
+def matmul_product(graph: Graph, node: Node, is_packed: bool) -> MatmulShape:
+    """Return a matmul as a product; a packed B lies in panels."""
     left, right = node.used
     a, b = graph.type(left).dims, graph.type(right).dims
     rows, depth, columns = a[-2], a[-1], b[-1]
@@ -251,7 +251,6 @@ def matmul_product(graph: Graph, node: Node) -> MatmulShape:
     batch = max(a_count, b_count)
     if b_count == 1:  # one matrix B: all of A is one matrix
         rows, batch, a_count = rows * batch, 1, 1
-    is_packed = graph.values[right].is_constant
     return MatmulShape(
         Size(rows, columns, depth, batch),
         a=Strides(depth, rows * depth if a_count > 1 else 0),
@@ -278,7 +277,8 @@ def matmul_operands(context: Context, node: Node) -> Operands:
 
 
 def _lower_matmul(context: Context, node: Node) -> list[Step]:
-    product = matmul_product(context.graph, node)
+    is_packed = context.graph.values[node.used[1]].is_constant
+    product = matmul_product(context.graph, node, is_packed)
     return [product_step(context, node, product, matmul_operands(context, node), "matmul")]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from trireme.devices.cpu.kernels.f32 import products as fixed
 from trireme.devices.cpu.kernels.f32.gemm import MatmulShape
@@ -73,11 +74,17 @@ POLYMORPHIC.add(
     ),
     ["float32"],
 )
-POLYMORPHIC.add(
-    "matmul",
-    _rule("matmul", fixed.matmul_reason, fixed.matmul_product, fixed.matmul_operands),
-    ["float32"],
-)
+
+
+def _lower_matmul(context: Context, node: Node) -> Sequence[PolymorphicStep]:
+    """Lower a matmul; a B that becomes constant in a shape is not packed then."""
+    is_packed = context.graph.values[node.used[1]].is_constant
+    product_of = partial(fixed.matmul_product, is_packed=is_packed)
+    operands = fixed.matmul_operands(context, node)
+    return product_steps(context, node, product_of, operands, "matmul")
+
+
+POLYMORPHIC.add("matmul", PolymorphicRule(fixed.matmul_reason, _lower_matmul), ["float32"])
 POLYMORPHIC.add(
     "gemm",
     _rule("gemm", fixed.gemm_reason, fixed.gemm_product, fixed.gemm_operands),

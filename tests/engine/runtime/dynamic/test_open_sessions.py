@@ -288,3 +288,22 @@ def test_a_fixed_placement_needs_fixed_shapes():
         placement = session.placement
     with pytest.raises(PlacementError, match="shapes are open"):
         Session(conv_net(), placement=placement)
+
+
+def test_a_product_by_a_matrix_that_shapes_decide():
+    """Its B is computed in the compiled graph, and constant in the graph of each shape."""
+    b = GraphBuilder("positions")
+    x = b.input("x", TensorType(("b", "s", 5), "float32"))
+    length = b.add("squeeze", b.add("shape", x, start=1, end=2), b.constant("a", np.array([0])))
+    zero, one = (b.constant(n, np.array(v)) for n, v in (("zero", 0), ("one", 1)))
+    places = b.add("cast", b.add("range", zero, length, one), to="float32")
+    by = b.add("unsqueeze", places, b.constant("axis", np.array([1])))
+    y = b.add("matmul", b.add("transpose", b.add("relu", x), perm=(0, 2, 1)), by)
+    rng = np.random.default_rng(3)
+    with Session(b.finish(y), devices=["cpu"]) as session:
+        for rows, size in ((2, 7), (1, 1), (4, 30)):
+            data = rng.standard_normal((rows, size, 5)).astype(np.float32)
+            (found,) = session.run({"x": data}).values()
+            wanted = np.maximum(data, 0).transpose(0, 2, 1) @ np.arange(size, dtype=np.float32)
+            np.testing.assert_allclose(found[..., 0], wanted, rtol=1e-5, atol=1e-5)
+            assert [stage.tier for stage in session.stages] == ["polymorphic"]
