@@ -8,11 +8,11 @@ Source: Yu et al., Dynamic Control Flow in Large-Scale Machine Learning, EuroSys
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
-from trireme.ir.graph import Graph, Node
+from trireme.ir.graph import Graph, Node, Value
 from trireme.support.dtypes import Array
 
 Kind = Literal["input", "op", "call", "switch", "merge", "enter", "exit", "next_iteration"]
@@ -45,7 +45,9 @@ class Primitive:
     controls: tokens that it waits for, and whose data it ignores
     outputs: how many tokens it sends
     frame: of an enter, the name of the frame; unique in the graph
-    node, graph: of an op; function: of a call, on the tokens of its operands
+    node, graph: of an op; of a merge, an exit or a stack, the control node whose output it sends
+    function: of a call, on the tokens of its operands
+    values: names and types of the tokens it sends, in a graph; () where no graph has them
     """
 
     id: int
@@ -59,6 +61,12 @@ class Primitive:
     node: Node | None = None
     graph: Graph | None = None
     function: Callable[..., Any] | None = None
+    values: tuple[Value | None, ...] = ()
+
+    @property
+    def value(self) -> Value | None:
+        """The name and the type of its first token."""
+        return self.values[0] if self.values else None
 
     @property
     def waits(self) -> tuple[Port, ...]:
@@ -79,6 +87,7 @@ class DataflowGraph:
 
     inputs: the primitives that are fed, by the graph's input; outputs: of the graph, in order
     parallel_iterations: how many iterations of one frame may be under way
+    symbols: bounds of the symbols in types; names: of the outputs
     """
 
     name: str
@@ -86,6 +95,8 @@ class DataflowGraph:
     inputs: Mapping[int, int]
     outputs: Sequence[Operand]
     parallel_iterations: int = 32
+    symbols: Mapping[str, tuple[int, int | None]] = field(default_factory=dict)
+    names: Sequence[str] = ()
 
     @cached_property
     def readers(self) -> Mapping[Port, tuple[tuple[int, int], ...]]:

@@ -8,16 +8,14 @@ condition and a next_iteration; the switch's false output exits. Rows to stack a
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import zip_longest
 from typing import Any
 
-import numpy as np
-
 from trireme.ir.graph import Graph, Node
-from trireme.ops.control import Repeat, bodies_of, no_rows, repeat_of, row_types
-from trireme.runtime.control.dynamic import stacked, turns_at_most
+from trireme.ops.control import Repeat, bodies_of, repeat_of
+from trireme.runtime.dataflow import calls
 from trireme.runtime.dataflow.graph import DataflowGraph, Operand, Port, Primitive
-from trireme.support.dtypes import Array
 
 PARALLEL_ITERATIONS = 32
 """Iterations of a frame that may be under way, as in TensorFlow."""
@@ -26,12 +24,19 @@ PARALLEL_ITERATIONS = 32
 def lower(graph: Graph, parallel_iterations: int = PARALLEL_ITERATIONS) -> DataflowGraph:
     """Return the dataflow form of a graph: same inputs, outputs and results."""
     lowering = _Lowering()
-    fed = {value: lowering.add("input", graph.values[value].name) for value in graph.inputs}
-    results = lowering.nodes(graph, dict(fed), None)
+    fed = {v.id: lowering.add("input", v.name, values=(v,)) for v in graph.input_values()}
+    known: dict[int, Operand] = dict(fed)
+    results = lowering.nodes(graph, known, None)
     inputs = {value: port.primitive for value, port in fed.items()}
     outputs = [results[value] for value in graph.outputs]
     return DataflowGraph(
-        graph.name, tuple(lowering.primitives), inputs, outputs, parallel_iterations
+        graph.name,
+        tuple(lowering.primitives),
+        inputs,
+        outputs,
+        parallel_iterations,
+        graph.symbols,
+        [value.name for value in graph.output_values()],
     )
 
 
@@ -78,8 +83,8 @@ class _Lowering:
         if bodies_of(node):
             form = repeat_of(node.attrs)
             if form is None:
-                return self._branch(node, operands, pivot)
-            return self._loop(node, form, operands, pivot)
+                return self._branch(graph, node, operands, pivot)
+            return self._loop(graph, node, form, operands, pivot)
         waits = any(isinstance(one, Port) for one in operands)
         controls = after if waits or pivot is None else (*after, pivot)
         made = self.add(
@@ -94,30 +99,37 @@ class _Lowering:
         return [Port(made.primitive, k) for k in range(len(node.outputs))]
 
     def _branch(
-        self, node: Node, operands: Sequence[Operand], pivot: Port | None
+        self, graph: Graph, node: Node, operands: Sequence[Operand], pivot: Port | None
     ) -> Sequence[Operand]:
         condition, *captures = operands
-        chosen = self._call(f"{node.label} taken", _is_true, condition, pivot=pivot)
+        chosen = self._call(f"{node.label} taken", calls.is_true, condition, pivot=pivot)
         token = self.add("switch", "pivot", chosen, chosen, outputs=2)
+        bodies = list(bodies_of(node).values())
+        inner_values = zip(*(body.input_values() for body in reversed(bodies)), strict=True)
         sent = [
-            self.add("switch", "capture", one, chosen, outputs=2) if isinstance(one, Port) else one
-            for one in captures
+            self.add("switch", "capture", self._live(one, pivot), chosen, outputs=2, values=values)
+            for one, values in zip(captures, inner_values, strict=True)
         ]
         ends = []
-        for side, body in zip((1, 0), bodies_of(node).values(), strict=True):
-            given = [Port(one.primitive, side) if isinstance(one, Port) else one for one in sent]
+        for side, body in zip((1, 0), bodies, strict=True):
+            given = [Port(one.primitive, side) for one in sent]
             inner = Port(token.primitive, side)
-            known = dict(zip(body.inputs, given, strict=True))
+            known: dict[int, Operand] = dict(zip(body.inputs, given, strict=True))
             results = self.nodes(body, known, inner)
             ends.append([self._live(results[value], inner) for value in body.outputs])
         count = len(node.outputs)
         return [
-            self.add("merge", node.label, then, other)
-            for then, other in zip(ends[0][:count], ends[1][:count], strict=True)
+            self.add("merge", node.label, then, other, **_sends(graph, node, k))
+            for k, (then, other) in enumerate(zip(ends[0][:count], ends[1][:count], strict=True))
         ]
 
     def _loop(
-        self, node: Node, form: Repeat, operands: Sequence[Operand], pivot: Port | None
+        self,
+        graph: Graph,
+        node: Node,
+        form: Repeat,
+        operands: Sequence[Operand],
+        pivot: Port | None,
     ) -> Sequence[Operand]:
         """Lower a loop or a scan; what it carries is the turn, the condition, states and lists."""
         frame = self._frame(node)
@@ -125,38 +137,52 @@ class _Lowering:
         values = [one for one in operands[form.first :] if one is not None]
         end = form.carried + len(form.slices)
         states, cut, captures = values[: form.carried], values[form.carried : end], values[end:]
-        most = self._call("turns", _most(node, form), head[0], *cut, pivot=pivot)
-        going = self._call("going", _going, head[1], pivot=pivot)
+        most = self._call("turns", calls.Most(node, form), head[0], *cut, pivot=pivot)
+        going = self._call("going", calls.begins, head[1], pivot=pivot)
 
         def enter(one: Operand, label: str, constant: bool = False) -> Port:
             token = self._live(one, pivot)
             return self.add("enter", label, token, frame=frame, is_constant=constant)
 
-        first = [self._call("turn 0", _zero, pivot=pivot), going, *states]
-        first += [self._call("no rows", tuple, pivot=pivot) for _ in form.rows]
+        first = [self._call("turn 0", calls.turn_0, pivot=pivot), going, *states]
+        first += [self._call("no rows", calls.empty_list, pivot=pivot) for _ in form.rows]
         limit = enter(most, "turns", True)
         fixed = [enter(one, "capture", True) for one in captures]
         sliced = [enter(one, "scanned", True) for one in cut]
         merges = [self.add("merge", "carried", enter(one, "carried")) for one in first]
-        goes = self._call("goes on", _goes_on, merges[0], merges[1], limit)
-        inner = [self.add("switch", "carried", one, goes, outputs=2) for one in merges]
-        live = [Port(one.primitive, 1) for one in inner]
-        rows = [
-            self._call("slice", _row(axis, backward), one, live[0], limit)
-            for one, (axis, backward) in zip(sliced, form.slices, strict=True)
+        goes = self._call("goes on", calls.goes_on, merges[0], merges[1], limit)
+        given_values = list(form.body.input_values())
+        stated = [
+            *((None,) * (0 if form.counts else 2)),
+            *given_values[: form.first + form.carried],
         ]
-        now = [self._in_turn(one, live[0]) for one in fixed]
+        inner = [
+            self.add("switch", "carried", one, goes, outputs=2, values=(None, value))
+            for one, value in zip_longest(merges, stated)
+        ]
+        live = [Port(one.primitive, 1) for one in inner]
+        cut_values = given_values[form.first + form.carried :]
+        rows = [
+            self._call("slice", calls.Slice(*way), one, live[0], limit, values=(value,))
+            for one, way, value in zip(sliced, form.slices, cut_values, strict=False)
+        ]
+        now = [
+            self.add(
+                "call", "capture", one, controls=live[:1], function=calls.same, values=(value,)
+            )
+            for one, value in zip(fixed, cut_values[len(sliced) :], strict=True)
+        ]
         given = [*(live[:2] if form.counts else []), *live[2 : 2 + form.carried], *rows, *now]
         known: dict[int, Operand] = dict(zip(form.body.inputs, given, strict=True))
         results = self.nodes(form.body, known, live[0])
         made = [self._live(results[value], live[0]) for value in form.body.outputs]
         lists = [
-            self._call("row", _push, one, made[form.made + form.carried + k])
+            self._call("row", calls.push, one, made[form.made + form.carried + k])
             for k, one in enumerate(live[2 + form.carried :])
         ]
-        on = self._call("going", _is_true, made[0]) if form.counts else live[1]
+        on = self._call("going", calls.is_true, made[0]) if form.counts else live[1]
         again = [
-            self._call("turn + 1", _next, live[0]),
+            self._call("turn + 1", calls.next_turn, live[0]),
             on,
             *made[form.made : form.made + form.carried],
             *lists,
@@ -164,12 +190,17 @@ class _Lowering:
         for merge, one in zip(merges, again, strict=True):
             back = self.add("next_iteration", "carried", one)
             self._also(merge, back)
-        exits = [self.add("exit", "carried", Port(one.primitive, 0)) for one in inner[2:]]
-        whole = [
-            self._call("stack", _stack(node, form, k), one, *values)
-            for k, one in enumerate(exits[form.carried :])
+        sends = [_sends(graph, node, k) for k in range(len(inner) - 2)]
+        exits = [
+            self.add("exit", "carried", Port(one.primitive, 0), **more)
+            for one, more in zip(inner[2:], sends, strict=True)
         ]
-        return [*exits[: form.carried], *whole][: len(node.outputs)]
+        lasts, lists = exits[: form.carried], exits[form.carried :]
+        whole = [
+            self._call("stack", calls.Stack(node, form, k), one, *values, **more)
+            for k, (one, more) in enumerate(zip(lists, sends[form.carried :], strict=True))
+        ]
+        return [*lasts, *whole][: len(node.outputs)]
 
     def _frame(self, node: Node) -> str:
         name = node.source or node.label
@@ -177,88 +208,31 @@ class _Lowering:
         return name if count == 1 else f"{name}#{count}"
 
     def _call(
-        self, label: str, function: Any, *operands: Operand, pivot: Port | None = None
+        self,
+        label: str,
+        function: Any,
+        *operands: Operand,
+        pivot: Port | None = None,
+        **more: Any,
     ) -> Port:
         waits = any(isinstance(one, Port) for one in operands)
         controls = () if waits or pivot is None else (pivot,)
-        return self.add("call", label, *operands, controls=controls, function=function)
+        return self.add("call", label, *operands, controls=controls, function=function, **more)
 
     def _live(self, operand: Operand, pivot: Port | None) -> Port:
         """Return an operand as a token of this branch or turn."""
         if isinstance(operand, Port):
             return operand
-        return self._call("constant", _same, operand, pivot=pivot)
-
-    def _in_turn(self, capture: Port, pivot: Port) -> Port:
-        """Return a capture as a token that is dead where the turn is not taken."""
-        return self.add("call", "capture", capture, controls=(pivot,), function=_same)
+        return self._call("constant", calls.same, operand, pivot=pivot)
 
     def _also(self, merge: Port, token: Port) -> None:
         """Give a merge a second input."""
         old = self.primitives[merge.primitive]
-        self.primitives[merge.primitive] = Primitive(
-            old.id, old.kind, old.label, (*old.operands, token)
-        )
+        self.primitives[merge.primitive] = replace(old, operands=(*old.operands, token))
 
 
-def _same(one: Any) -> Any:
-    return one
-
-
-def _is_true(one: Array) -> Array:
-    return np.array(bool(one.reshape(-1)[0]))
-
-
-def _going(condition: Array | None) -> Array:
-    return np.array(True) if condition is None else _is_true(condition)
-
-
-def _zero() -> Array:
-    return np.array(0, np.int64)
-
-
-def _next(turn: Array) -> Array:
-    return np.array(int(turn) + 1, np.int64)
-
-
-def _goes_on(turn: Array, going: Array, most: Array) -> Array:
-    return np.array(bool(going) and (int(most) < 0 or int(turn) < int(most)))
-
-
-def _push(rows: tuple[Any, ...], row: Array) -> tuple[Any, ...]:
-    """Return a list with one more row: a pair of the last row and the list before it."""
-    return (row, rows)
-
-
-def _most(node: Node, form: Repeat) -> Any:
-    """Return what gives the most turns: the trip count, or the length of what is cut; else -1."""
-
-    def most(trips: Array | None, *cut: Array) -> Array:
-        moved = [np.moveaxis(x, axis, 0) for x, (axis, _) in zip(cut, form.slices, strict=True)]
-        found = turns_at_most(node, trips, moved)
-        return np.array(-1 if found is None else max(found, 0), np.int64)
-
-    return most
-
-
-def _row(axis: int, backward: bool) -> Any:
-    def row(whole: Array, turn: Array, most: Array) -> Array:
-        at = int(most) - 1 - int(turn) if backward else int(turn)
-        return np.array(whole.take(at, axis), order="C")
-
-    return row
-
-
-def _stack(node: Node, form: Repeat, k: int) -> Any:
-    axis, backward = form.rows[k]
-
-    def stack(rows: tuple[Any, ...], *values: Array) -> Array:
-        found: list[Array] = []
-        while rows:
-            row, rows = rows
-            found.append(row)
-        if not found:
-            return no_rows(row_types(form, values)[k], axis)
-        return stacked(node, found if backward else found[::-1], axis)
-
-    return stack
+def _sends(graph: Graph, node: Node, output: int) -> dict[str, Any]:
+    """Return what a primitive says of the output of a control node that it sends."""
+    if output >= len(node.outputs):
+        return {}
+    return {"node": node, "graph": graph, "values": (graph.values[node.outputs[output]],)}
