@@ -6,7 +6,7 @@ the node. They are the body's last inputs.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -161,8 +161,15 @@ def _stacked(
             yield no_rows(type, axis)
 
 
-def row_types(form: Repeat, values: Sequence[Array]) -> list[TensorType]:
-    """Return the types of the rows of a first turn, given states, what is cut, and captures."""
+def row_types(
+    form: Repeat,
+    values: Sequence[Array],
+    retype: Callable[[Graph, Sequence[TensorType]], Graph] = retyped,
+) -> list[TensorType]:
+    """Return the types of the rows of a first turn, given states, what is cut, and captures.
+
+    retype: returns a body for the types of its inputs
+    """
     outs = form.body.outputs[form.made + form.carried :]
     types = [form.body.type(out) for out in outs]
     if all(type.is_static for type in types):
@@ -171,7 +178,7 @@ def row_types(form: Repeat, values: Sequence[Array]) -> list[TensorType]:
     for k, (axis, _) in enumerate(form.slices, form.carried):
         given[k] = cut(given[k], axis % len(given[k].shape))
     try:
-        made = retyped(form.body, [*((TURN, GOING) if form.counts else ()), *given])
+        made = retype(form.body, [*((TURN, GOING) if form.counts else ()), *given])
     except ShapeError:
         return types
     return [made.type(out) for out in outs]

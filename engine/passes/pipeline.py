@@ -11,9 +11,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
+from trireme.ir.bind_shapes import retyped
 from trireme.ir.graph import Graph
 from trireme.ir.rules import Rewritten
-from trireme.ir.verify import check
 from trireme.passes.batch_norm import batch_norm
 from trireme.passes.bodies import narrow_bodies
 from trireme.passes.branches import known_branches
@@ -172,7 +172,10 @@ def _run(name: str, run: Run, graph: Graph) -> tuple[Graph, PassReport]:
 
 
 def _with_bodies(graph: Graph, inner: Callable[[Graph], Graph]) -> Graph:
-    """Return the graph with `inner` applied to the bodies of its nodes."""
+    """Return the graph with `inner` applied to the bodies of its nodes.
+
+    All types are inferred anew: a body may know more of its results than before.
+    """
     nodes = []
     for node in graph.nodes:
         attrs = {k: inner(v) if isinstance(v, Graph) else v for k, v in node.attrs.items()}
@@ -180,4 +183,5 @@ def _with_bodies(graph: Graph, inner: Callable[[Graph], Graph]) -> Graph:
         nodes.append(node if same else replace(node, attrs=attrs))
     if all(new is old for new, old in zip(nodes, graph.nodes, strict=True)):
         return graph
-    return check(replace(graph, nodes=tuple(nodes)))
+    made = replace(graph, nodes=tuple(nodes))
+    return retyped(made, [value.type for value in graph.input_values()])

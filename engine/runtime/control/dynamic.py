@@ -19,7 +19,7 @@ from trireme.ir.graph import Graph, Node, TensorType
 from trireme.ir.interpreter import evaluate
 from trireme.ir.op import get_op
 from trireme.ops.control import Repeat, bodies_of, no_rows, repeat_of, row_types
-from trireme.passes.bodies import narrow_bodies
+from trireme.passes.bodies import body_of, narrow_bodies
 from trireme.passes.pipeline import optimise
 from trireme.passes.turns import has_no_end
 from trireme.runtime.control.body import Body, Workshop
@@ -151,7 +151,7 @@ class ControlFlow:
             if deadline is not None and time.monotonic() > deadline:
                 raise timed_out(node, turn, self._timeout_s or 0.0)
         if not turn:
-            types = row_types(form, values)
+            types = row_types(form, values, body_of)
             empty = [
                 no_rows(*one) for one in zip(types, (axis for axis, _ in form.rows), strict=True)
             ]

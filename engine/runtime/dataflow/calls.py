@@ -12,6 +12,7 @@ import numpy as np
 
 from trireme.ir.graph import Node
 from trireme.ops.control import Repeat, no_rows, row_types
+from trireme.passes.bodies import body_of
 from trireme.runtime.control.dynamic import stacked, turns_at_most
 from trireme.support.dtypes import Array
 
@@ -57,7 +58,7 @@ def empty_list() -> tuple[Any, ...]:
 
 
 @dataclass(frozen=True, eq=False)
-class Most:
+class MostTurns:
     """The most turns: the trip count, or the length of what is cut; -1 without a limit."""
 
     node: Node
@@ -72,7 +73,7 @@ class Most:
 
 
 @dataclass(frozen=True)
-class Slice:
+class TurnSlice:
     """The slice of a turn along an axis."""
 
     axis: int
@@ -85,7 +86,7 @@ class Slice:
 
 
 @dataclass(frozen=True, eq=False)
-class Stack:
+class StackedRows:
     """One kind of rows, stacked."""
 
     node: Node
@@ -100,5 +101,5 @@ class Stack:
             row, rows = rows
             found.append(row)
         if not found:
-            return no_rows(row_types(self.form, values)[self.kind], axis)
+            return no_rows(row_types(self.form, values, body_of)[self.kind], axis)
         return stacked(self.node, found if backward else found[::-1], axis)

@@ -142,7 +142,7 @@ class FrameReader:
         turn, going, limit = (port.primitive for port in goes.waits)
         most = self._maker(self._graph.primitives[limit].operands[0])
         begins = self._maker(by_merge[going].start)
-        if most is None or begins is None or not isinstance(most.function, calls.Most):
+        if most is None or begins is None or not isinstance(most.function, calls.MostTurns):
             raise irreducible(goes, "it counts turns, and nothing says up to which")
         rest = [one for one in carried if one.merge.id not in (turn, going)]
         makers = {one.merge.id: self._maker(one.start) for one in rest}
@@ -155,7 +155,7 @@ class FrameReader:
         slices = tuple(
             (one, enters[one.waits[0].primitive])
             for one in self._graph.primitives
-            if isinstance(one.function, calls.Slice) and one.waits[0].primitive in enters
+            if isinstance(one.function, calls.TurnSlice) and one.waits[0].primitive in enters
         )
         cut = {limit, *(enter.id for _, enter in slices)}
         return Counted(
@@ -173,7 +173,7 @@ class FrameReader:
 
     def _stacks(self, exit: Primitive) -> Iterable[Primitive]:
         for one in self._readers(Port(exit.id), "call"):
-            if isinstance(one.function, calls.Stack):
+            if isinstance(one.function, calls.StackedRows):
                 yield one
 
     def capture_value(self, enter: Primitive) -> Primitive | None:

@@ -15,7 +15,7 @@ from trireme.runtime.dataflow.graph import DataflowGraph, Port
 from trireme.runtime.dataflow.lift_branches import add_branch
 from trireme.runtime.dataflow.lift_loops import add_loop
 from trireme.runtime.dataflow.places import Place, irreducible, places_of
-from trireme.runtime.dataflow.scope import Lifting, Scope
+from trireme.runtime.dataflow.scope import Lifting, LiftScope
 from trireme.support.errors import GraphError
 
 
@@ -33,7 +33,7 @@ def lift(graph: DataflowGraph) -> Graph:
     lifting = Lifting(graph, places, add_branch, add_loop)
     builder = GraphBuilder(graph.name)
     builder.symbols.update(graph.symbols)
-    root = Scope(lifting, builder, Place())
+    root = LiftScope(lifting, builder, Place())
     for value, primitive in graph.inputs.items():
         given = graph.primitives[primitive].value
         if given is None:

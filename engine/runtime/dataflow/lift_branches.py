@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from trireme.ir.builder import GraphBuilder
 from trireme.runtime.dataflow.graph import Port, Primitive
 from trireme.runtime.dataflow.places import Place
-from trireme.runtime.dataflow.scope import Scope, condition_of
+from trireme.runtime.dataflow.scope import LiftScope, condition_of
 
 
-def add_branch(scope: Scope, first: Primitive) -> None:
+def add_branch(scope: LiftScope, first: Primitive) -> None:
     """Add the `if` of a merge, and of those on the same predicate that can be made with it."""
     places, primitives = scope.lifting.places, scope.lifting.primitives
     predicate, _ = places.joins[first.id]
@@ -18,7 +18,7 @@ def add_branch(scope: Scope, first: Primitive) -> None:
     switches = _switches(scope, first, predicate)
     condition = scope.output(condition_of(primitives, predicate))
     given = [scope.output(one.operands[0]) for one in switches]
-    sides: list[Scope] = []
+    sides: list[LiftScope] = []
     ends: list[Sequence[int]] = []
     for taken in (1, 0):
         side = _side(scope, first, taken)
@@ -39,7 +39,7 @@ def add_branch(scope: Scope, first: Primitive) -> None:
     scope.add("if", [condition, *given, *read], attrs, merges)
 
 
-def _alike(scope: Scope, first: Primitive) -> list[Primitive]:
+def _alike(scope: LiftScope, first: Primitive) -> list[Primitive]:
     """Return the merges at the place of one, on its predicate, with as many of them before."""
     places = scope.lifting.places
 
@@ -50,7 +50,7 @@ def _alike(scope: Scope, first: Primitive) -> list[Primitive]:
     return [scope.lifting.primitives[one] for one in sorted(places.joins) if key(one) == wanted]
 
 
-def _switches(scope: Scope, merge: Primitive, predicate: Port) -> list[Primitive]:
+def _switches(scope: LiftScope, merge: Primitive, predicate: Port) -> list[Primitive]:
     """Return the switches that bring something into the branches of a merge."""
     places, here = scope.lifting.places, scope.lifting.places.of[Port(merge.id)]
     found = []
@@ -64,7 +64,7 @@ def _switches(scope: Scope, merge: Primitive, predicate: Port) -> list[Primitive
     return found
 
 
-def _side(scope: Scope, merge: Primitive, taken: int) -> Scope:
+def _side(scope: LiftScope, merge: Primitive, taken: int) -> LiftScope:
     port = scope.lifting.places.joins[merge.id][1][taken]
     name = f"{merge.label}.{'then' if taken else 'else'}"
-    return Scope(scope.lifting, GraphBuilder(name), scope.lifting.places.of[port], scope)
+    return LiftScope(scope.lifting, GraphBuilder(name), scope.lifting.places.of[port], scope)

@@ -9,11 +9,11 @@ from trireme.ir.graph import TensorType, Value
 from trireme.ops.control import GOING, TURN, Repeat
 from trireme.runtime.dataflow.frames import Carried, Counted, FrameParts, widened
 from trireme.runtime.dataflow.graph import Operand, Port, Primitive
-from trireme.runtime.dataflow.places import Place, Side, irreducible
-from trireme.runtime.dataflow.scope import Scope, condition_of
+from trireme.runtime.dataflow.places import Place, SwitchSide, irreducible
+from trireme.runtime.dataflow.scope import LiftScope, condition_of
 
 
-def add_loop(scope: Scope, exit: Primitive) -> None:
+def add_loop(scope: LiftScope, exit: Primitive) -> None:
     """Add the loop of the frame that an exit leaves."""
     frame = scope.lifting.places.of[exit.waits[0]].frame
     parts = scope.lifting.frames.parts(frame)
@@ -23,7 +23,7 @@ def add_loop(scope: Scope, exit: Primitive) -> None:
         _add_counted(scope, parts, parts.counted)
 
 
-def _add_while(scope: Scope, parts: FrameParts) -> None:
+def _add_while(scope: LiftScope, parts: FrameParts) -> None:
     """Add a loop whose condition is an op on what it carries."""
     starts = [scope.output(one.start) for one in parts.carried]
     fixed = [scope.output(one.operands[0]) for one in parts.fixed]
@@ -52,9 +52,11 @@ def _add_while(scope: Scope, parts: FrameParts) -> None:
     scope.add("loop", [None, going, *starts, *fixed], attrs, exits)
 
 
-def _header(around: Scope, parts: FrameParts, states: Sequence[int], fixed: Sequence[int]) -> int:
+def _header(
+    around: LiftScope, parts: FrameParts, states: Sequence[int], fixed: Sequence[int]
+) -> int:
     """Return the condition on these states, computed in this graph."""
-    scope = Scope(around.lifting, around.builder, Place(parts.frame), around)
+    scope = LiftScope(around.lifting, around.builder, Place(parts.frame), around)
     merges = [one.merge for one in parts.carried]
     scope.known |= {Port(one.id): v for one, v in zip(merges, states, strict=True)}
     scope.known |= {Port(one.id): v for one, v in zip(parts.fixed, fixed, strict=True)}
@@ -64,13 +66,13 @@ def _header(around: Scope, parts: FrameParts, states: Sequence[int], fixed: Sequ
     return scope.output(condition_of(around.lifting.primitives, parts.predicate))
 
 
-def _body(scope: Scope, parts: FrameParts) -> Scope:
-    turn = Place(parts.frame, (Side(parts.predicate, 1),))
+def _body(scope: LiftScope, parts: FrameParts) -> LiftScope:
+    turn = Place(parts.frame, (SwitchSide(parts.predicate, 1),))
     builder = GraphBuilder(f"{parts.frame}.body")
-    return Scope(scope.lifting, builder, Place(parts.frame), scope, turn)
+    return LiftScope(scope.lifting, builder, Place(parts.frame), scope, turn)
 
 
-def _carried(body: Scope, one: Carried, type: TensorType) -> int:
+def _carried(body: LiftScope, one: Carried, type: TensorType) -> int:
     """Add the input of a body for a carried value."""
     switch = one.switch
     known = None if switch is None or not switch.values else switch.values[1]
@@ -82,7 +84,7 @@ def _carried(body: Scope, one: Carried, type: TensorType) -> int:
     return value
 
 
-def _fixed(body: Scope, enter: Primitive, outer: Value) -> int:
+def _fixed(body: LiftScope, enter: Primitive, outer: Value) -> int:
     """Add the input of a body for a capture."""
     call = body.lifting.frames.capture_value(enter)
     known = outer if call is None or call.value is None else call.value
@@ -90,7 +92,7 @@ def _fixed(body: Scope, enter: Primitive, outer: Value) -> int:
     return value
 
 
-def _add_counted(scope: Scope, parts: FrameParts, loop: Counted) -> None:
+def _add_counted(scope: LiftScope, parts: FrameParts, loop: Counted) -> None:
     """Add the loop or scan that `lower` made a frame of."""
     form, primitives = loop.form, scope.lifting.primitives
     head = [scope.value(loop.trips), scope.value(loop.condition)] if form.counts else []

@@ -137,7 +137,7 @@ class _Lowering:
         values = [one for one in operands[form.first :] if one is not None]
         end = form.carried + len(form.slices)
         states, cut, captures = values[: form.carried], values[form.carried : end], values[end:]
-        most = self._call("turns", calls.Most(node, form), head[0], *cut, pivot=pivot)
+        most = self._call("turns", calls.MostTurns(node, form), head[0], *cut, pivot=pivot)
         going = self._call("going", calls.begins, head[1], pivot=pivot)
 
         def enter(one: Operand, label: str, constant: bool = False) -> Port:
@@ -163,7 +163,7 @@ class _Lowering:
         live = [Port(one.primitive, 1) for one in inner]
         cut_values = given_values[form.first + form.carried :]
         rows = [
-            self._call("slice", calls.Slice(*way), one, live[0], limit, values=(value,))
+            self._call("slice", calls.TurnSlice(*way), one, live[0], limit, values=(value,))
             for one, way, value in zip(sliced, form.slices, cut_values, strict=False)
         ]
         now = [
@@ -197,7 +197,7 @@ class _Lowering:
         ]
         lasts, lists = exits[: form.carried], exits[form.carried :]
         whole = [
-            self._call("stack", calls.Stack(node, form, k), one, *values, **more)
+            self._call("stack", calls.StackedRows(node, form, k), one, *values, **more)
             for k, (one, more) in enumerate(zip(lists, sends[form.carried :], strict=True))
         ]
         return [*lasts, *whole][: len(node.outputs)]

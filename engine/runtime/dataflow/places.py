@@ -15,7 +15,7 @@ from trireme.runtime.dataflow.graph import DataflowGraph, Port, Primitive
 from trireme.support.errors import GraphError
 
 
-class Side(NamedTuple):
+class SwitchSide(NamedTuple):
     """A side of the switches on one predicate: 1 where it is true."""
 
     predicate: Port
@@ -31,7 +31,7 @@ class Place:
     """
 
     frame: str = ""
-    sides: tuple[Side, ...] = ()
+    sides: tuple[SwitchSide, ...] = ()
 
     def holds(self, other: Place) -> bool:
         """Whether a token of the other place lives here or deeper in, in the same frame."""
@@ -190,7 +190,7 @@ class _Finding:
             raise irreducible(primitive, "its data and its predicate must be tokens")
         self.found.levels[primitive.id] = self.seen[primitive.id].get(predicate, 0)
         for taken in (0, 1):
-            sides = (*place.sides, Side(predicate, taken))
+            sides = (*place.sides, SwitchSide(predicate, taken))
             self.found.of[Port(primitive.id, taken)] = Place(place.frame, sides)
 
     def _merge(self, primitive: Primitive, place: Place) -> Place:

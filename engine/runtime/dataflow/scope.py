@@ -37,7 +37,7 @@ class Lifting:
                 raise irreducible(one, "nothing that it decides leaves its branch or loop")
 
 
-class Scope:
+class LiftScope:
     """A graph that is being built, or a part of one: the values of tokens at a place.
 
     home: where ops with an effect belong to it; known: the values of tokens
@@ -52,7 +52,7 @@ class Scope:
         lifting: Lifting,
         builder: GraphBuilder,
         place: Place,
-        around: Scope | None = None,
+        around: LiftScope | None = None,
         home: Place | None = None,
     ) -> None:
         self.lifting, self.builder, self.place, self.around = lifting, builder, place, around
@@ -131,7 +131,7 @@ class Scope:
             self.lifting.branch(self, maker)
         elif maker.kind == "exit":
             self.lifting.loop(self, maker)
-        elif maker.kind == "call" and isinstance(maker.function, calls.Stack):
+        elif maker.kind == "call" and isinstance(maker.function, calls.StackedRows):
             self.lifting.loop(self, self._exit_of(maker))
         if port not in self.known:
             raise irreducible(maker, "its token does not leave where it is made")
@@ -203,7 +203,7 @@ class Scope:
                 self.known[Port(one.id)] = output
 
 
-AddControl = Callable[[Scope, Primitive], None]
+AddControl = Callable[[LiftScope, Primitive], None]
 
 
 def has_effect(primitive: Primitive) -> bool:
