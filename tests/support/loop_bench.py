@@ -1,0 +1,184 @@
+"""Time a turn of loops beside ONNX Runtime, one thread each.
+
+    python tests/support/loop_bench.py [CASE ...] --rounds 15
+
+A turn's microseconds are the slope between few and many turns. Engines take turns; each ratio is of
+one round, and the table has the median of the ratios.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+
+import numpy as np
+import onnxruntime
+from onnx import parser
+
+from trireme.runtime.session import Session
+from trireme.support.timing import seconds_of
+
+HEAD = '<ir_version: 10, opset_import: ["" : 22]>\n'
+Feeds = Mapping[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A loop.
+
+    text: the model in ONNX's text form; feeds: by the number of turns
+    few, many: the numbers of turns between which the slope is taken
+    bar: the least ratio that ONNX Runtime must take; most_us: the most that a turn of ours may take
+    """
+
+    text: str
+    feeds: Callable[[int], Feeds]
+    few: int = 10
+    many: int = 1000
+    bar: float = 1.0
+    most_us: float | None = None
+    opens: Mapping[str, object] = field(default_factory=dict)
+
+
+def loop(shape: str, step: str, rows: bool = False, head: str = "") -> str:
+    """A loop that carries one value, perhaps with a row a turn."""
+    outs, outer, made = "float[{0}] t", "y", "float[{0}] y"
+    if rows:
+        outs, outer, made = outs + ", float[{0}] row", "y, all", made + ", float[turns, {0}] all"
+    step = step + ("  row = Identity(t)" if rows else "")
+    outs, made = outs.format(shape), made.format(shape)
+    return f"""
+timed (int64 n, float[{shape}] x, float[{shape}] w) => ({made})
+{{
+    {head}
+    {outer} = Loop (n, , x) <body = turn
+        (int64 i, bool going, float[{shape}] s) => (bool more, {outs})
+        {{ more = Identity(going)  {step} }}
+    >
+}}
+"""
+
+
+def carried(*shape: int) -> Callable[[int], Feeds]:
+    """Feeds for a loop; products by these weights keep the size of a value."""
+    rng = np.random.default_rng(3)
+    x = rng.standard_normal(shape).astype(np.float32)
+    w = np.full(shape, 1 / shape[-1], np.float32)
+    return lambda turns: {"n": np.array(turns), "x": x, "w": w}
+
+
+SCAN = """
+timed (float[16] h, float[T,16] xs) => (float[16] y, float[T,16] all)
+{
+    y, all = Scan (h, xs) <num_scan_inputs = 1, body = step
+        (float[16] s, float[16] x) => (float[16] t, float[16] row)
+        { t = Add(s, x)  row = Mul(t, x) }
+    >
+}
+"""
+UNTIL = """
+timed (float n, float x) => (float y)
+{
+    one = Constant <value = float {1}> ()
+    y = Loop (, , x) <body = turn
+        (int64 i, bool going, float s) => (bool more, float t)
+        { t = Add(s, one)  more = Less(t, n) }
+    >
+}
+"""
+CHOOSE = """
+two = Constant <value = int64 {2}> ()
+zero = Constant <value = int64 {0}> ()
+"""
+BRANCH = """
+r = Mod(i, two)  even = Equal(r, zero)
+t = If (even) <
+    then_branch = one () => (float[1,16] p) { p = Sub(s, w) },
+    else_branch = two_ () => (float[1,16] q) { q = Add(s, w) }
+>
+"""
+ADD = "t = Add(s, w)"
+
+
+def scanned(turns: int) -> Feeds:
+    """Feeds for a scan of so many rows."""
+    return {"h": np.zeros(16, np.float32), "xs": np.ones((turns, 16), np.float32)}
+
+
+CASES = {
+    "add": Case(loop("1,16", ADD), carried(1, 16), bar=2.0, most_us=0.5),
+    "until": Case(
+        UNTIL,
+        lambda n: {"n": np.array(n, np.float32), "x": np.zeros((), np.float32)},
+        bar=2.0,
+        most_us=0.5,
+    ),
+    "add, rows": Case(loop("1,16", ADD, rows=True), carried(1, 16), bar=2.0, most_us=0.5),
+    "scan of open length": Case(SCAN, scanned, bar=2.0, most_us=0.5),
+    "open shape": Case(loop("k,16", ADD), carried(4, 16), bar=1.0, most_us=0.5),
+    "open shape, rows": Case(loop("k,16", ADD, rows=True), carried(4, 16), bar=1.0, most_us=0.5),
+    "branch": Case(loop("1,16", BRANCH, head=CHOOSE), carried(1, 16), most_us=5.0),
+    "growing": Case(
+        loop("k", "t = Concat <axis = 0> (s, w)")
+        .replace("float[k] y", "float[m] y")
+        .replace("float[k] t", "float[b] t")
+        .replace("float[k] s", "float[a] s"),
+        carried(4),
+        many=110,
+        bar=0.0,
+    ),
+    "product of 64": Case(loop("64,64", "t = MatMul(s, w)"), carried(64, 64), many=500),
+    "product of 256": Case(loop("256,256", "t = MatMul(s, w)"), carried(256, 256), 4, 64),
+}
+
+
+def turn_us(run: Callable[[Feeds], object], case: Case) -> float:
+    """Return microseconds a turn: the slope, each end the least of three runs."""
+    ends = []
+    for turns in (case.few, case.many):
+        fed = case.feeds(turns)
+        ends.append(min(seconds_of(partial(run, fed)) for _ in range(3)))
+    return (ends[1] - ends[0]) / (case.many - case.few) * 1e6
+
+
+def measure(case: Case, rounds: int) -> tuple[float, float, float]:
+    """Return our microseconds a turn, ONNX Runtime's, and the median ratio of theirs to ours."""
+    model = parser.parse_model(HEAD + case.text).SerializeToString()
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads, options.log_severity_level = 1, 4
+    peer = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+
+    def theirs(fed: Feeds) -> object:
+        return peer.run(None, fed)
+
+    with Session(model, threads=1) as session:
+        for turns in (case.few, case.many):
+            found, wanted = session.run(case.feeds(turns)), theirs(case.feeds(turns))
+            for one, other in zip(found.values(), wanted, strict=True):
+                np.testing.assert_allclose(one, other, rtol=1e-3)
+        pairs = [(turn_us(session.run, case), turn_us(theirs, case)) for _ in range(rounds)]
+    ratios = [other / ours for ours, other in pairs]
+    mine, other = (statistics.median(column) for column in zip(*pairs, strict=True))
+    return mine, other, statistics.median(ratios)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("cases", nargs="*", choices=[*CASES, []], default=[])
+    parser.add_argument("--rounds", type=int, default=15)
+    options = parser.parse_args()
+    print(f"{'':22} {'us a turn':>10} {'ORT':>9} {'ratio':>7}")
+    for name in options.cases or CASES:
+        case = CASES[name]
+        mine, other, ratio = measure(case, options.rounds)
+        holds = ratio >= case.bar and (case.most_us is None or mine <= case.most_us)
+        bars = f"bar {case.bar:g}x" + ("" if case.most_us is None else f", {case.most_us:g} us")
+        row = f"{name:22} {mine:10.3f} {other:9.3f} {ratio:6.2f}x  {bars}"
+        print(row if holds else f"{row}  MISSED")
+
+
+if __name__ == "__main__":
+    main()
