@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from trireme.placement.placement import Placement
     from trireme.runtime.dataflow.executor import PrimitiveSpan
     from trireme.runtime.dataflow.program import DataflowProgram
+    from trireme.runtime.dynamic.ahead import PreparedShapes
     from trireme.runtime.dynamic.instances import Shapes as FeedShapes
     from trireme.runtime.dynamic.instances import StageReport
     from trireme.runtime.dynamic.polymorphic import PolymorphicGraph
@@ -53,6 +54,7 @@ __getattr__ = later_names(
         "Mode": "trireme.runtime.executors",
         "Model": "trireme.model_file.cache",
         "PlacementOptions": "trireme.placement.options",
+        "PreparedShapes": "trireme.runtime.dynamic.ahead",
         "Progress": "trireme.backend.device",
         "Shapes": "trireme.ir.bind_shapes",
         "StateRules": "trireme.runtime.states.rules",
@@ -230,6 +232,39 @@ class Session(ProgramSession):
         One stage where all shapes follow from the inputs' shapes; none with fixed shapes.
         """
         return () if self._open is None else tuple(self._open.stages)
+
+    @checked(RunError)
+    def prepare(
+        self, shapes: Sequence[Mapping[str, Sequence[int]]], wait: bool = False
+    ) -> tuple[PreparedShapes, ...]:
+        """Have the programs for shapes made in the background, while runs go on.
+
+        It pays where a program is compiled for each set of shapes (`stages` says so), or for each
+        bucket: the first run then finds it. The bits are the same. A run that needs a program
+        under way waits for it. `prepared` says what became of them; `close` waits for the one under
+        way.
+
+        shapes: of all inputs by name, for each program; wait: return when all are made
+        Errors: RunError, if an input is missing or unknown, shapes do not fit or there are more
+        than `most_shapes`; or if the session has one program
+        """
+        from trireme.runtime.dynamic.program import OpenProgram
+
+        served = self._open
+        if not isinstance(served, OpenProgram):
+            raise RunError("nothing is to be prepared: one program serves the session")
+        with self._alone():
+            served.prepare(shapes)
+        if wait:
+            served.ahead.wait()
+        return self.prepared
+
+    @property
+    def prepared(self) -> tuple[PreparedShapes, ...]:
+        """What became of the shapes that were to be prepared."""
+        from trireme.runtime.dynamic.program import OpenProgram
+
+        return tuple(self._open.ahead.reports) if isinstance(self._open, OpenProgram) else ()
 
     @checked(RunError)
     def at(self, feeds: Mapping[str, Any]) -> ProgramSession:

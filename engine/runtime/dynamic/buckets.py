@@ -130,6 +130,11 @@ class Buckets:
         work = flops_of(large)
         return BucketFit(sizes, true, made, 1 - flops_of(small) / work if work else 0.0)
 
+    def shapes(self, fit: BucketFit) -> Shapes:
+        """Return the shapes of the inputs of the padded graph, masks included."""
+        inputs = self.graph.input_values()
+        return tuple(tuple(fit.length(dim, False) for dim in value.shape) for value in inputs)
+
     def padded(self, arrays: Sequence[Array], fit: BucketFit) -> list[Array]:
         """Return the feeds of the padded graph: arrays with more elements, and the masks."""
         made = [

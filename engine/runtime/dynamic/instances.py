@@ -7,6 +7,7 @@ rest of the graph gets instances by the shapes that the steps made.
 
 from __future__ import annotations
 
+import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,6 +24,8 @@ from trireme.support.dtypes import Array
 from trireme.support.errors import CompileError, RunError, ShapeError
 
 Shapes = tuple[tuple[int, ...], ...]
+Key = tuple[Shapes, ...]
+"""The shapes of a stage's inputs, after those of the stages before."""
 Tier = Literal["polymorphic", "specialised", "reference", "dataflow"]
 
 
@@ -121,28 +124,67 @@ class Instance:
 
 
 class Kept:
-    """The instances of all stages of a session, the most recently used last."""
+    """The instances of all stages of a session, the most recently used last.
+
+    One thread at a time asks for them. Others may prepare some meanwhile: these join when the next
+    one is asked for, so that no instance is closed while it runs.
+    """
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._instances: OrderedDict[tuple[Shapes, ...], Instance] = OrderedDict()
+        self._instances: OrderedDict[Key, Instance] = OrderedDict()
+        self._lock = threading.Lock()
+        self._ready: dict[Key, Instance] = {}
+        self._under_way: dict[Key, threading.Event] = {}
 
-    def get(self, key: tuple[Shapes, ...], make: Callable[[], Instance]) -> Instance:
-        """Return the instance of a key, made when there is none."""
+    def get(self, key: Key, make: Callable[[], Instance]) -> Instance:
+        """Return the instance of a key, made when there is none; one under way is waited for."""
         found = self._instances.get(key)
-        if found is None:
-            found = self._instances[key] = make()
-            while len(self._instances) > self._most:
-                self._drop(self._instances.popitem(last=False)[1])
-        else:
+        if found is not None and not self._ready:
             self._instances.move_to_end(key)
-        return found
+            return found
+        under_way = self._under_way.get(key)
+        if under_way is not None:
+            under_way.wait()
+        self._join()
+        if key not in self._instances:
+            self._instances[key] = make()
+        self._instances.move_to_end(key)
+        while len(self._instances) > self._most:
+            self._drop(self._instances.popitem(last=False)[1])
+        return self._instances[key]
+
+    def prepare(self, key: Key, make: Callable[[], Instance]) -> None:
+        """Make the instance of a key unless there is one; in any thread."""
+        with self._lock:
+            if key in self._instances or key in self._ready or key in self._under_way:
+                return
+            done = self._under_way[key] = threading.Event()
+        try:
+            made = make()
+            with self._lock:
+                self._ready[key] = made
+        finally:
+            with self._lock:
+                del self._under_way[key]
+            done.set()
+
+    def _join(self) -> None:
+        """Take in what was prepared."""
+        with self._lock:
+            for key, made in self._ready.items():
+                if key in self._instances:
+                    self._drop(made)
+                else:
+                    self._instances[key] = made
+            self._ready.clear()
 
     def __len__(self) -> int:
-        return len(self._instances)
+        return len(self._instances) + len(self._ready)
 
     def close(self) -> None:
-        """Close every region."""
+        """Close every region; nothing is prepared any more."""
+        self._join()
         while self._instances:
             self._drop(self._instances.popitem()[1])
 
@@ -169,6 +211,7 @@ class OpenGraph:
         self.graph, self._tools, self._kept = graph, tools, kept
         self._states, self._path = states, path
         self._names = [value.name for value in graph.input_values()]
+        self._making = threading.Lock()
         if path:
             self.graph = tools.optimise(with_symbols(graph))
         self._polymorphic = None if path else self._compiled_once(usual_shapes(graph))
@@ -187,7 +230,25 @@ class OpenGraph:
         """
         return self._kept.get((*self._path, shapes), lambda: self._make(shapes))
 
+    def prepare(self, shapes: Shapes) -> None:
+        """Make the instance for these shapes unless there is one; in any thread.
+
+        Errors: as `instance`
+        """
+        self._kept.prepare((*self._path, shapes), lambda: self._make(shapes))
+
+    @property
+    def has_one_program(self) -> bool:
+        """Whether one program serves every shape, so that an instance costs next to nothing."""
+        return isinstance(self._polymorphic, PolymorphicGraph)
+
     def _make(self, shapes: Shapes) -> Instance:
+        with self._making:
+            made = self._polymorphic_instance(shapes)
+        return self._specialised(shapes, made) if isinstance(made, str) else made
+
+    def _polymorphic_instance(self, shapes: Shapes) -> Instance | str:
+        """Return an instance of the program for every shape, or why there is none."""
         if self._polymorphic is None:
             made = self._late(shapes) if self._path else self._compiled_once(shapes)
             self._polymorphic = made or "no sizes were found that its symbols agree on"
@@ -195,8 +256,8 @@ class OpenGraph:
             try:
                 return self._of_all_shapes(self._polymorphic, shapes)
             except CompileError as error:
-                return self._specialised(shapes, error.summary)
-        return self._specialised(shapes, self._polymorphic)
+                return error.summary
+        return self._polymorphic
 
     def _late(self, shapes: Shapes) -> PolymorphicGraph | str | None:
         """Return the program of a later stage for every shape; none pays for little work."""

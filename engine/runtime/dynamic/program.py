@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from trireme.backend.capabilities import PolymorphicDevice
+from trireme.ir.bind_shapes import sizes_of
 from trireme.ir.effects import States
 from trireme.ir.graph import Graph, Node, Value
 from trireme.ir.interpreter import evaluate
@@ -19,6 +20,7 @@ from trireme.passes.pipeline import optimise
 from trireme.placement.options import PlacementOptions
 from trireme.runtime.control.body import Workshop
 from trireme.runtime.control.dynamic import ControlFlow
+from trireme.runtime.dynamic.ahead import Ahead
 from trireme.runtime.dynamic.buckets import BucketFit, Buckets
 from trireme.runtime.dynamic.instances import (
     Instance,
@@ -64,6 +66,7 @@ class OpenProgram:
         self._kept = Kept(tools.most)
         served = graph if buckets is None else buckets.graph
         self._open = OpenGraph(served, tools, self._kept, states)
+        self.ahead, self._most = Ahead(), tools.most
         self._inputs = list(graph.input_values())
         self._outputs = list(graph.output_values())
         self.last: Instance | None = None
@@ -111,6 +114,40 @@ class OpenProgram:
             fit = buckets.fit(shapes)
         return fit, buckets.padded(arrays, fit)
 
+    def prepare(self, shapes: Sequence[Mapping[str, Sequence[int]]]) -> None:
+        """Have the instances of shapes made in the background, those that are there left out.
+
+        Errors: RunError, if an input is missing or unknown, shapes do not fit, or there are more
+        than are kept
+        """
+        asked = dict.fromkeys(self._served_shapes(one) for one in shapes)
+        if len(asked) > self._most:
+            raise RunError(
+                f"{len(asked)} shapes are to be prepared, and {self._most} are kept",
+                fix=f"execution_options=ExecutionOptions(most_shapes={len(asked)})",
+            )
+        names = feeds_of(list(self._open.graph.input_values()))
+        self.ahead.add(
+            [
+                (dict(zip(names, one, strict=True)), partial(self._open.prepare, one))
+                for one in asked
+            ]
+        )
+
+    def _served_shapes(self, shapes: Mapping[str, Sequence[int]]) -> Shapes:
+        """Return the shapes that an instance has for those of some feeds.
+
+        Errors: RunError, if they do not fit
+        """
+        if set(shapes) != set(feeds_of(self._inputs)):
+            refuse_names(shapes, self._inputs)
+        given = tuple(tuple(shapes[value.name]) for value in self._inputs)
+        with _as_run_error(self._inputs, given):
+            if self._buckets is not None:
+                return self._buckets.shapes(self._buckets.fit(given))
+            sizes_of(self.graph, given)
+        return given
+
     def whole(self, feeds: Mapping[str, Any]) -> Served:
         """Return what runs the whole graph for the shapes of some feeds.
 
@@ -142,6 +179,7 @@ class OpenProgram:
 
     def close(self) -> None:
         """Close every instance."""
+        self.ahead.close()
         self._kept.close()
 
     def _instance(self, shapes: Shapes) -> Instance:
