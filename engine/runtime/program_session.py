@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from trireme.runtime.options import ExecutionOptions
     from trireme.runtime.program import Program
     from trireme.runtime.states.snapshot import StateSnapshot
+    from trireme.runtime.streams.open_stream import OpenStream
     from trireme.runtime.streams.stream import Stream, Streams
     from trireme.support.dtypes import Array
 
@@ -49,6 +50,7 @@ __getattr__ = later_names(
         "Profile": "trireme.profiling.profile",
         "Progress": "trireme.backend.device",
         "StateSnapshot": "trireme.runtime.states.snapshot",
+        "OpenStream": "trireme.runtime.streams.open_stream",
         "Stream": "trireme.runtime.streams.stream",
         "TaskSpan": "trireme.profiling.spans",
         "Watcher": "trireme.runtime.interactive",
@@ -256,7 +258,9 @@ class ProgramSession(Closing, Shown):
         return self._binding.collect(results)
 
     @checked(RunError)
-    def stream(self, feeds: Iterable[Mapping[str, Any]], depth: int | None = None) -> Stream:
+    def stream(
+        self, feeds: Iterable[Mapping[str, Any]], depth: int | None = None
+    ) -> Stream | OpenStream:
         """Return an iterator over the outputs of many runs, `depth` of them in flight at most.
 
         A device works on the next run while another is at this one; the bits are those of one run

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from trireme.runtime.program import Program
     from trireme.runtime.states.held import TiedStates
     from trireme.runtime.states.rules import StateRules
+    from trireme.runtime.streams.open_stream import OpenStream
     from trireme.runtime.streams.stream import Stream
     from trireme.support.dtypes import Array
 
@@ -58,6 +59,7 @@ __getattr__ = later_names(
         "Progress": "trireme.backend.device",
         "Shapes": "trireme.ir.bind_shapes",
         "StateRules": "trireme.runtime.states.rules",
+        "OpenStream": "trireme.runtime.streams.open_stream",
         "Stream": "trireme.runtime.streams.stream",
     },
 )
@@ -303,18 +305,29 @@ class Session(ProgramSession):
             return self._tied.keep(results)
 
     @checked(RunError)
-    def stream(self, feeds: Iterable[Mapping[str, Any]], depth: int | None = None) -> Stream:
+    def stream(
+        self, feeds: Iterable[Mapping[str, Any]], depth: int | None = None
+    ) -> Stream | OpenStream:
         """Return an iterator over the outputs of many runs, as `ProgramSession.stream`.
 
-        Errors: RunError, if shapes are open, and as there
+        With open shapes each item may have shapes of its own. Then one run is in flight; overlap on
+        several devices needs one shape: `session.at(feeds).stream(...)`.
+        Errors: as there; RunError, if shapes are open and `depth` is above 1
         """
-        from trireme.ir.bind_shapes import shape_advice
-
-        if self._open is not None:
+        if self._open is None:
+            return super().stream(feeds, depth)
+        if depth not in (None, 1):
             raise RunError(
-                "a stream needs fixed shapes", fix=shape_advice(self.inputs) or "use run instead"
+                f"a stream of open shapes has one run in flight, not {depth}",
+                fix="session.at(feeds).stream(...), for feeds of one shape",
             )
-        return super().stream(feeds, depth)
+        from trireme.runtime.streams.stream import Streams
+
+        with self._lock:
+            self._check_open()
+            if self._streams is None:
+                self._streams = Streams("this session")
+            return self._streams.begin_open(self.run, feeds)
 
     def _run(
         self, feeds: Mapping[str, Any], out: Mapping[str, Array] | None = None

@@ -6,7 +6,7 @@ Virtual time is a discrete-event run of the pipeline with each task's measured o
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import repeat
 from typing import Any
@@ -16,7 +16,7 @@ from trireme.runtime.session import Session
 from trireme.runtime.streams.replicas import Replicas
 from trireme.runtime.streams.stream import Stream
 from trireme.support.dtypes import Array
-from trireme.support.errors import RunError
+from trireme.support.errors import InternalError, RunError
 from trireme.support.timing import RepeatLimits, seconds_of, time_calls
 from trireme.support.units import bytes_text, time_text
 
@@ -76,11 +76,14 @@ def profile_stream(
     """
     if runs < 4:
         raise RunError(f"a stream of {runs} runs says nothing", fix="runs=50")
-    task_s = [row.seconds for row in session.profile(feeds, runs=min(runs, 20)).tasks]
-    plan = session.plan
-    alone_s = sum(time_calls(lambda: session.run(feeds), RepeatLimits(least=runs))) / runs
-    _drained_s(session.stream(repeat(feeds, runs // 4), depth))
-    stream = session.stream(repeat(feeds, runs), depth)
+    served = session.at(feeds)
+    task_s = [row.seconds for row in served.profile(feeds, runs=min(runs, 20)).tasks]
+    plan = served.plan
+    alone_s = sum(time_calls(lambda: served.run(feeds), RepeatLimits(least=runs))) / runs
+    _drained_s(served.stream(repeat(feeds, runs // 4), depth))
+    stream = served.stream(repeat(feeds, runs), depth)
+    if not isinstance(stream, Stream):
+        raise InternalError("a session of some shapes has a stream of open ones")
     wall_s = _drained_s(stream) / runs
     flow, is_round_robin = stream.flow, len(stream.dispatcher.programs) > 1
     simulated = any(spec.clock == "virtual" for spec in plan.placement.specs.values())
@@ -100,7 +103,7 @@ def streamed_s(replicas: Replicas, feeds: Mapping[str, Array], runs: int = 50) -
     return _drained_s(replicas.stream(repeat(feeds, runs))) / runs
 
 
-def _drained_s(stream: Stream) -> float:
+def _drained_s(stream: Iterator[dict[str, Array]]) -> float:
     """Return the seconds until a stream is read to its end."""
 
     def drain() -> None:

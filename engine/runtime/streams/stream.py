@@ -15,6 +15,7 @@ from typing import Any
 from trireme.runtime.execute import finish
 from trireme.runtime.failures import interrupt_of
 from trireme.runtime.streams.dispatcher import Dispatcher, Item
+from trireme.runtime.streams.open_stream import OpenStream
 from trireme.support.closing import Closing
 from trireme.support.dtypes import Array
 from trireme.support.errors import RunError, TriremeError
@@ -167,7 +168,7 @@ class Streams:
         self._whose = whose
         self._depth: int | None = None
         self._dispatcher: Dispatcher | None = None
-        self._stream: Stream | None = None
+        self._stream: Stream | OpenStream | None = None
 
     def begin(
         self,
@@ -181,14 +182,28 @@ class Streams:
         make: makes a dispatcher, given the depth; it is kept while the depth is the same
         Errors: RunError, if another is under way; those of `make`
         """
+        self._end_last()
+        if self._dispatcher is None or self._depth != depth:
+            self._dispatcher, self._depth = make(depth), depth
+        stream = self._stream = Stream(self._dispatcher, feeds, owner)
+        return stream
+
+    def begin_open(
+        self, run: Callable[[Feeds], dict[str, Array]], feeds: Iterable[Feeds]
+    ) -> OpenStream:
+        """Return a stream over inputs of any shapes.
+
+        Errors: RunError, if another is under way
+        """
+        self._end_last()
+        self._stream = OpenStream(run, feeds)
+        return self._stream
+
+    def _end_last(self) -> None:
         if self._stream is not None:
             if not self._stream.closed:
                 raise RunError(f"a stream of {self._whose} is under way", fix="read it or close it")
             self._stream.close()
-        if self._dispatcher is None or self._depth != depth:
-            self._dispatcher, self._depth = make(depth), depth
-        self._stream = Stream(self._dispatcher, feeds, owner)
-        return self._stream
 
     def check_ended(self, why: str) -> None:
         """Raise RunError with a reason if a stream is under way."""

@@ -264,8 +264,9 @@ def test_the_session_of_some_feeds_explains_and_profiles():
         session.run(feeds)
         assert session.placement is session.at(feeds).placement
         assert session.profile(feeds, runs=1, warmup=0).runs == 1
-        with pytest.raises(RunError, match="a stream needs fixed shapes"):
-            session.stream([feeds])
+        with pytest.raises(RunError, match="has one run in flight, not 3"):
+            session.stream([feeds], depth=3)
+        assert len(list(session.at(feeds).stream([feeds] * 3, depth=2))) == 3
     with Session(chosen_rows()) as session, pytest.raises(RunError, match="runs in stages"):
         session.profile({"x": np.ones((2, 4), np.float32)})
 
