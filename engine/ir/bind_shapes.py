@@ -51,13 +51,14 @@ def bind_shapes(graph: Graph, shapes: Shapes) -> Graph:
 def shapes_at(graph: Graph, sizes: Mapping[str, int]) -> dict[str, tuple[int | str, ...]]:
     """Return the shapes of the inputs that have one of these symbols, with the sizes in place.
 
-    Errors: ShapeError, if no input has a symbol of a name
+    Errors: ShapeError, if no input has a symbol of a name, or a size is outside its bounds
     """
     inputs = list(graph.input_values())
     known = {name for value in inputs for dim in value.shape for name in symbols_of(dim)}
     if unknown := sorted(set(sizes) - known):
         facts = [f"symbols: {', '.join(sorted(known)) or 'none'}"]
         raise ShapeError(f"no input has the symbol {unknown[0]!r}", facts=facts)
+    _check_bounds(graph, sizes)
     return {
         value.name: tuple(substituted(dim, sizes) for dim in value.shape)
         for value in inputs
@@ -92,10 +93,24 @@ def named_dim(dim: int | str, bounds: dict[str, Bounds]) -> Dim:
     least, name, most = int(found[1] or 0), found[2], int(found[3]) if found[3] else None
     if most is not None and least > most:
         raise ShapeError(f"dimension {dim!r}: the least size is above the most")
-    before = bounds.get(name, (0, None))
-    tops = [top for top in (before[1], most) if top is not None]
-    bounds[name] = max(least, before[0]), min(tops, default=None)
+    bounds[name] = _within(name, bounds.get(name, (0, None)), (least, most))
     return name
+
+
+def _within(name: str, one: Bounds, other: Bounds) -> Bounds:
+    """Return the sizes that both bounds of a symbol allow.
+
+    Errors: ShapeError, if there are none
+    """
+    least = max(one[0], other[0])
+    most = min((top for top in (one[1], other[1]) if top is not None), default=None)
+    if most is not None and least > most:
+        raise ShapeError(f"symbol {name}: no size is within {_text(one)} and {_text(other)}")
+    return least, most
+
+
+def _text(bounds: Bounds) -> str:
+    return f"{bounds[0]}..{'' if bounds[1] is None else bounds[1]}"
 
 
 def retyped(graph: Graph, types: Sequence[TensorType]) -> Graph:
@@ -160,8 +175,7 @@ def _check_bounds(graph: Graph, symbols: Mapping[str, Dim]) -> None:
         if isinstance(size, str):
             continue
         if size < least or (most is not None and size > most):
-            bounds = f"{least}..{'' if most is None else most}"
-            raise ShapeError(f"symbol {name} is {size}, expected {bounds}")
+            raise ShapeError(f"symbol {name} is {size}, expected {_text((least, most))}")
 
 
 def _rebuilt(
@@ -185,7 +199,8 @@ def _rebuilt(
             values[out] = replace(kept, type=replace(type, quant=kept.quant))
     used = {name for value in values.values() for dim in value.shape for name in symbols_of(dim)}
     own = {str(symbols.get(name, name)): limits for name, limits in graph.symbols.items()}
-    limits = {**dict.fromkeys(sorted(used), (0, None)), **own, **bounds}
+    given = {n: _within(n, own.get(n, (0, None)), limits) for n, limits in bounds.items()}
+    limits = {**dict.fromkeys(sorted(used), (0, None)), **own, **given}
     left = {name: limits[name] for name in limits if name in used}
     return check(replace(graph, nodes=tuple(nodes), values=values, symbols=left))
 

@@ -50,6 +50,11 @@ def test_an_input_from_a_file_has_its_own_size(model, capsys, tmp_path):
         (["--at", "q=2"], "symbols: n, seq"),
         (["--at", "n"], "expected SYMBOL=128"),
         (["--shape", "x=n<8,4"], "a symbol such as 'seq<=512'"),
+        (["--shape", "x=n<=8,seq", "--at", "n=9,seq=3"], "symbol n is 9, expected 0..8"),
+        (["--shape", "x=4<=n<=8,seq", "--at", "n=3,seq=3"], "symbol n is 3, expected 4..8"),
+        (["--shape", "x=9<=n<=8,seq"], "the least size is above the most"),
+        (["--shape", "x=n<=-8,seq"], "a symbol such as 'seq<=512'"),
+        (["--shape", "x=-1,seq"], "shape [-1, 'seq'] was given"),
         (["--bucket", "seq=4,a"], "expected SYMBOL=64,128,512"),
         (["--shape", "x="], "expected NAME=1,3,224,224"),
         ([], "has open dimensions"),
@@ -58,6 +63,15 @@ def test_an_input_from_a_file_has_its_own_size(model, capsys, tmp_path):
 def test_what_cannot_be_read(model, capsys, arguments, sentence):
     assert main(["run", model, *arguments]) != 0
     assert sentence in capsys.readouterr().err
+
+
+def test_a_file_whose_shape_contradicts_a_bound(model, capsys, tmp_path):
+    np.save(tmp_path / "x.npy", np.zeros((9, 4), np.float32))
+    given = ["run", model, "--input", f"x={tmp_path / 'x.npy'}"]
+    assert main([*given, "--shape", "x=n<=8,seq"]) != 0
+    shown = capsys.readouterr().err
+    assert "symbol n is 9, expected 0..8" in shown
+    assert "the inputs' shapes: x [9, 4]" in shown
 
 
 def test_a_range_of_sizes(model, capsys):

@@ -6,13 +6,14 @@ Virtual time is a discrete-event run of the pipeline with each task's measured o
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import repeat
 from typing import Any
 
 from trireme.plan.flow import Flow, flow_of
 from trireme.runtime.session import Session
+from trireme.runtime.streams.open_stream import OpenStream
 from trireme.runtime.streams.replicas import Replicas
 from trireme.runtime.streams.stream import Stream
 from trireme.support.dtypes import Array
@@ -103,7 +104,7 @@ def streamed_s(replicas: Replicas, feeds: Mapping[str, Array], runs: int = 50) -
     return _drained_s(replicas.stream(repeat(feeds, runs))) / runs
 
 
-def _drained_s(stream: Iterator[dict[str, Array]]) -> float:
+def _drained_s(stream: Stream | OpenStream) -> float:
     """Return the seconds until a stream is read to its end."""
 
     def drain() -> None:

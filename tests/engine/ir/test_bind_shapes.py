@@ -9,7 +9,7 @@ from toy_device import ToyDevice
 
 import trireme
 from trireme.cost.model import CostModel
-from trireme.ir.bind_shapes import bind_shapes
+from trireme.ir.bind_shapes import bind_shapes, shapes_at
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import TensorType
 from trireme.ir.interpreter import run_reference
@@ -180,3 +180,18 @@ def test_a_symbol_keeps_its_bounds(dim, bounds):
 def test_a_symbol_that_cannot_be_read(dim):
     with pytest.raises(ShapeError, match="dimension"):
         bind_shapes(trireme.convert(open_model()), {"input": (dim, 3, 5, 5)})
+
+
+def test_bounds_of_one_symbol_hold_together():
+    b = GraphBuilder("two")
+    x, z = (b.input(name, TensorType(("n", "m"), "float32")) for name in "xz")
+    graph = b.finish(b.add("add", x, z))
+    bound = bind_shapes(graph, {"x": ("4<=n<=64", "m"), "z": ("n<=32", "m")})
+    assert bound.symbols["n"] == (4, 32)
+    assert bind_shapes(bound, {"x": ("8<=n<=128", "m")}).symbols["n"] == (8, 32)
+    with pytest.raises(ShapeError, match="symbol n: no size is within 0..8 and 9.."):
+        bind_shapes(graph, {"x": ("n<=8", "m"), "z": ("9<=n", "m")})
+    with pytest.raises(ShapeError, match="symbol n: no size is within 4..32 and 33.."):
+        bind_shapes(bound, {"x": ("33<=n", "m"), "z": ("33<=n", "m")})
+    with pytest.raises(ShapeError, match="symbol n is 33, expected 4..32"):
+        shapes_at(bound, {"n": 33})
