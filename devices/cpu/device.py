@@ -31,6 +31,7 @@ from trireme.devices.cpu.compile.polymorphic import (
     polymorphic_reason,
 )
 from trireme.devices.cpu.compile.program import REFERENCE, LoweredGroups, build, pack
+from trireme.devices.cpu.compile.states import why_host_keeps
 from trireme.devices.cpu.kernels.polymorphic.sample import GenericSample, sample_of
 from trireme.devices.cpu.options import NO_CACHE, CpuOptions
 from trireme.devices.cpu.runtime.core_latency import HandoverProbe
@@ -38,6 +39,7 @@ from trireme.devices.cpu.runtime.cores import all_cores, no_instances, share_of,
 from trireme.devices.cpu.runtime.pool import SPINS, StepPool
 from trireme.devices.cpu.runtime.server import DRIVER_QUEUE, Server
 from trireme.ir.contents import decided_by_shapes
+from trireme.ir.effects import uses_state
 from trireme.ir.graph import Graph, Node
 from trireme.support.errors import DeviceError
 from trireme.support.limits import MOST_THREADS
@@ -74,7 +76,8 @@ class CpuDevice(HostMemoryDevice):
 
     def unsupported_reason(self, graph: Graph, node: Node) -> str | None:
         """Return None if the device can run the node, natively or on the numpy reference."""
-        if found := host_reason(node, "cpu"):
+        found = why_host_keeps(graph, node) if uses_state(node) else host_reason(node, "cpu")
+        if found is not None:
             return found
         for value in (*node.used, *node.outputs):
             type = graph.type(value)

@@ -181,6 +181,14 @@ class StateKeeper(Protocol):
 
 
 @runtime_checkable
+class StatefulExecutable(Protocol):
+    """An executable of a device with state memory: its calls read and write states."""
+
+    def with_states(self, states: States) -> Executable:
+        """Return the executable on the states of a session, itself where it has none."""
+
+
+@runtime_checkable
 class PolymorphicExecutable(Protocol):
     """A region compiled once for every shape."""
 
@@ -213,6 +221,13 @@ class PolymorphicDevice(Protocol):
 def states_of(device: Device | None) -> States | None:
     """Return the states that a device keeps, None for a device that keeps none."""
     return device.states if isinstance(device, StateKeeper) else None
+
+
+def on_states(executable: Executable, states: States | None) -> Executable:
+    """Return an executable on the states of a session."""
+    if states is None or not isinstance(executable, StatefulExecutable):
+        return executable
+    return executable.with_states(states)
 
 
 def driver_queue_of(call: BoundCall) -> object | None:

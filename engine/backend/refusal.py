@@ -31,7 +31,7 @@ def rule_of(reason: str) -> str:
 
 
 def needs_host(node: Node) -> bool:
-    """Return whether only the host runs a node of this kind."""
+    """Return whether a node of this kind is the host's, unless a device keeps its state."""
     return get_op(node.op).is_host_only
 
 

@@ -135,17 +135,23 @@ def open_devices(
     return opened, absent
 
 
-def add_host(opened: dict[str, Device], graph: Graph, states: States) -> States:
+def add_host(
+    opened: dict[str, Device], graph: Graph, states: States, keeps_states: bool = False
+) -> States:
     """Return where the states of a graph live: `states`, or those of an open host device.
 
-    Without such a device, the host device is added for states, and for control flow that no other
-    open device takes. It then takes nothing else.
+    Without such a device, the host device is added for states and control flow that no other open
+    device takes. It then takes nothing else.
+
+    keeps_states: whether it is added for any state, because sessions of parts of the graph follow
     """
-    if HOST not in opened and (states.types or _wants_host(opened, graph)):
+    needed = (keeps_states and states.types) or _wants_host(opened, graph)
+    if HOST not in opened and needed:
         opened[HOST] = open_device(HOST, states=states, operators=False)
     found = states_of(opened.get(HOST))
     kept = states if found is None else found
-    kept.types.update(states.types)
+    if kept is not states:
+        kept.include(states)
     return kept
 
 

@@ -105,28 +105,62 @@ def state_misfit(type: TensorType, symbols: Mapping[str, Bounds], array: Array) 
     return ""
 
 
+def initial_states(graph: Graph) -> dict[str, Array]:
+    """Return the first value of each state that a constant gives, by name."""
+    initial: dict[str, Array] = {}
+    for node in graph.nodes:
+        if get_op(node.op).effect == "reads":
+            data = graph.values[node.used[0]].data
+            if data is not None:
+                initial.setdefault(node.attrs["state"], data)
+    return initial
+
+
 class States(MutableMapping[str, Array]):
     """The states of a session by name: arrays to read, to set, and to delete.
 
-    A state exists from its first read or write on. A read returns a copy; a write checks and
-    copies. `del` and `clear` restore the initial value.
+    A state exists from its first read or write on; one in memory of a device exists always. A read
+    returns a copy; a write checks and copies. `del` and `clear` restore the initial value.
 
     types: of the states; a shape may have symbols, which `symbols` bounds
+    initial: the first values that are known, by name
     """
 
     def __init__(
         self,
         types: Mapping[str, TensorType] | None = None,
         symbols: Mapping[str, Bounds] | None = None,
+        initial: Mapping[str, Array] | None = None,
     ) -> None:
         self.types, self.symbols = dict(types or {}), dict(symbols or {})
+        self.initial = dict(initial or {})
         self.arrays: dict[str, Array] = {}
+        self._fixed: set[str] = set()
+
+    def include(self, others: States) -> None:
+        """Have the states of another session too, which share what has the same name."""
+        self.types.update(others.types)
+        self.symbols.update(others.symbols)
+        self.initial.update(others.initial)
+
+    def memory(self, name: str) -> Array:
+        """Return the memory of a state, which stays where it is from now on: 64-byte aligned."""
+        if name not in self._fixed:
+            memory = _aligned(self.types[name])
+            memory[...] = self.arrays.get(name, self.initial[name])
+            self.arrays[name] = memory
+            self._fixed.add(name)
+        return self.arrays[name]
 
     def __getitem__(self, name: str) -> Array:
         return self.arrays[name].copy()
 
     def __setitem__(self, name: str, value: Array) -> None:
-        self.arrays[name] = self.checked(name, value).copy()
+        array = self.checked(name, value)
+        if name in self._fixed:
+            self.arrays[name][...] = array
+        else:
+            self.arrays[name] = array.copy()
 
     def checked(self, name: str, value: Array) -> Array:
         """Return an array for a state.
@@ -145,10 +179,26 @@ class States(MutableMapping[str, Array]):
         return array
 
     def __delitem__(self, name: str) -> None:
-        del self.arrays[name]
+        if name in self._fixed:
+            self.arrays[name][...] = self.initial[name]
+        else:
+            del self.arrays[name]
+
+    def clear(self) -> None:
+        """Give every state its initial value."""
+        for name in list(self.arrays):
+            del self[name]
 
     def __iter__(self) -> Iterator[str]:
         return iter(list(self.arrays))
 
     def __len__(self) -> int:
         return len(self.arrays)
+
+
+def _aligned(type: TensorType) -> Array:
+    """Return new memory at a multiple of 64 bytes."""
+    room = np.empty(type.nbytes + 64, np.uint8)
+    skip = -room.ctypes.data % 64
+    made: Array = room[skip : skip + type.nbytes].view(numpy_dtype(type.dtype))
+    return made.reshape(type.dims)

@@ -261,7 +261,10 @@ class OpDef:
 
     @cached_property
     def is_host_only(self) -> bool:
-        """Whether only the host runs it: control flow, an effect, or a function of the user."""
+        """Whether it is the host's: control flow, an effect, or a function of the user.
+
+        A device with memory for states runs their reads and writes too.
+        """
         return self.has_body or self.calls_python or bool(self.effect)
 
     def bind(self, given: Mapping[str, Any]) -> dict[str, Any]:

@@ -7,6 +7,7 @@ the order of reads and writes (`effects`).
 from __future__ import annotations
 
 from collections.abc import Iterable, MutableMapping
+from dataclasses import replace
 
 import numpy as np
 
@@ -35,6 +36,10 @@ def _samples(rng: np.random.Generator) -> Iterable[Sample]:
     return [Sample((rng.standard_normal((3, 5)).astype(np.float32),), {"state": "s"})]
 
 
+def _constant_samples(rng: np.random.Generator) -> Iterable[Sample]:
+    return [replace(sample, constants=frozenset({0})) for sample in _samples(rng)]
+
+
 define(
     "variable",
     "initial",
@@ -44,7 +49,7 @@ define(
     _variable,
     attrs=_STATE,
     flops=no_flops,
-    samples=_samples,
+    samples=_constant_samples,
     family="move",
     moves=True,
     effect="reads",

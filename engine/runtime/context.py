@@ -11,8 +11,9 @@ from functools import cached_property
 
 import numpy as np
 
-from trireme.backend.capabilities import IdlingCall
+from trireme.backend.capabilities import IdlingCall, on_states
 from trireme.backend.device import HOST, BoundCall, Buffer, Device, host_alloc, host_view
+from trireme.ir.effects import States
 from trireme.runtime.copies import copy_call
 from trireme.runtime.io_binding import IOBinding
 from trireme.runtime.program import Program
@@ -27,6 +28,7 @@ class ExecutionContext:
 
     scratch: the memory that each device needs inside its tasks, by device; new when None
     places: the places of values in host memory outside the arena, by value
+    states: those of the session, for tasks that read or write some
     beside: another context of the program, whose arenas this one shares: they take turns
     calls: the bound calls of the plan's tasks, in order
     """
@@ -36,10 +38,11 @@ class ExecutionContext:
         program: Program,
         scratch: Scratch | None = None,
         places: Mapping[int, Buffer] | None = None,
+        states: States | None = None,
         beside: ExecutionContext | None = None,
     ) -> None:
         plan, devices = program.plan, program.devices
-        self.program, self._places = program, places or {}
+        self.program, self._places, self.states = program, places or {}, states
         self._arenas: dict[str, Buffer] = (
             beside._arenas
             if beside
@@ -54,7 +57,8 @@ class ExecutionContext:
                 self.calls.append(copy_call(task, args[0], args[1], type, devices))
             else:
                 with from_device(task.device, f"bind task {task.index}"):
-                    self.calls.append(executable.bind(args, self.scratch[task.device]))
+                    bound = on_states(executable, states)
+                    self.calls.append(bound.bind(args, self.scratch[task.device]))
         self.set_idle(True)
 
     @cached_property

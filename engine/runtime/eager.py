@@ -217,6 +217,9 @@ class Eager:
         where = _device_of(op, operands) if asked is None else asked
         if where == HOST or (asked is None and use.op.is_host_only):
             made = self._on_references(use, operands)
+        elif use.op.effect:
+            name = where if isinstance(where, str) else where.spec.name
+            raise PlacementError(f"{name} cannot run {op}: calls of one op keep states on the host")
         else:
             with self._lock:
                 opened = self._open(where) if isinstance(where, str) else where

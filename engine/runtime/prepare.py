@@ -18,7 +18,7 @@ from trireme.backend.registry import add_host, open_devices
 from trireme.cost.calibration import Calibration, load_calibration
 from trireme.cost.model import CostModel
 from trireme.ir.bind_shapes import Shapes
-from trireme.ir.effects import States, state_types
+from trireme.ir.effects import States, initial_states, state_types
 from trireme.ir.graph import Graph
 from trireme.ir.selectors import pinned, pins_called
 from trireme.model_file.cache import Model, optimised
@@ -95,11 +95,11 @@ class Preparation:
         if ties and are_variables:
             graph = as_variables(graph, ties)
         self.progress("opening devices", 0, 0)
-        states = States(state_types(graph), graph.symbols)
+        states = States(state_types(graph), graph.symbols, initial_states(graph))
         devices = self._open(states)
         asked = self.made.placement_options
         graph = pinned(graph, pins_called(graph, asked.pins, devices))
-        states = add_host(devices, graph, states)
+        states = add_host(devices, graph, states, keeps_states=is_open(graph))
         tied = TiedStates(with_ties, ties, states, are_variables) if ties else None
         calibration = load_calibration(self.calibration)
         unmeasured = calibration.unmeasured(one.spec for one in devices.values())
@@ -111,7 +111,7 @@ class Preparation:
         Errors: those of every step
         """
         asked = replace(self.made.placement_options, pins={})  # the graph has them
-        return self._on_some(prepared.devices, prepared.graph, prepared.calibration, asked)
+        return self._on_some(prepared, asked)
 
     def _read(self, model: Model) -> Graph:
         """Return the optimised graph of the model, with the batch that was asked for."""
@@ -141,16 +141,13 @@ class Preparation:
         return opened
 
     def _on_some(
-        self,
-        devices: Mapping[str, Device],
-        graph: Graph,
-        calibration: Calibration,
-        asked: PlacementOptions,
+        self, prepared: Prepared, asked: PlacementOptions
     ) -> tuple[Program, ExecutionContext]:
         """Return a program and its memory; devices may be dropped until one can be made."""
+        devices = prepared.devices
         while True:
             try:
-                return self._on(devices, graph, calibration, asked)
+                return self._on(devices, prepared, asked)
             except (CompileError, DeviceError, PlanError) as error:
                 if not self.fallback or error.device not in devices or len(devices) == 1:
                     raise
@@ -158,13 +155,10 @@ class Preparation:
                 devices = {name: d for name, d in devices.items() if name != error.device}
 
     def _on(
-        self,
-        devices: Mapping[str, Device],
-        graph: Graph,
-        calibration: Calibration,
-        asked: PlacementOptions,
+        self, devices: Mapping[str, Device], prepared: Prepared, asked: PlacementOptions
     ) -> tuple[Program, ExecutionContext]:
         """Place, plan and compile, and bind all that was compiled to memory."""
+        graph, calibration = prepared.graph, prepared.calibration
         self.progress("placing nodes", 0, 0)
         costs = CostModel(devices, calibration)
         if self.hold is not None:
@@ -176,7 +170,7 @@ class Preparation:
         how = self.execution_options
         plan = make_plan(placement, how.subgraphs, how.execution)
         program = compile_plan(plan, devices, self.progress, how.timeout_s)
-        return program, ExecutionContext(program)
+        return program, ExecutionContext(program, states=prepared.states)
 
     def _drop(self, name: str, error: Exception) -> None:
         self.dropped[name] = str(error)

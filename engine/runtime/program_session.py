@@ -176,7 +176,7 @@ class ProgramSession(Closing, Shown):
             self.states.clear()
 
     def get_state(self) -> StateSnapshot:
-        """Return copies of the states; those that are still initial are missing.
+        """Return copies of the states; those that have had no value yet may be missing.
 
         Errors: RunError, if a stream is under way
         """
@@ -277,9 +277,15 @@ class ProgramSession(Closing, Shown):
         with self._lock:
             self._check_open()
             asked = self.placement_options
-            make = partial(pipeline, self.program)
+            make = partial(pipeline, self.program, states=self.states)
             if asked.is_free and asked.goal == "throughput":
-                make = partial(pipeline_or_round_robin, self.graph, self.program, self._calibration)
+                make = partial(
+                    pipeline_or_round_robin,
+                    self.graph,
+                    self.program,
+                    self._calibration,
+                    states=self.states,
+                )
             if self._streams is None:
                 self._streams = Streams("this session")
             return self._streams.begin(make, feeds, depth, self)

@@ -18,6 +18,7 @@ import numpy as np
 
 from trireme.devices.cpu.codegen.target import Isa
 from trireme.devices.cpu.compile.fusion import Group
+from trireme.ir.effects import uses_state
 from trireme.ir.graph import Graph, Node, TensorType, Value
 from trireme.placement.shards.rules import Piece, Span, piece, type_of
 from trireme.support.errors import PlacementError
@@ -100,7 +101,11 @@ def _part(graph: Graph, group: Group, items: int, isa: Isa) -> int:
 
 def _piece(graph: Graph, node: Node, items: int) -> Piece | None:
     """Return what one item of a node's outputs needs; None if it is not that item of its inputs."""
-    if node.after or any(graph.type(value).dims[:1] != (items,) for value in node.outputs):
+    if (
+        node.after
+        or uses_state(node)
+        or any(graph.type(value).dims[:1] != (items,) for value in node.outputs)
+    ):
         return None
     try:
         found = piece(graph, node, Span(0, 0, 1))

@@ -7,11 +7,13 @@ reference come between them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import copy
 
 import numpy as np
 
 from trireme.backend.capabilities import TurnLoop, Turns
 from trireme.backend.device import (
+    HOST,
     BoundCall,
     Buffer,
     Done,
@@ -33,12 +35,14 @@ from trireme.devices.cpu.kernels.lowering import (
     InPlace,
     KernelFault,
     Operand,
+    StateMemory,
     Step,
     Temp,
 )
 from trireme.devices.cpu.runtime.pool import StepPool
 from trireme.devices.cpu.runtime.repeat import NativeRepeat, TurnMove
 from trireme.devices.cpu.runtime.server import ServedCall, Server, Stamped
+from trireme.ir.effects import States
 from trireme.ir.graph import Node
 from trireme.ir.interpreter import evaluate
 from trireme.support.dtypes import Array
@@ -55,6 +59,7 @@ class CpuExecutable(Executable):
         self, program: RegionProgram, jit: Jit, pool: StepPool, server: Server | None = None
     ) -> None:
         self._program, self._pool, self._server = program, pool, server
+        self._states: States | None = None
         native = [item for item in program.items if isinstance(item, Step)]
         found = jit.addresses([step.code for step in native])
         self._jit = jit
@@ -74,6 +79,14 @@ class CpuExecutable(Executable):
         steps = (item for item in self._program.items if isinstance(item, Step))
         return listings(self._program.graph, steps, self._jit, form)
 
+    def with_states(self, states: States) -> CpuExecutable:
+        """Return the executable on the states of a session."""
+        if not self._program.states.names:
+            return self
+        made = copy(self)
+        made._states = states
+        return made
+
     def bind(self, args: Sequence[Buffer], scratch: Buffer | None) -> BoundCall:
         """Return a call on these places: the graph's inputs in order, then its outputs."""
         graph = self._program.graph
@@ -82,10 +95,19 @@ class CpuExecutable(Executable):
             raise InternalError(f"cpu: {len(args)} buffers bound, the graph has {len(ids)}")
         if self.scratch_bytes and (scratch is None or scratch.nbytes < self.scratch_bytes):
             raise InternalError(f"cpu: scratch memory of {self.scratch_bytes} bytes is missing")
-        bound = Bound(self._program, self._code, self._pool, args, scratch)
+        bound = Bound(self._program, self._code, self._pool, args, scratch, self._memory())
         if self._server is None:
             return bound
         return ServedCall(bound, self._server, bound.pointer, bound.stamped)
+
+    def _memory(self) -> dict[str, Array]:
+        """Return the memory of each state."""
+        names, states = self._program.states.names, self._states
+        if not names:
+            return {}
+        if states is None:
+            raise InternalError(f"cpu: no memory for the states {', '.join(names)}")
+        return {name: states.memory(name) for name in names}
 
 
 class Bound:
@@ -98,11 +120,14 @@ class Bound:
         pool: StepPool,
         args: Sequence[Buffer],
         scratch: Buffer | None,
+        states: Mapping[str, Array],
     ) -> None:
         self._program, self._code, self._pool = program, code, pool
         self._keep = (args, scratch)
+        self._states = states
         graph = program.graph
-        self._buffers: dict[int, Buffer] = {}
+        views = program.states.views
+        self._buffers = {value: _buffer_of(states[name]) for value, name in views.items()}
         self._fixed: set[int] = set()
         self._faults: list[tuple[KernelFault, Array]] = []
         again = []  # outputs that are inputs, constants or listed twice
@@ -280,6 +305,8 @@ class Bound:
             return where
         if isinstance(operand, InPlace):
             return operand.data.ctypes.data
+        if isinstance(operand, StateMemory):
+            return self._states[operand.state].ctypes.data
         if isinstance(operand, Extents):
             return operand.words.ctypes.data + 8 * operand.at
         if isinstance(operand, At):
@@ -296,6 +323,10 @@ class Bound:
         if isinstance(operand, int):
             return address(self._buffer(operand))
         raise InternalError(f"cpu: an operand is a {type(operand).__name__}")
+
+
+def _buffer_of(array: Array) -> Buffer:
+    return Buffer(HOST, array.reshape(-1).view(np.uint8), 0, array.nbytes)
 
 
 def _in_order(calls: Sequence[Callable[[], None]]) -> Callable[[], None]:

@@ -18,6 +18,7 @@ from trireme.devices.cpu.codegen.target import Isa
 from trireme.devices.cpu.compile.batch_tiling import BatchTile, cut
 from trireme.devices.cpu.compile.buffer_aliases import find_homes, is_alias
 from trireme.devices.cpu.compile.fusion import Group, grouped, lower_group, patterns_of
+from trireme.devices.cpu.compile.states import RegionStates, states_in
 from trireme.devices.cpu.kernels.lowering import (
     CONSTANTS,
     At,
@@ -29,6 +30,7 @@ from trireme.devices.cpu.kernels.lowering import (
     begin,
     finish,
 )
+from trireme.ir.effects import writes_state
 from trireme.ir.graph import Graph, Node
 from trireme.support.dtypes import Array
 from trireme.support.errors import InternalError
@@ -83,6 +85,7 @@ class RegionProgram:
     """Stretches that run part by part: first item, program of a part, number of parts."""
     constants: Mapping[int, Array] = field(default_factory=dict)
     """Constants by the identity of the operand that steps name; aligned and contiguous."""
+    states: RegionStates = RegionStates()
 
     @property
     def codes(self) -> tuple[Code, ...]:
@@ -137,7 +140,9 @@ def build(
     context = Context(graph, isa, threads, winograd, recipes=recipes)
     lowered = LoweredGroups(graph) if lowered is None else lowered
     buffer_aliases, copies = find_homes(graph)
+    states = states_in(graph, buffer_aliases)
     items: list[Item] = []
+    writes: list[Item] = []
     kernels: dict[int, str] = {}
     stretches: list[tuple[int, RegionProgram, int]] = []
     groups = list(grouped(context, patterns_of(context)))
@@ -147,6 +152,9 @@ def build(
             stretches.append((len(items), one, group.parts))
             items += _repeated(one, group.parts)
             kernels |= one.kernels
+            continue
+        if group.node.outputs[0] in states.views:
+            kernels[group.node.id] = "state"
             continue
         if len(group.nodes) > 1 or not is_alias(graph, group.node):
             made = lowered.get(graph, group)
@@ -158,9 +166,14 @@ def build(
         else:
             kernels[group.node.id] = "alias"
             continue
-        items += made
+        if writes_state(group.node):  # the first step writes the state
+            writes += made[:1]
+            items += made[1:]
+        else:
+            items += made
         kernels |= {node.id: _kernel_name(made) for node in group.nodes}
-    offsets, nbytes = _place(graph, items, buffer_aliases)
+    items += writes
+    offsets, nbytes = _place(graph, items, buffer_aliases, states)
     return RegionProgram(
         graph,
         tuple(items),
@@ -171,6 +184,7 @@ def build(
         max((i.local_bytes for i in items if isinstance(i, Step)), default=0),
         kernels,
         stretches,
+        states=states,
     )
 
 
@@ -240,10 +254,13 @@ def _copy_kernel(isa: Isa, nbytes: int) -> Code:
 
 
 def _place(
-    graph: Graph, items: Sequence[Item], buffer_aliases: Mapping[int, int]
+    graph: Graph,
+    items: Sequence[Item],
+    buffer_aliases: Mapping[int, int],
+    states: RegionStates,
 ) -> tuple[dict[int | str, int], int]:
-    """Return offsets in the scratch memory of all values but inputs, outputs and constants."""
-    outside = {*graph.inputs, *graph.outputs}
+    """Return offsets in the scratch memory: not of inputs, outputs, constants and states."""
+    outside = {*graph.inputs, *graph.outputs, *states.views}
     spans: dict[int | str, tuple[int, int, int]] = {}
     for position, item in enumerate(items):
         for operand in (*item.reads, *item.writes):

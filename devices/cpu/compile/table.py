@@ -30,7 +30,7 @@ from trireme.devices.cpu.kernels.int8 import resize as int8_resize
 from trireme.devices.cpu.kernels.int8 import svdf as int8_svdf
 from trireme.devices.cpu.kernels.lowering import TABLE, Rule, native_reason
 from trireme.devices.cpu.kernels.movement import gather as lookup
-from trireme.devices.cpu.kernels.movement import indexed, masks, move, pads
+from trireme.devices.cpu.kernels.movement import indexed, masks, move, pads, states
 from trireme.devices.cpu.kernels.nbits import linear as nbits_linear
 
 __all__ = [
@@ -58,6 +58,7 @@ __all__ = [
     "native_reason",
     "nbits_linear",
     "pads",
+    "states",
     "products",
     "ranking",
     "recurrent",

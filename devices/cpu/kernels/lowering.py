@@ -84,11 +84,18 @@ class Extents:
     at: int
 
 
+@dataclass(frozen=True)
+class StateMemory:
+    """The memory of a state, which stays from run to run."""
+
+    state: str
+
+
 CONSTANTS = (np.ndarray, Packed)
 """Operands that a step reads and nobody writes."""
-Operand = int | Array | Packed | InPlace | Temp | At | KernelFault | Extents
+Operand = int | Array | Packed | InPlace | Temp | At | KernelFault | Extents | StateMemory
 """A place whose address a kernel gets: a value by id, packed constants, a Temp, a KernelFault..."""
-_OPERANDS = (int, *CONSTANTS, InPlace, Temp, At, KernelFault, Extents)
+_OPERANDS = (int, *CONSTANTS, InPlace, Temp, At, KernelFault, Extents, StateMemory)
 
 
 ELEMENTWISE, ELEMENTWISE_Q8 = "elementwise_f32", "elementwise_q8"

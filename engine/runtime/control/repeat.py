@@ -135,7 +135,7 @@ class BoundTurn:
         self.contexts = [context, context]
         if turn.changed:
             self.contexts[1] = ExecutionContext(
-                program, context.scratch, self._common | odd, context
+                program, context.scratch, self._common | odd, beside=context
             )
         self.order = serial_order(program.plan, context.calls)
         self.runs = [serial_runner(one.program.plan, one.calls) for one in self.contexts]

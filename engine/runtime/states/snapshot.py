@@ -16,7 +16,7 @@ from trireme.support.errors import ModelFileError
 
 
 class StateSnapshot(Mapping[str, Array]):
-    """Copies of states by name; a state that is still initial is missing.
+    """Copies of states by name; one that has had no value yet may be missing.
 
     `Session.get_state` makes one, `Session.set_state` restores it.
     """

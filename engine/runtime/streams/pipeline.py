@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
+from trireme.ir.effects import States
 from trireme.plan.flow import flow_of, state_waits
 from trireme.runtime.context import ExecutionContext
 from trireme.runtime.dispatch import CHEAP_S
@@ -18,16 +19,19 @@ from trireme.runtime.program import Program
 from trireme.runtime.streams.dispatcher import Dispatcher, StreamContext, StreamStep
 
 
-def pipeline(program: Program, depth: int | None = None) -> Dispatcher:
+def pipeline(
+    program: Program, depth: int | None = None, states: States | None = None
+) -> Dispatcher:
     """Return what runs a program with `depth` runs in flight; None for the least that is enough.
 
+    states: those of the session, which all runs share
     Errors: PlanError, if the contexts do not fit a device's memory
     """
     plan = program.plan
     flow = flow_of(plan, [task.estimate_s for task in plan.tasks], depth)
     queues = list(dict.fromkeys(task.device for task in plan.tasks))
-    first = ExecutionContext(program)
-    others = [ExecutionContext(program, first.scratch) for _ in range(1, flow.depth)]
+    first = ExecutionContext(program, states=states)
+    others = [ExecutionContext(program, first.scratch, states=states) for _ in range(1, flow.depth)]
     between = state_waits(plan)
     contexts = [StreamContext(one, _steps(one, queues), between) for one in (first, *others)]
     return Dispatcher(flow, contexts, queues)

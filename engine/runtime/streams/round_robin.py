@@ -14,7 +14,7 @@ from trireme.backend.capabilities import QueuedCall, driver_queue_of
 from trireme.backend.device import HOST, Device, DeviceSpec, Event
 from trireme.cost.calibration import Calibration
 from trireme.cost.model import CostModel
-from trireme.ir.effects import uses_state
+from trireme.ir.effects import States, uses_state
 from trireme.ir.graph import Graph
 from trireme.placement.options import PLAIN
 from trireme.placement.place import place
@@ -105,13 +105,17 @@ def round_robin_flow(plans: Sequence[Plan], over: str) -> Flow:
 
 
 def pipeline_or_round_robin(
-    graph: Graph, program: Program, calibration: Calibration, depth: int | None
+    graph: Graph,
+    program: Program,
+    calibration: Calibration,
+    depth: int | None,
+    states: States | None = None,
 ) -> Dispatcher:
     """Return a pipeline of a program, or instances of a device that take whole runs in turn.
 
     The instances are taken where they are predicted to be faster. A depth is a pipeline's.
     """
-    found, devices = pipeline(program, depth), program.devices
+    found, devices = pipeline(program, depth, states), program.devices
     planned = plan_round_robin(graph, devices, calibration) if depth is None else None
     flow = planned.flow_beside(found.flow) if planned is not None else None
     if planned is None or flow is None:
