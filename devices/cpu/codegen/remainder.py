@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from trireme.devices.cpu.codegen.ir import Function, Value, Var
 from trireme.devices.cpu.codegen.llvm_types import lanes_of, mangled, vector
-from trireme.devices.cpu.codegen.scalars import bits
+from trireme.devices.cpu.codegen.scalars import any_lane, bits
 
 _UPPER = -1 << 24
 """Mask of a double's sign, exponent and the upper 28 of its 52 stored bits."""
@@ -24,10 +24,10 @@ def of_singles(fn: Function, a: Value, b: Value) -> Value:
     size, by = (fn.unary("fabs", fn.convert("fpext", v, wide)) for v in (a, b))
     rest = Var(fn, wide, _step(fn, size, by))
     is_large = fn.compare("oge", fn.unary("fabs", rest.get()), by)
-    with fn.when(_any(fn, is_large)):
+    with fn.when(any_lane(fn, is_large)):
         for _ in fn.range(0, _STEPS):
             left = fn.compare("oge", fn.unary("fabs", rest.get()), by)
-            with fn.when(_any(fn, left)):
+            with fn.when(any_lane(fn, left)):
                 rest.set(_step(fn, rest.get(), by))
     found = fn.convert("fptrunc", _not_below_0(fn, rest.get(), by), a.type)
     return _with_sign(fn, found, a)
@@ -49,7 +49,7 @@ def of_doubles(fn: Function, a: Value, b: Value) -> Value:
     less = fn.call(a.type, f"llvm.fma.{mangled(a.type)}", -quotient, by, size)
     less = fn.select(fn.compare("olt", size, by), size, _not_below_0(fn, less, by))
     found = Var(fn, a.type, _with_sign(fn, less, a))
-    with fn.when(_any(fn, fn.compare("oge", quotient, float(1 << 53)))):
+    with fn.when(any_lane(fn, fn.compare("oge", quotient, float(1 << 53)))):
         found.set(fn.emit(a.type, f"frem {a}, {b.text}"))
     return found.get()
 
@@ -62,10 +62,3 @@ def _not_below_0(fn: Function, rest: Value, by: Value) -> Value:
 def _with_sign(fn: Function, rest: Value, a: Value) -> Value:
     return fn.call(a.type, f"llvm.copysign.{mangled(a.type)}", rest, a)
 
-
-def _any(fn: Function, condition: Value) -> Value:
-    """Whether a condition holds in some lane."""
-    lanes = lanes_of(condition.type)
-    if lanes == 1:
-        return condition
-    return fn.compare("ne", fn.convert("bitcast", condition, f"i{lanes}"), 0)

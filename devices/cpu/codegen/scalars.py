@@ -127,6 +127,14 @@ def bits(fn: Function, op: str, left: Value, right: Operand) -> Value:
     return fn.emit(left.type, f"{op} {left.type} {left.text}, {left.text_of(right)}")
 
 
+def any_lane(fn: Function, condition: Value) -> Value:
+    """Whether a condition holds in some lane."""
+    lanes = lanes_of(condition.type)
+    if lanes == 1:
+        return condition
+    return fn.compare("ne", fn.convert("bitcast", condition, f"i{lanes}"), 0)
+
+
 def _ints(like: Value) -> str:
     return vector(lanes_of(like.type), "i32")
 

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from trireme.devices.cpu.codegen import intfn, mathfn, power, remainder
+from trireme.devices.cpu.codegen import intfn, mathfn, power, remainder, trigonometry
 from trireme.devices.cpu.codegen.ir import Function, Value
 from trireme.devices.cpu.codegen.scalars import SCALARS, Kind, bits, convert
 
@@ -296,6 +296,9 @@ EXPRESSIONS: dict[str, Forms] = {
     "exp": _single(_plain(mathfn.exp)),
     "log": _single(_plain(mathfn.log)),
     "erf": _single(_plain(mathfn.erf)),
+    "sin": _single(_plain(trigonometry.sin)),
+    "cos": _single(_plain(trigonometry.cos)),
+    "tan": _single(_plain(trigonometry.tan)),
     "neg": _floats(_plain(lambda fn, x: -x)) | {"signed": _plain(intfn.negative)},
     "abs": _floats(_plain(lambda fn, x: fn.unary("fabs", x)))
     | {"signed": _plain(intfn.absolute), "unsigned": _plain(lambda fn, x: x)},
@@ -373,6 +376,9 @@ COSTS = {
     "log": 14,
     "swish": 12,
     "pow": 90,
+    "sin": 80,
+    "cos": 80,
+    "tan": 100,
     "mod": 60,
     "cast": 4,
 }

@@ -117,6 +117,27 @@ def test_the_remainder_of_floats_has_no_rounding_error(cpus, isa, dtype):
     assert same.all(), (a[~same][:5], b[~same][:5], got[~same][:5], want[~same][:5])
 
 
+@pytest.mark.parametrize("op", ["sin", "cos", "tan"])
+@pytest.mark.parametrize("isa", available_isas())
+def test_trigonometry_is_right_to_two_units_in_the_last_place(cpus, isa, op):
+    """Random bits, so also arguments of 1e38; multiples of pi / 2; against libm in float64."""
+    rng = np.random.default_rng(SEED)
+    bits = rng.integers(0, 1 << 32, 50_000, dtype=np.uint32).view(np.float32)
+    turns = (np.arange(20_000) * (np.pi / 2)).astype(np.float32)
+    special = np.array([0.0, -0.0, np.inf, -np.inf, np.nan, 3.4e38, 1e-45, 1 << 20], np.float32)
+    x = np.concatenate([bits, turns, rng.uniform(-3e3, 3e3, 20_000).astype(np.float32), special])
+    graph, feeds = node_graph(op, [x], {})
+    (got,), kernels, _ = run(cpus[isa, 1], graph, feeds)
+    assert REFERENCE not in kernels.values()
+    with np.errstate(all="ignore"):
+        want = getattr(np, op)(x.astype(np.float64))
+        apart = np.abs(got.astype(np.float64) - want) / np.spacing(np.abs(want.astype(np.float32)))
+    assert (np.isnan(got) == np.isnan(want)).all()
+    assert np.nanmax(apart) <= 2, (x[np.nanargmax(apart)], np.nanmax(apart))
+    if op != "cos":
+        assert np.signbit(got[x == 0]).tolist() == np.signbit(x[x == 0]).tolist()
+
+
 def test_a_choice_between_casts_and_comparisons_is_one_kernel(cpus):
     """cast -> mul -> where with a comparison inside: nothing in between goes through memory."""
     rng = np.random.default_rng(SEED)
