@@ -10,7 +10,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from trireme.ir.graph import Graph, Node
+from trireme.ir.dims import multiply
+from trireme.ir.graph import UNKNOWN, Dim, Graph, Node
 from trireme.ir.rewriter import GraphRewriter
 from trireme.ir.rules import Rewritten, apply, rules_by_op
 from trireme.passes.cleanup import perm_of
@@ -18,7 +19,43 @@ from trireme.passes.cleanup import perm_of
 
 def move_chains(graph: Graph) -> Rewritten:
     """Make one transpose of several with reshapes between them."""
-    return apply(graph, rules_by_op((["reshape", "transpose"], one_transpose)))
+    rules = rules_by_op((["reshape"], whole_axes), (["reshape", "transpose"], one_transpose))
+    return apply(graph, rules)
+
+
+def whole_axes(g: GraphRewriter, root: Node) -> tuple[int] | None:
+    """A transpose of axes that a reshape joined and another parts again -> transpose.
+
+    Sizes may be symbols: [b,8,s,32] -> [8 b,s,32] -> [8 b,32,s] -> [b,8,32,s].
+    """
+    turn = g.only_for(root.used[0], root, "transpose")
+    join = g.made_by(turn.used[0], root, "reshape") if turn else None
+    if turn is None or join is None:
+        return None
+    x, joined, out = (g.type(v) for v in (join.used[0], turn.used[0], root.outputs[0]))
+    runs = _joins(x.shape, joined.shape)
+    if runs is None or x.quant is not None or out.quant is not None:
+        return None
+    perm = [axis for place in perm_of(turn, len(runs)) for axis in runs[place]]
+    if tuple(x.shape[axis] for axis in perm) != out.shape:
+        return None
+    return (g.add("transpose", [join.used[0]], {"perm": tuple(perm)}, [join, turn, root]),)
+
+
+def _joins(dims: Sequence[Dim], joined: Sequence[Dim]) -> list[list[int]] | None:
+    """Return the axes of `dims` that each joined dimension is the product of; None for others."""
+    runs: list[list[int]] = []
+    axis = 0
+    for wanted in joined:
+        run, size = [axis], dims[axis] if axis < len(dims) else UNKNOWN
+        while size not in (wanted, UNKNOWN) and run[-1] + 1 < len(dims):
+            run.append(run[-1] + 1)
+            size = multiply(size, dims[run[-1]])
+        if size != wanted or size == UNKNOWN:
+            return None
+        runs.append(run)
+        axis = run[-1] + 1
+    return runs if axis == len(dims) else None
 
 
 def one_transpose(g: GraphRewriter, root: Node) -> tuple[int] | None:

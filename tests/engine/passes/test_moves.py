@@ -24,6 +24,19 @@ def test_golden_text_of_a_patch_unfold():
     assert_same_results(graph, made)
 
 
+def test_axes_of_unknown_size_that_move_together_are_one_transpose():
+    """Heads are joined with the batch, and parted again: as torch exports attention to ONNX."""
+    m = Model(x=f32("b", 8, "s", 32))
+    joined = m.op("concat", ints(-1), m.op("shape", m.x, start=2, end=4), axis=0)
+    first, last = m.op("shape", m.x, start=0, end=2), m.op("shape", m.x, start=2, end=3)
+    parted = m.op("concat", first, ints(32), last, axis=0)
+    y = m.op("transpose", m.op("reshape", m.x, joined), perm=(0, 2, 1))
+    graph = m.finish(m.op("reshape", y, parted))
+    made = optimise(graph, passes=["symbolic_shapes", "move_chains"])
+    (node,) = (node for node in made.nodes if node.outputs[0] == made.outputs[0])
+    assert (node.op, node.attrs["perm"], node.inputs) == ("transpose", (0, 1, 3, 2), made.inputs)
+
+
 @pytest.mark.parametrize("seed", range(30))
 def test_random_chains(seed):
     rng = np.random.default_rng(seed)
