@@ -61,4 +61,3 @@ def _not_below_0(fn: Function, rest: Value, by: Value) -> Value:
 
 def _with_sign(fn: Function, rest: Value, a: Value) -> Value:
     return fn.call(a.type, f"llvm.copysign.{mangled(a.type)}", rest, a)
-

@@ -20,9 +20,7 @@ _HALF_PI_HIGH = float.fromhex("0x1.921fb544p+0")  # 33 bits, so that n times it 
 _HALF_PI_LOW = float.fromhex("0x1.0b4611a626331p-34")
 _2_PI_BITS = 0xA2F9836E4E441529FC2757D1F534DDC0DB6295993C439041
 """2 / pi, the first 192 bits behind the point."""
-_PIECES = tuple(
-    math.ldexp(_2_PI_BITS >> (192 - 24 * k) & 0xFFFFFF, -24 * k) for k in range(1, 9)
-)
+_PIECES = tuple(math.ldexp(_2_PI_BITS >> (192 - 24 * k) & 0xFFFFFF, -24 * k) for k in range(1, 9))
 # sin r = r + r^3 P(r^2), cos r = P(r^2); Taylor, |r| <= pi / 4; errors 7e-12 and 4e-13
 _SIN = tuple((-1) ** k / math.factorial(2 * k + 1) for k in range(1, 6))
 _COS = tuple((-1) ** k / math.factorial(2 * k) for k in range(7))
@@ -90,4 +88,3 @@ def _modulo_4(fn: Function, whole: Value) -> Value:
 
 def _is_odd(fn: Function, quadrant: Value) -> Value:
     return fn.compare("oeq", fn.unary("fabs", quadrant - 2.0), 1.0)
-

@@ -32,7 +32,12 @@ from trireme.devices.cpu.kernels.lowering import At, Context, Extents, Operand, 
 from trireme.devices.cpu.kernels.polymorphic.elementwise import expression_step
 from trireme.devices.cpu.kernels.polymorphic.moves import whole_copy
 from trireme.devices.cpu.kernels.polymorphic.sample import GenericSample, sample_of, varies
-from trireme.devices.cpu.kernels.polymorphic.step import PolymorphicStep, Sized, SizedTemp
+from trireme.devices.cpu.kernels.polymorphic.step import (
+    PolymorphicStep,
+    Sized,
+    SizedTemp,
+    sized_for,
+)
 from trireme.devices.cpu.kernels.polymorphic.table import rule_for
 from trireme.devices.cpu.patterns.attention import Attention
 from trireme.devices.cpu.patterns.polymorphic_attention import (
@@ -223,7 +228,7 @@ def program_at(program: PolymorphicProgram, graph: Graph) -> RegionProgram:
             raise CompileError(f"cpu: '{values[value].first_name}' is not constant in this shape")
     program.sample.check(graph)
     sized = [
-        (step, Sized(()) if isinstance(step, ReferenceStep) else step.size(graph))
+        (step, Sized(()) if isinstance(step, ReferenceStep) else sized_for(step, graph))
         for step in program.steps
     ]
     words = np.array([word for _, one in sized for word in one.words] or [0], np.int64)

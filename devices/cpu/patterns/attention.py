@@ -1,10 +1,11 @@
-"""Find attentions: a softmax between two products, with scale, mask and transposes.
+"""Find attentions: a softmax between two products, with scale, mask, transposes and repeated heads.
 
-    [transpose] Q, K, V; matmul(Q, K^T) -> mul or div by a number -> add a mask -> softmax -> matmul
-    with V -> [transpose]
+    [views of] Q, K, V; matmul(Q, K^T) -> mul or div by a number -> add a mask -> softmax
+    -> [where(is_nan, 0, itself)] -> matmul with V -> [transpose]
 
-A node belongs when nobody outside reads its results. Transposes that others read too are walked
-through all the same, as strides.
+A node belongs when nobody outside reads its results. Transposes, reshapes, repeats of heads and
+products with a number are walked through as strides and scales (views.py), those that others read
+too.
 """
 
 from __future__ import annotations
@@ -21,6 +22,18 @@ from trireme.devices.cpu.kernels.f32.attention import attention_kernel
 from trireme.devices.cpu.kernels.f32.attention_shape import AttentionShape, OperandStrides
 from trireme.devices.cpu.kernels.lowering import Context, Operand, Step
 from trireme.devices.cpu.kernels.polymorphic.sample import varies
+from trireme.devices.cpu.patterns.views import (
+    Axis,
+    StridedView,
+    ViewPath,
+    is_float,
+    order_of,
+    path_to,
+    plain,
+    scale_step,
+    size_of,
+    split_axis,
+)
 from trireme.ir.graph import Graph, Node
 from trireme.support.dtypes import Array
 
@@ -29,51 +42,52 @@ MOST_KEYS = 4096
 
 
 @dataclass(frozen=True)
-class _View:
-    """A matrix or a batch of them as it lies in memory: the value there, sizes and strides."""
+class AttentionWalk:
+    """How an attention walks its operands at one shape.
 
-    value: int
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
+    splits: the factors of each batch axis of the result; the shape's batch is all of them
+    """
 
-    def flipped(self) -> _View:
-        """The view with rows and columns exchanged."""
-        *batch, row, column = self.shape
-        *steps, over, along = self.strides
-        return _View(self.value, (*batch, column, row), (*steps, along, over))
-
-    def over(self, batch: Sequence[int]) -> OperandStrides | None:
-        """The strides along batch dimensions, 0 where broadcast; None when they do not fit."""
-        missing = len(batch) - (len(self.shape) - 2)
-        sizes = (1,) * missing + self.shape[:-2]
-        steps = (0,) * missing + self.strides[:-2]
-        if missing < 0 or any(
-            size not in (1, whole) for size, whole in zip(sizes, batch, strict=True)
-        ):
-            return None
-        found = tuple(0 if n == 1 else s for n, s in zip(sizes, steps, strict=True))
-        return OperandStrides(found, self.strides[-2], self.strides[-1])
+    shape: AttentionShape
+    splits: tuple[tuple[int, ...], ...]
 
 
 @dataclass(frozen=True)
 class AttentionParts:
-    """What an attention's shape follows from: its products, scales, mask and last transpose."""
+    """What an attention's shape follows from.
+
+    q, k, v: ways to the operands; k is [keys, depth]
+    after: the last transpose; guarded: whether NaN of the softmax becomes 0
+    """
 
     first: Node
     second: Node
     after: Node | None
     mask: int | None
     scales: tuple[float, float]
+    q: ViewPath
+    k: ViewPath
+    v: ViewPath
+    guarded: bool
 
-    def views(self, graph: Graph) -> tuple[_View, _View, _View, _View]:
-        """Return Q, K, V and the result as matrices in memory."""
-        q, k, v = (_view(graph, i) for i in (*self.first.used, self.second.used[1]))
-        turned = _turned_view(graph, self.after) if self.after else None
-        return q, k.flipped(), v, turned or _plain(graph, self.second.outputs[0])
+    @property
+    def output(self) -> int:
+        """The value that is made."""
+        return (self.after or self.second).outputs[0]
 
-    def shape(self, graph: Graph) -> AttentionShape | None:
-        """Return the kernel's shape, None when it cannot walk the operands."""
-        return _shape(graph, self.views(graph), self.mask, self.scales)
+    def walk(self, graph: Graph) -> AttentionWalk | None:
+        """Return how the operands are walked; None where the kernel cannot."""
+        q, k, v = (path.at(graph) for path in (self.q, self.k, self.v))
+        if q is None or k is None or v is None:
+            return None
+        k = k.transposed([*range(len(k.axes) - 2), -1, -2])
+        out = plain(graph, self.output)
+        if self.after is not None:
+            order = order_of(graph, self.after)
+            out = out.transposed([order.index(axis) for axis in range(len(order))])
+        walk = _walk(q, k, v, out, self.scales, self.guarded)
+        fits = walk is None or self.mask is None or _mask_fits(graph, self.mask, walk)
+        return walk if fits else None
 
 
 @dataclass(frozen=True)
@@ -86,14 +100,14 @@ class Attention:
     v: int
     mask: int | None
     output: int
-    shape: AttentionShape
+    walk: AttentionWalk
     parts: AttentionParts
 
     def lower(self, context: Context) -> list[Step]:
         """Return the step that computes it."""
-        shape, reads = self.shape, [context.operand(i) for i in (self.q, self.k, self.v)]
+        shape, reads = self.walk.shape, [context.operand(i) for i in (self.q, self.k, self.v)]
         if self.mask is not None:
-            operand, walk = _lay_mask(context, self.mask, shape)
+            operand, walk = _lay_mask(context, self.mask, self.walk)
             by_query = is_mask_by_query(context.graph, self.mask)
             shape = replace(shape, mask=walk, mask_by_query=by_query)
             reads.append(operand)
@@ -122,8 +136,10 @@ def _match(graph: Graph, softmax: Node) -> Attention | None:
     scores = graph.type(softmax.used[0])
     if len(scores.shape) < 2 or softmax.attrs["axis"] % len(scores.shape) != len(scores.shape) - 1:
         return None
-    second = _only_reader(graph, softmax.outputs[0], "matmul")
-    if second is None or second.used[0] != softmax.outputs[0] or second.used[1] == second.used[0]:
+    guard = _nan_guard(graph, softmax)
+    weights = guard[-1].outputs[0] if guard else softmax.outputs[0]
+    second = _only_reader(graph, weights, "matmul")
+    if second is None or second.used[0] != weights or second.used[1] == weights:
         return None
     before = _scores_of(graph, softmax)
     if before is None:
@@ -131,16 +147,36 @@ def _match(graph: Graph, softmax: Node) -> Attention | None:
     first, between, scale, mask = before
     beta = float(softmax.attrs.get("beta", 1.0))
     after = _turned_result(graph, second)
-    parts = AttentionParts(first, second, after, mask, (scale * beta, beta))
-    q, k, v, out = parts.views(graph)
-    shape = parts.shape(graph)
+    q, k = (path_to(graph, value, first) for value in first.used)
+    v = path_to(graph, second.used[1], second)
+    scales = (scale * beta * q.scale * k.scale, beta)
+    if v.scale != 1:
+        v = ViewPath(second.used[1], (), (), (), 1.0)
+    parts = AttentionParts(first, second, after, mask, scales, q, k, v, bool(guard))
+    walk = parts.walk(graph)
     nodes = [*between, first, softmax, second, *([after] if after else [])]
-    nodes += [t for t, reader in _turners(graph, first, second) if _is_only_for(graph, t, reader)]
-    if shape is None or any(not _is_float(graph, node) for node in nodes):
+    if walk is None or any(not is_float(graph, node) for node in nodes):
         return None
     order = {node.id: place for place, node in enumerate(graph.nodes)}
+    nodes += [*guard, *q.own, *k.own, *v.own]
     nodes = sorted(dict.fromkeys(nodes, None), key=lambda node: order[node.id])
-    return Attention(tuple(nodes), q.value, k.value, v.value, mask, out.value, shape, parts)
+    return Attention(tuple(nodes), q.value, k.value, v.value, mask, parts.output, walk, parts)
+
+
+def _nan_guard(graph: Graph, softmax: Node) -> list[Node]:
+    """Return is_nan and where, if they alone read a softmax and make 0 of its NaN."""
+    value = softmax.outputs[0]
+    users = graph.users(value)
+    tests = [user for user in users if user.op == "is_nan"]
+    choices = [user for user in users if user.op == "where"]
+    if graph.is_output(value) or (len(users), len(tests), len(choices)) != (2, 1, 1):
+        return []
+    (test,), (choice,) = tests, choices
+    condition, zero, other = choice.used
+    data = graph.values[zero].data
+    is_zero = data is not None and data.size == 1 and not data.reshape(-1)[0]
+    same = condition == test.outputs[0] and other == value
+    return [test, choice] if same and is_zero and _is_only_reader(graph, condition) else []
 
 
 def _scores_of(graph: Graph, softmax: Node) -> tuple[Node, list[Node], float, int | None] | None:
@@ -153,7 +189,7 @@ def _scores_of(graph: Graph, softmax: Node) -> tuple[Node, list[Node], float, in
             return None
         if node.op == "matmul":
             return node, between, scale, mask
-        step = _scale_step(graph, node) or (_mask_step(graph, node) if not between else None)
+        step = _scaled(graph, node) or (_mask_step(graph, node) if not between else None)
         if step is None:
             return None
         value, number, masked = step
@@ -161,19 +197,9 @@ def _scores_of(graph: Graph, softmax: Node) -> tuple[Node, list[Node], float, in
         between.append(node)
 
 
-def _scale_step(graph: Graph, node: Node) -> tuple[int, float, None] | None:
-    """Read a node as a product with a number: the scaled value and the factor."""
-    if node.op not in ("mul", "div") or len(node.used) != 2:
-        return None
-    for value, other in (node.used, node.used[::-1]):
-        data = graph.values[other].data
-        same = graph.type(value).shape == graph.type(node.outputs[0]).shape
-        if data is not None and data.size == 1 and same:
-            number = float(data.reshape(-1)[0])
-            if node.op == "div" and (other != node.used[1] or not number):
-                return None
-            return value, number if node.op == "mul" else 1 / number, None
-    return None
+def _scaled(graph: Graph, node: Node) -> tuple[int, float, None] | None:
+    found = scale_step(graph, node)
+    return None if found is None else (*found, None)
 
 
 def _mask_step(graph: Graph, node: Node) -> tuple[int, float, int] | None:
@@ -193,71 +219,117 @@ def _from_product(graph: Graph, value: int) -> bool:
     """Whether a value is a product, scaled or not."""
     node = graph.producer(value)
     while node is not None and node.op in ("mul", "div"):
-        step = _scale_step(graph, node)
+        step = scale_step(graph, node)
         node = graph.producer(step[0]) if step else None
     return node is not None and node.op == "matmul"
 
 
-def _shape(
-    graph: Graph,
-    views: tuple[_View, _View, _View, _View],
-    mask: int | None,
+def _walk(
+    q: StridedView,
+    k: StridedView,
+    v: StridedView,
+    out: StridedView,
     scales: tuple[float, float],
-) -> AttentionShape | None:
-    """Return the kernel's shape, None when it cannot walk the operands."""
-    q, k, v, out = views
-    batch, (queries, width) = out.shape[:-2], out.shape[-2:]
-    walks = [view.over(batch) for view in views]
-    (depth, keys) = q.shape[-1], k.shape[-2]
-    if (
-        any(walk is None for walk in walks)
-        or (keys > MOST_KEYS and not varies(keys))
-        or not math.prod(out.shape)
-    ):
+    guarded: bool,
+) -> AttentionWalk | None:
+    """Return how views are walked; None where the kernel cannot."""
+    (queries, width), depth, keys = out.shape[-2:], q.shape[-1], k.shape[-2]
+    splits = _splits([view.axes[:-2] for view in (out, q, k, v)])
+    if splits is None or not depth or not keys or not math.prod(out.shape):
         return None
-    first, second, third, last = (walk for walk in walks if walk is not None)
-    if (q.strides[-1] != 1 and depth > 1) or (out.strides[-1] != 1 and width > 1):
+    if keys > MOST_KEYS and not varies(keys):
         return None
-    if not depth or not keys:
+    walks = [_strides_of(view, splits) for view in (q, k, v, out)]
+    first, second, third, last = walks
+    if first is None or second is None or third is None or last is None:
         return None
-    shape = AttentionShape(
-        batch, queries, keys, depth, width, first, second, third, last, None, *scales
-    )
-    return shape if mask is None or _mask_fits(graph, mask, shape) else None
+    if (first.column != 1 and depth > 1) or (last.column != 1 and width > 1):
+        return None
+    batch = tuple(size for split in splits for size in split)
+    sizes = queries, keys, depth, width
+    shape = AttentionShape(batch, *sizes, first, second, third, last, None, *scales)
+    return AttentionWalk(replace(shape, guarded=guarded), splits)
 
 
-def _mask_fits(graph: Graph, mask: int, shape: AttentionShape) -> bool:
+def _splits(batches: Sequence[Sequence[Axis]]) -> tuple[tuple[int, ...], ...] | None:
+    """Return the sizes that each batch axis of the first operand is cut into, for all to walk."""
+    rank = len(batches[0])
+    if any(len(batch) > rank for batch in batches):
+        return None
+    found = []
+    for place in range(rank):
+        axes = [batch[place - rank] for batch in batches if len(batch) >= rank - place]
+        whole = size_of(axes[0])
+        fitting = (axis for axis in axes if size_of(axis) == whole)
+        found.append(tuple(size for size, _ in max(fitting, key=len)))
+    return tuple(found)
+
+
+def _strides_of(view: StridedView, splits: Sequence[Sequence[int]]) -> OperandStrides | None:
+    """Return a view's strides along the cut batch axes, rows and columns; 0 where broadcast."""
+    batch = batch_strides(view.axes[:-2], splits)
+    row, column = view.stride(-2), view.stride(-1)
+    if batch is None or row is None or column is None:
+        return None
+    return OperandStrides(batch, row, column)
+
+
+def batch_strides(axes: Sequence[Axis], splits: Sequence[Sequence[int]]) -> tuple[int, ...] | None:
+    """Return the stride of each factor of cut axes; None where an operand does not fit them."""
+    missing = len(splits) - len(axes)
+    found: list[int] = []
+    for place, sizes in enumerate(splits):
+        axis = axes[place - missing] if place >= missing else ()
+        if size_of(axis) == 1:
+            found += [0] * len(sizes)
+            continue
+        split = split_axis(axis, sizes)
+        if split is None:
+            return None
+        found += [stride for _, stride in split]
+    return tuple(found)
+
+
+def _mask_axes(graph: Graph, mask: int, walk: AttentionWalk) -> tuple[Axis, ...]:
+    """Return the axes of a mask, of size 1 where it has none."""
+    axes = plain(graph, mask).axes
+    missing: tuple[Axis, ...] = (((1, 0),),) * (len(walk.splits) + 2 - len(axes))
+    return missing + axes
+
+
+def _mask_fits(graph: Graph, mask: int, walk: AttentionWalk) -> bool:
     """Whether a mask is a constant, the same for all queries, or given for each key of each."""
-    type = graph.type(mask)
-    full = (*shape.batch, shape.queries, shape.keys)
-    sizes = (1,) * (len(full) - len(type.shape)) + tuple(type.shape)
-    fits = len(sizes) == len(full) and all(
-        size in (1, whole) for size, whole in zip(sizes, full, strict=True)
-    )
-    is_whole = sizes[-2:] == full[-2:]
-    return fits and (graph.values[mask].is_constant or sizes[-2] == 1 or is_whole)
+    axes, shape = _mask_axes(graph, mask, walk), walk.shape
+    if len(axes) != len(walk.splits) + 2 or batch_strides(axes[:-2], walk.splits) is None:
+        return False
+    (rows, _), (columns, _) = (axis[0] for axis in axes[-2:])
+    if rows not in (1, shape.queries) or columns not in (1, shape.keys):
+        return False
+    is_whole = (rows, columns) == (shape.queries, shape.keys)
+    return graph.values[mask].is_constant or rows == 1 or is_whole
 
 
-def _lay_mask(context: Context, mask: int, shape: AttentionShape) -> tuple[Operand, OperandStrides]:
+def _lay_mask(context: Context, mask: int, walk: AttentionWalk) -> tuple[Operand, OperandStrides]:
     """Return a mask as the kernel reads it, keys along the rows, and its strides."""
-    full = (*shape.batch, shape.queries, shape.keys)
-    dims = context.type(mask).dims
-    sizes = (1,) * (len(full) - len(dims)) + dims
+    axes = _mask_axes(context.graph, mask, walk)
+    sizes = tuple(axis[0][0] for axis in axes)
     by_query = is_mask_by_query(context.graph, mask)
     if sizes[-2] == 1 or by_query:
-        return context.operand(mask), mask_walk(context.graph, mask, shape, by_query)
+        return context.operand(mask), mask_walk(context.graph, mask, walk, by_query)
     lanes = context.isa.lanes
-    room = -(-shape.queries // lanes) * lanes
+    room = -(-walk.shape.queries // lanes) * lanes
 
     def turn() -> Array:
         data = np.asarray(context.graph.values[mask].data).reshape(sizes)
-        pads = [(0, 0)] * (len(sizes) - 1) + [(0, room - shape.queries)]
+        pads = [(0, 0)] * (len(sizes) - 1) + [(0, room - walk.shape.queries)]
         return aligned_copy(np.pad(np.swapaxes(data, -1, -2), pads))
 
-    laid = context.pack(mask, f"mask {len(full)} {room}", turn)
+    laid = context.pack(mask, f"mask {len(sizes)} {room}", turn)
     turned = (*sizes[:-2], sizes[-1], room)
-    steps = [s if n > 1 else 0 for s, n in zip(dense(turned), turned, strict=True)]
-    return laid, OperandStrides(tuple(steps[:-2]), steps[-2], 1)
+    places = tuple(zip(turned, dense(turned), strict=True))
+    batch = batch_strides([(pair,) for pair in places[:-2]], walk.splits)
+    row = places[-2][1] if sizes[-1] > 1 else 0
+    return laid, OperandStrides(batch or (), row, 1)
 
 
 def is_mask_by_query(graph: Graph, mask: int) -> bool:
@@ -266,69 +338,23 @@ def is_mask_by_query(graph: Graph, mask: int) -> bool:
     return not graph.values[mask].is_constant and len(shape) > 1 and shape[-2] != 1
 
 
-def mask_walk(graph: Graph, mask: int, shape: AttentionShape, by_query: bool) -> OperandStrides:
+def mask_walk(graph: Graph, mask: int, walk: AttentionWalk, by_query: bool) -> OperandStrides:
     """Return how a mask with a row for each query, or with one for all, is walked."""
-    dims = graph.type(mask).dims
-    sizes = (1,) * (len(shape.batch) + 2 - len(dims)) + dims
-    strides = [s if n > 1 else 0 for s, n in zip(dense(sizes), sizes, strict=True)]
+    axes = _mask_axes(graph, mask, walk)
+    batch = batch_strides(axes[:-2], walk.splits) or ()
+    (_, row), (columns, _) = (axis[0] for axis in axes[-2:])
     if by_query:
-        return OperandStrides(tuple(strides[:-2]), 1, sizes[-1])
-    return OperandStrides(tuple(strides[:-2]), int(sizes[-1] == shape.keys), 0)
-
-
-def _plain(graph: Graph, value: int) -> _View:
-    dims = graph.type(value).dims
-    return _View(value, dims, dense(dims))
-
-
-def _view(graph: Graph, value: int) -> _View:
-    """A value as a view of its source before a transpose, or of itself."""
-    node = graph.producer(value)
-    if node is None or node.op != "transpose" or not _is_float(graph, node):
-        return _plain(graph, value)
-    source = _plain(graph, node.used[0])
-    order = _order(graph, node)
-    return _View(
-        source.value,
-        tuple(source.shape[axis] for axis in order),
-        tuple(source.strides[axis] for axis in order),
-    )
+        return OperandStrides(batch, 1, row)
+    return OperandStrides(batch, int(columns == walk.shape.keys), 0)
 
 
 def _turned_result(graph: Graph, second: Node) -> Node | None:
-    """The transpose that alone reads the result, if the kernel can write its output."""
+    """The transpose that alone reads the result, if it leaves rows whole."""
     node = _only_reader(graph, second.outputs[0], "transpose")
-    if node is None or _turned_view(graph, node).strides[-1] != 1:
+    if node is None:
         return None
-    return node
-
-
-def _turned_view(graph: Graph, node: Node) -> _View:
-    """The output of the last transpose as a view in the result's axes."""
-    target, order = _plain(graph, node.outputs[0]), _order(graph, node)
-    back = [order.index(axis) for axis in range(len(order))]
-    shape, strides = (tuple(row[axis] for axis in back) for row in (target.shape, target.strides))
-    return _View(target.value, shape, strides)
-
-
-def _order(graph: Graph, node: Node) -> list[int]:
-    rank = len(graph.type(node.used[0]).shape)
-    return [axis % rank for axis in node.attrs["perm"] or range(rank)[::-1]]
-
-
-def _turners(graph: Graph, first: Node, second: Node) -> list[tuple[Node, Node]]:
-    """The transposes of the operands, each with the product that reads it."""
-    found = []
-    for value, reader in ((first.used[0], first), (first.used[1], first), (second.used[1], second)):
-        node = graph.producer(value)
-        if node is not None and node.op == "transpose":
-            found.append((node, reader))
-    return found
-
-
-def _is_only_for(graph: Graph, node: Node, reader: Node) -> bool:
-    value = node.outputs[0]
-    return not graph.is_output(value) and all(user is reader for user in graph.users(value))
+    order = order_of(graph, node)
+    return node if order[-1] == len(order) - 1 else None
 
 
 def _is_only_reader(graph: Graph, value: int) -> bool:
@@ -340,9 +366,3 @@ def _only_reader(graph: Graph, value: int, op: str) -> Node | None:
     users = graph.users(value)
     alone = _is_only_reader(graph, value) and users[0].op == op
     return users[0] if alone else None
-
-
-def _is_float(graph: Graph, node: Node) -> bool:
-    """Whether all values of a node but parameters are float32 and not quantised."""
-    types = [graph.type(i) for i in (*node.used, *node.outputs)]
-    return all(type.dtype == "float32" and type.quant is None for type in types)

@@ -11,12 +11,17 @@ from trireme.devices.cpu.codegen.index import plus
 from trireme.devices.cpu.codegen.kernel_cache import Code
 from trireme.devices.cpu.codegen.target import Isa
 from trireme.devices.cpu.kernels.f32.attention import REST_ROWS, AttentionEmitter
+from trireme.devices.cpu.kernels.f32.attention_row import RowAttentionEmitter
 from trireme.devices.cpu.kernels.f32.attention_shape import (
     AttentionShape,
     attention_name,
     attention_work,
     block_vectors,
+    is_by_row,
     local_bytes,
+    row_bytes,
+    row_work,
+    walks_rows,
 )
 from trireme.devices.cpu.kernels.lowering import Context, finish
 from trireme.devices.cpu.kernels.polymorphic.sample import deal_evenly, generalised, varies
@@ -31,7 +36,7 @@ from trireme.ir.graph import Graph
 from trireme.support.errors import CompileError
 
 _VARIANTS = (1, 2)
-"""Vectors of queries in a block."""
+"""Vectors of queries in a block. The last variant is that of few queries, each by itself."""
 
 
 def find_polymorphic_attention(graph: Graph) -> list[Attention]:
@@ -40,7 +45,7 @@ def find_polymorphic_attention(graph: Graph) -> list[Attention]:
 
 
 def _is_served(graph: Graph, one: Attention) -> bool:
-    if varies(one.shape.depth) or varies(one.shape.width):
+    if varies(one.walk.shape.depth) or varies(one.walk.shape.width):
         return False
     return one.mask is None or not graph.values[one.mask].is_constant
 
@@ -60,27 +65,46 @@ def sized_attention_kernel(isa: Isa, shape: AttentionShape, vectors: int, words:
     return finish(fn)
 
 
+def sized_row_attention_kernel(isa: Isa, shape: AttentionShape, words: int) -> Code:
+    """Return the kernel of few queries; the last words are the items of a chunk, and all."""
+    fn, operands, chunk, local = begin_sized(
+        "attention_f32_row", isa, 4 + (shape.mask is not None), words + 2
+    )
+    size, items = fn.words[words:]
+    emitter = RowAttentionEmitter(fn, fn.known(shape), operands, local)
+    first = chunk * size
+    for item in fn.range(first, fn.minimum(first + size, items)):
+        emitter.item(item)
+    return finish(fn)
+
+
 def attention_step(context: Context, one: Attention) -> PolymorphicStep:
     """Return the step of an attention for every shape."""
     isa = context.isa
     by_query = one.mask is not None and is_mask_by_query(context.graph, one.mask)
 
     def shape_of(graph: Graph) -> AttentionShape:
-        shape = one.parts.shape(graph)
-        if shape is None:
+        walk = one.parts.walk(graph)
+        if walk is None:
             raise CompileError(f"cpu: {one.parts.first.label}: no kernel for this shape")
         if one.mask is None:
-            return shape
-        walk = mask_walk(graph, one.mask, shape, by_query)
-        return replace(shape, mask=walk, mask_by_query=by_query)
+            return walk.shape
+        mask = mask_walk(graph, one.mask, walk, by_query)
+        return replace(walk.shape, mask=mask, mask_by_query=by_query)
 
     known, count, words = generalised(shape_of(context.graph), one.parts.first.label)
-    codes = tuple(
-        context.kernel(sized_attention_kernel, known, vectors, count) for vectors in _VARIANTS
-    )
+    codes = [context.kernel(sized_attention_kernel, known, vectors, count) for vectors in _VARIANTS]
+    by_rows = walks_rows(known)
+    if by_rows:
+        codes.append(context.kernel(sized_row_attention_kernel, known, count))
 
     def size(graph: Graph) -> Sized:
         shape = shape_of(graph)
+        if by_rows and is_by_row(shape):
+            items, seconds = row_work(isa, shape)
+            part, chunks = deal_evenly(items, seconds)
+            room = row_bytes(isa, shape.keys)
+            return Sized((*words(shape), part, items), chunks, seconds, room, variant=2)
         vectors = block_vectors(isa, shape.queries)
         items, seconds = attention_work(isa, shape, vectors)
         part, chunks = deal_evenly(items, seconds)
@@ -92,4 +116,4 @@ def attention_step(context: Context, one: Attention) -> PolymorphicStep:
     places = [one.q, one.k, one.v, *([] if one.mask is None else [one.mask])]
     reads = tuple(context.operand(i) for i in places)
     nodes = tuple(node.id for node in one.nodes)
-    return PolymorphicStep(codes, reads, (one.output,), size, nodes, "attention_f32")
+    return PolymorphicStep(tuple(codes), reads, (one.output,), size, nodes, "attention_f32")

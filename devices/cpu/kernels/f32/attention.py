@@ -16,15 +16,19 @@ from trireme.devices.cpu.codegen.index import known, minus, plus, times
 from trireme.devices.cpu.codegen.ir import Function, Index, Value, Var
 from trireme.devices.cpu.codegen.kernel_cache import Code
 from trireme.devices.cpu.codegen.llvm_types import vector
+from trireme.devices.cpu.codegen.scalars import any_lane
 from trireme.devices.cpu.codegen.target import Isa
 from trireme.devices.cpu.kernels.copies import transpose_registers
+from trireme.devices.cpu.kernels.f32.attention_row import RowAttentionEmitter, batch_offset
 from trireme.devices.cpu.kernels.f32.attention_shape import (
     AttentionShape,
-    OperandStrides,
     attention_name,
     attention_work,
     block_vectors,
+    is_by_row,
     local_bytes,
+    row_bytes,
+    row_work,
     tile_height,
 )
 from trireme.devices.cpu.kernels.lowering import begin, deal, finish
@@ -39,6 +43,8 @@ def attention_kernel(isa: Isa, shape: AttentionShape) -> tuple[Code, int, int, f
 
     Operands: Q, K, V, the mask where there is one, the result
     """
+    if is_by_row(shape):
+        return _row_kernel(isa, shape)
     vectors = block_vectors(isa, shape.queries)
     fn, operands, chunk, local = begin(
         attention_name(isa, vectors), isa, 4 + (shape.mask is not None)
@@ -50,6 +56,17 @@ def attention_kernel(isa: Isa, shape: AttentionShape) -> tuple[Code, int, int, f
     for item in fn.range(first, fn.minimum(first + size, items)):
         emitter.item(item, -(-shape.queries // emitter.block))
     return finish(fn), chunks, local_bytes(isa, shape, vectors), seconds
+
+
+def _row_kernel(isa: Isa, shape: AttentionShape) -> tuple[Code, int, int, float]:
+    fn, operands, chunk, local = begin("attention_f32_row", isa, 4 + (shape.mask is not None))
+    emitter = RowAttentionEmitter(fn, shape, operands, local)
+    items, seconds = row_work(isa, shape)
+    size, chunks = deal(items, seconds)
+    first: Index = chunk * size if chunks > 1 else 0
+    for item in fn.range(first, fn.minimum(first + size, items)):
+        emitter.item(item)
+    return finish(fn), chunks, row_bytes(isa, shape.keys), seconds
 
 
 class AttentionEmitter:
@@ -77,7 +94,7 @@ class AttentionEmitter:
         batch, block = (fn.integer(op, item, blocks) for op in ("udiv", "urem"))
         walks = [shape.q, shape.k, shape.v, *([shape.mask] if shape.mask else []), shape.out]
         q, k, v, *mask, out = (
-            fn.at(base, self._batch_offset(batch, walk))
+            fn.at(base, batch_offset(fn, shape, batch, walk))
             for base, walk in zip(self.operands, walks, strict=True)
         )
         first = fn.as_value("i64", block) * self.block
@@ -95,15 +112,6 @@ class AttentionEmitter:
             return
         for is_last in fn.either(fn.compare("eq", fn.as_value("i64", block), blocks - 1)):
             self._block(rest if is_last else self.block, q, k, v, mask, out)
-
-    def _batch_offset(self, batch: Index, walk: OperandStrides) -> Index:
-        """The element offset of an operand's matrices of the batch-th combination."""
-        fn, offset = self.fn, self.fn.as_value("i64", 0)
-        for axis in reversed(range(len(walk.batch))):
-            index = fn.integer("urem", batch, self.shape.batch[axis]) if axis else batch
-            batch = fn.integer("udiv", batch, self.shape.batch[axis]) if axis else 0
-            offset = offset + fn.as_value("i64", index) * walk.batch[axis]
-        return offset
 
     def _block(
         self, count: Index, q: Value, k: Value, v: Value, mask: Sequence[Value], out: Value
@@ -267,7 +275,19 @@ class AttentionEmitter:
             row(_plus(key, 1), 1)
         for key in fn.range(even, keys):
             row(key, 0)
-        return [1.0 / (a.get() + b.get()) for a, b in sums]
+        totals = [a.get() + b.get() for a, b in sums]
+        return self._guarded(totals) if self.shape.guarded else [1.0 / total for total in totals]
+
+    def _guarded(self, totals: Sequence[Value]) -> list[Value]:
+        """Emit 0 for the exponentials of queries whose sum is NaN; returns one over the others."""
+        fn = self.fn
+        for v, total in enumerate(totals):
+            wrong = fn.compare("uno", total, total)
+            with fn.when(any_lane(fn, wrong)):
+                for key in fn.range(0, self.shape.keys):
+                    place = fn.at(fn.at(self.scores, _times(key, self.block)), v * self.lanes)
+                    fn.store(fn.select(wrong, 0.0, fn.load(self.type, place)), place)
+        return [fn.select(fn.compare("uno", t, t), 1.0, 1.0 / t) for t in totals]
 
     def _sums(self, values: Value, scales: Sequence[Value]) -> None:
         """Emit the transposed result: exponentials times V, over their sums."""

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 from trireme.devices.cpu.codegen.target import Isa
 
+FEW_QUERIES = 4
+"""Queries that are done one by one: a block of them would leave most lanes idle."""
 _VECTORS = 2
 """Vectors of queries in a block."""
 _MOST_ROWS = 14
@@ -28,6 +30,7 @@ class AttentionShape:
     mask: of a mask whose rows are keys, of one column when it is the same for all queries
     mask_by_query: whether the keys of a query follow each other in the mask, which is then turned
         block by block
+    guarded: whether the result of a query without a score is that of weights 0, not NaN
     """
 
     batch: tuple[int, ...]
@@ -43,6 +46,30 @@ class AttentionShape:
     scale: float
     mask_scale: float
     mask_by_query: bool = False
+    guarded: bool = False
+
+
+def walks_rows(shape: AttentionShape) -> bool:
+    """Whether keys and values lie in rows, which a query by itself reads in whole vectors."""
+    k, v = shape.k.column, shape.v.column
+    return (k == 1 or shape.depth == 1) and (v == 1 or shape.width == 1)
+
+
+def is_by_row(shape: AttentionShape) -> bool:
+    """Whether each query is done by itself."""
+    return shape.queries <= FEW_QUERIES and walks_rows(shape)
+
+
+def row_work(isa: Isa, shape: AttentionShape) -> tuple[int, float]:
+    """Return the queries of all batches, and about how many seconds they take by themselves."""
+    items = math.prod(shape.batch) * shape.queries
+    cycles = shape.keys * (2 * (shape.depth + shape.width) / isa.lanes + 1)
+    return items, items * cycles / 3e9
+
+
+def row_bytes(isa: Isa, keys: int) -> int:
+    """Return the bytes that a thread needs of its own: the scores of a query."""
+    return 4 * -(-keys // isa.lanes) * isa.lanes
 
 
 def block_vectors(isa: Isa, queries: int) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from trireme.backend.kernel_table import PLAIN
 from trireme.devices.cpu.codegen.kernel_cache import Code
@@ -111,6 +112,8 @@ def _copy_step(
 
     def size(graph: Graph) -> Sized:
         copy = with_runs(moves_in(graph, node)[place].copy, runs)
+        if 0 in copy.shape:
+            return Sized((0,) * (count + 2), chunks=0)
         seconds = copy_s(copy)
         if along is None:
             units = math.prod(copy.shape[:counted])
@@ -139,8 +142,24 @@ def _known_moves(graph: Graph, node: Node) -> list[Move]:
     return MOVES[node.op](graph, node)
 
 
+def _expand_moves(sample: Graph) -> MovesOf:
+    """Return what gives the copy of an expand: an axis repeats where it does so in the sample."""
+
+    def moves(graph: Graph, node: Node) -> list[Move]:
+        (move,) = MOVES["expand"](graph, node)
+        (known,) = MOVES["expand"](sample, node)
+        strides = dense(graph.type(node.used[0]).dims)
+        strides = (0,) * (len(known.copy.source) - len(strides)) + strides
+        pairs = zip(known.copy.source, strides, strict=True)
+        source = tuple(stride if moves else 0 for moves, stride in pairs)
+        return [replace(move, copy=replace(move.copy, source=source))]
+
+    return moves
+
+
 def _lower(context: Context, node: Node) -> Sequence[PolymorphicStep]:
-    steps = copy_steps(context, node, moves_of(context.graph, node), _known_moves)
+    moves_in = _expand_moves(context.graph) if node.op == "expand" else _known_moves
+    steps = copy_steps(context, node, moves_of(context.graph, node), moves_in)
     if node.attrs.get("activation"):
         activation = str(node.attrs["activation"])
         steps.append(activation_step(context, activation, node.outputs[0], node.id))

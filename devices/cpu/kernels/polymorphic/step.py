@@ -15,6 +15,7 @@ from trireme.devices.cpu.codegen.kernel_cache import Code
 from trireme.devices.cpu.codegen.target import Isa
 from trireme.devices.cpu.kernels.lowering import ELEMENTWISE, Context, Operand, Temp, begin
 from trireme.ir.graph import Graph, Node
+from trireme.support.errors import CompileError
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,6 +32,7 @@ class SizedTemp(Temp):
 class Sized:
     """A step for one shape: its words, chunks and seconds, as in `Step`.
 
+    chunks: 0 where there is nothing to do
     variant: which of the step's codes runs
     """
 
@@ -55,6 +57,23 @@ class PolymorphicStep:
     size: Callable[[Graph], Sized]
     nodes: tuple[int, ...]
     family: str = ELEMENTWISE
+
+
+def sized_for(step: PolymorphicStep, graph: Graph) -> Sized:
+    """Return what a shape decides of a step.
+
+    Errors: CompileError, if it reads or makes an empty tensor, and not only moves elements
+    """
+    sized = step.size(graph)
+    values = graph.values
+    if sized.chunks and any(
+        values[operand].type.elements == 0
+        for operand in (*step.reads, *step.writes)
+        if isinstance(operand, int)
+    ):
+        label = graph.node(step.nodes[-1]).label
+        raise CompileError(f"cpu: {label} has no kernel of all shapes for empty tensors")
+    return sized
 
 
 @dataclass(frozen=True)
