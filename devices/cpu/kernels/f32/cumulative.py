@@ -5,8 +5,10 @@ Chunks are of whole rows, so every sum is made in the order of its row.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from trireme.devices.cpu.codegen.index import minus, times
 from trireme.devices.cpu.codegen.ir import Function, Index, Value, Var
 from trireme.devices.cpu.codegen.kernel_cache import Code
 from trireme.devices.cpu.codegen.llvm_types import vector
@@ -31,25 +33,39 @@ class Running:
 
 def running_kernel(isa: Isa, run: Running) -> tuple[Code, int, float]:
     """Return the kernel of a running sum, its chunks and seconds. Operands: x, y."""
-    rows, scalar = run.rows, SCALARS[run.dtype]
-    fn, (x, y), chunk, _ = begin(f"{run.op}_{scalar.short}", isa, 2)
-    lanes = isa.lanes if rows.inner > 1 else 1
-    blocks = -(-rows.inner // lanes)
-    items = rows.outer * blocks
-    seconds = items * rows.count * (3e-9 if lanes > 1 else 1.4e-9)
+    scalar = SCALARS[run.dtype]
+    fn, operands, chunk, _ = begin(f"{run.op}_{scalar.short}", isa, 2)
+    items, seconds = running_work(isa, run)
     size, chunks = deal(items, seconds)
     first: Index = chunk * size if chunks > 1 else 0
-    for item in fn.range(first, fn.minimum(first + size, items)):
+    emit_running(fn, run, operands, (first, fn.minimum(first + size, items)))
+    return finish(fn), chunks, seconds
+
+
+def running_work(isa: Isa, run: Running) -> tuple[int, float]:
+    """Return the blocks of neighbouring rows, and the seconds of all."""
+    lanes = isa.lanes if run.rows.inner > 1 else 1
+    items = run.rows.outer * -(-run.rows.inner // lanes)
+    return items, items * run.rows.count * (3e-9 if lanes > 1 else 1.4e-9)
+
+
+def emit_running(
+    fn: Function, run: Running, operands: Sequence[Value], span: tuple[Index, Index]
+) -> None:
+    """Emit some of the blocks of rows; how many rows there are, and how long, may be read."""
+    rows, memory, (x, y) = run.rows, SCALARS[run.dtype].memory, operands
+    lanes = fn.isa.lanes if rows.inner > 1 else 1
+    blocks = -(-rows.inner // lanes)
+    for item in fn.range(*span):
         outer, block = fn.integer("udiv", item, blocks), fn.integer("urem", item, blocks)
-        offset = outer * (rows.count * rows.inner) + block * lanes
-        places = (fn.at(x, offset, scalar.memory), fn.at(y, offset, scalar.memory))
+        offset = times(fn, outer, times(fn, rows.count, rows.inner)) + block * lanes
+        places = (fn.at(x, offset, memory), fn.at(y, offset, memory))
         rest = rows.inner % lanes
         if not rest or isinstance(block, int):
             _rows(fn, run, places, lanes, rest or lanes)
             continue
         for is_last in fn.either(fn.compare("eq", block, blocks - 1)):
             _rows(fn, run, places, lanes, rest if is_last else lanes)
-    return finish(fn), chunks, seconds
 
 
 def _rows(fn: Function, run: Running, places: tuple[Value, Value], lanes: int, count: int) -> None:
@@ -59,7 +75,7 @@ def _rows(fn: Function, run: Running, places: tuple[Value, Value], lanes: int, c
     held = "float64" if is_float else run.dtype
     start = 0 if run.op == "cum_sum" else 1
     total = Var(fn, vector(lanes, SCALARS[held].register), start)
-    last = run.rows.count - 1
+    last = minus(fn, run.rows.count, 1)
     for j in fn.range(0, run.rows.count):
         at = (fn.as_value("i64", last) - j if run.reverse else j) * run.rows.inner
         value = load(fn, run.dtype, fn.at(x, at, scalar.memory), lanes, count)
@@ -72,7 +88,8 @@ def _rows(fn: Function, run: Running, places: tuple[Value, Value], lanes: int, c
         store(fn, run.dtype, made, fn.at(y, at, scalar.memory), count)
 
 
-def _reason(graph: Graph, node: Node) -> str | None:
+def running_reason(graph: Graph, node: Node) -> str | None:
+    """Say why a running sum has no native kernel, None when it has."""
     x, axis = (graph.values[value] for value in node.used)
     if axis.data is None:
         return f"{node.op} has native kernels for a constant axis only"
@@ -81,17 +98,22 @@ def _reason(graph: Graph, node: Node) -> str | None:
     return None
 
 
-def _lower(context: Context, node: Node) -> list[Step]:
-    x, axis = (context.graph.values[value] for value in node.used)
+def running_of(graph: Graph, node: Node) -> Running:
+    """Return a node's running sum or product."""
+    x, axis = (graph.values[value] for value in node.used)
     rows = rows_along(x.type.dims, 0 if axis.data is None else int(axis.data.reshape(())))
     exclusive, reverse = (bool(node.attrs[name]) for name in ("exclusive", "reverse"))
-    run = Running(node.op, x.type.dtype, rows, exclusive, reverse)
-    code, chunks, seconds = context.kernel(running_kernel, run)
-    reads = (context.operand(x.id),)
+    return Running(node.op, x.type.dtype, rows, exclusive, reverse)
+
+
+def _lower(context: Context, node: Node) -> list[Step]:
+    code, chunks, seconds = context.kernel(running_kernel, running_of(context.graph, node))
+    reads = (context.operand(node.used[0]),)
     return [
         Step(code, reads, node.outputs, chunks, seconds=seconds, nodes=(node.id,), family="cum")
     ]
 
 
-_NUMBERS = [dtype for dtype in SCALARS if dtype != "bool"]
-TABLE.add(("cum_sum", "cum_prod"), Rule(_reason, _lower), _NUMBERS)
+RUNNING = ("cum_sum", "cum_prod")
+NUMBERS = [dtype for dtype in SCALARS if dtype != "bool"]
+TABLE.add(RUNNING, Rule(running_reason, _lower), NUMBERS)

@@ -7,9 +7,11 @@ in the references. The best of each lane is kept, and the lanes are joined at th
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from trireme.backend.kernel_table import STORED_8, Form
+from trireme.devices.cpu.codegen.index import minus, times
 from trireme.devices.cpu.codegen.ir import Function, Index, Value, Var
 from trireme.devices.cpu.codegen.kernel_cache import Code
 from trireme.devices.cpu.codegen.llvm_types import vector
@@ -79,32 +81,51 @@ class _Best:
 
 def arg_kernel(isa: Isa, order: Order, rows: Rows) -> tuple[Code, int, float]:
     """Return the kernel of an arg_max or arg_min, its chunks and seconds. Operands: x, y (i64)."""
-    scalar = SCALARS[order.dtype]
-    name = f"arg_{'max' if order.largest else 'min'}_{scalar.short}"
-    fn, (x, y), chunk, _ = begin(name, isa, 2)
-    lanes = isa.vector_bits // (8 * min(scalar.nbytes, 4))
-    blocks = -(-rows.inner // lanes)
-    items = rows.outer * blocks
-    vectors = items * (rows.count if rows.inner > 1 else rows.count / lanes + lanes)
-    seconds = vectors * 3e-9
+    fn, operands, chunk, _ = begin(arg_name(order), isa, 2)
+    items, seconds = arg_work(isa, order, rows)
     size, chunks = deal(items, seconds)
     first: Index = chunk * size if chunks > 1 else 0
-    for item in fn.range(first, fn.minimum(first + size, items)):
+    emit_arg(fn, order, rows, operands, (first, fn.minimum(first + size, items)))
+    return finish(fn), chunks, seconds
+
+
+def arg_name(order: Order) -> str:
+    """Return what kernels of an order are called."""
+    return f"arg_{'max' if order.largest else 'min'}_{SCALARS[order.dtype].short}"
+
+
+def _arg_lanes(isa: Isa, order: Order) -> int:
+    return isa.vector_bits // (8 * min(SCALARS[order.dtype].nbytes, 4))
+
+
+def arg_work(isa: Isa, order: Order, rows: Rows) -> tuple[int, float]:
+    """Return the blocks of neighbouring rows, and the seconds of all."""
+    lanes = _arg_lanes(isa, order)
+    items = rows.outer * -(-rows.inner // lanes)
+    return items, 3e-9 * items * (rows.count if rows.inner > 1 else rows.count / lanes + lanes)
+
+
+def emit_arg(
+    fn: Function, order: Order, rows: Rows, operands: Sequence[Value], span: tuple[Index, Index]
+) -> None:
+    """Emit some of the blocks of rows; how many rows there are, and how long, may be read."""
+    (x, y), memory, lanes = operands, SCALARS[order.dtype].memory, _arg_lanes(fn.isa, order)
+    blocks = -(-rows.inner // lanes)
+    for item in fn.range(*span):
         outer, block = fn.integer("udiv", item, blocks), fn.integer("urem", item, blocks)
         if rows.inner == 1:
-            row = fn.at(x, outer * rows.count, scalar.memory)
+            row = fn.at(x, times(fn, outer, rows.count), memory)
             fn.store(_along(fn, order, row, rows.count, lanes), fn.at(y, outer, "i64"))
             continue
         rest = rows.inner % lanes
         column = block * lanes
-        at = fn.at(x, outer * (rows.count * rows.inner) + column, scalar.memory)
+        at = fn.at(x, times(fn, outer, times(fn, rows.count, rows.inner)) + column, memory)
         to = fn.at(y, outer * rows.inner + column, "i64")
         if not rest or isinstance(block, int):
             _across(fn, order, rows, (at, to), lanes, rest or lanes)
             continue
         for is_last in fn.either(fn.compare("eq", block, blocks - 1)):
             _across(fn, order, rows, (at, to), lanes, rest if is_last else lanes)
-    return finish(fn), chunks, seconds
 
 
 def _best(fn: Function, order: Order, value: Value, place: Value) -> _Best:
@@ -124,27 +145,47 @@ def _across(
     fn.store_some(best.place.get(), y, count)
 
 
-def _along(fn: Function, order: Order, row: Value, count: int, lanes: int) -> Value:
+def _along(fn: Function, order: Order, row: Value, count: Index, lanes: int) -> Value:
     """Emit the best of a row whose elements are neighbours: lane by lane, then of the lanes."""
-    dtype, memory = order.dtype, SCALARS[order.dtype].memory
-    whole = count // lanes * lanes
-    if whole:
-        index = vector(lanes, "i64")
-        steps = ", ".join(f"i64 {lane}" for lane in range(lanes))
-        place = Value(fn, index, f"<{steps}>")
-        many = _best(fn, order, load(fn, dtype, row, lanes), place)
-        for i in fn.range(lanes, whole, lanes):
-            here = place + fn.splat(fn.as_value("i64", i), lanes)
-            many.see(load(fn, dtype, fn.at(row, i, memory), lanes), here)
-        values, found = many.value.get(), many.place.get()
-        best = _best(fn, order, fn.extract(values, 0), fn.extract(found, 0))
-        for lane in range(1, lanes):
-            best.join(fn.extract(values, lane), fn.extract(found, lane))
+    memory = SCALARS[order.dtype].memory
+    place = Var(fn, "i64", 0)
+    whole = minus(fn, count, fn.integer("urem", count, lanes))
+
+    def rest(best: _Best, start: Index) -> None:
+        for i in fn.range(start, count):
+            best.see(load(fn, order.dtype, fn.at(row, i, memory), 1), fn.as_value("i64", i))
+        place.set(best.place.get())
+
+    def short() -> None:
+        rest(_best(fn, order, load(fn, order.dtype, row, 1), fn.as_value("i64", 0)), 1)
+
+    if isinstance(whole, Value):
+        for is_long in fn.either(fn.compare("ne", whole, 0)):
+            if is_long:
+                rest(_of_lanes(fn, order, row, whole, lanes), whole)
+            else:
+                short()
+    elif whole:
+        rest(_of_lanes(fn, order, row, whole, lanes), whole)
     else:
-        best = _best(fn, order, load(fn, dtype, row, 1), fn.as_value("i64", 0))
-    for i in fn.range(whole or 1, count):
-        best.see(load(fn, dtype, fn.at(row, i, memory), 1), fn.as_value("i64", i))
-    return best.place.get()
+        short()
+    return place.get()
+
+
+def _of_lanes(fn: Function, order: Order, row: Value, whole: Index, lanes: int) -> _Best:
+    """Emit the best of whole vectors, at least one."""
+    dtype, memory, index = order.dtype, SCALARS[order.dtype].memory, vector(lanes, "i64")
+    steps = ", ".join(f"i64 {lane}" for lane in range(lanes))
+    place = Value(fn, index, f"<{steps}>")
+    many = _best(fn, order, load(fn, dtype, row, lanes), place)
+    for i in fn.range(lanes, whole, lanes):
+        here = place + fn.splat(fn.as_value("i64", i), lanes)
+        many.see(load(fn, dtype, fn.at(row, i, memory), lanes), here)
+    values, found = many.value.get(), many.place.get()
+    best = _best(fn, order, fn.extract(values, 0), fn.extract(found, 0))
+    for lane in range(1, lanes):
+        best.join(fn.extract(values, lane), fn.extract(found, lane))
+    return best
 
 
 def order_reason(graph: Graph, node: Node) -> str | None:
@@ -159,10 +200,15 @@ def order_reason(graph: Graph, node: Node) -> str | None:
     return None
 
 
+def arg_order(graph: Graph, node: Node) -> Order:
+    """Return which elements an arg_max or arg_min wants."""
+    last = bool(node.attrs["select_last_index"])
+    return Order(graph.type(node.used[0]).dtype, node.op == "arg_max", last)
+
+
 def _lower_arg(context: Context, node: Node) -> list[Step]:
-    type = context.type(node.used[0])
-    order = Order(type.dtype, node.op == "arg_max", bool(node.attrs["select_last_index"]))
-    rows = rows_along(type.dims, node.attrs["axis"])
+    order = arg_order(context.graph, node)
+    rows = rows_along(context.type(node.used[0]).dims, node.attrs["axis"])
     code, chunks, seconds = context.kernel(arg_kernel, order, rows)
     reads = (context.operand(node.used[0]),)
     return [
@@ -171,4 +217,5 @@ def _lower_arg(context: Context, node: Node) -> list[Step]:
 
 
 FORMS: tuple[str | Form, ...] = (*SCALARS, *STORED_8)
-TABLE.add(("arg_max", "arg_min"), Rule(order_reason, _lower_arg), FORMS)
+PLACES = ("arg_max", "arg_min")
+TABLE.add(PLACES, Rule(order_reason, _lower_arg), FORMS)

@@ -12,7 +12,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from trireme.devices.cpu.codegen.index import known, minus, product
+from trireme.devices.cpu.codegen.index import known, minus, plus, product, times
 from trireme.devices.cpu.codegen.ir import Function, Index, Value, Var
 from trireme.devices.cpu.codegen.kernel_cache import Code
 from trireme.devices.cpu.codegen.llvm_types import vector
@@ -222,53 +222,67 @@ def scatter_picks_kernel(isa: Isa, picks: Picks, reduction: str, dtype: str) -> 
 
     Operands: indices, updates, a fault for each axis, y
     """
-    name = (
-        f"scatter_picks_b{8 * picks.item}"
-        if reduction == "none"
-        else (f"scatter_{reduction}_{SCALARS[dtype].short}")
-    )
-    element = f"i{8 * picks.item}"
-    fn, (indices, updates, *faults, y), _, _ = begin(name, isa, 3 + len(picks.sizes))
+    count = 3 + len(picks.sizes)
+    fn, operands, _, _ = begin(scatter_name(picks, reduction, dtype), isa, count)
+    emit_scatter(fn, picks, operands, reduction, dtype)
+    return finish(fn), pick_s(picks)
+
+
+def scatter_name(picks: Picks, reduction: str, dtype: str) -> str:
+    """Return what kernels of a scatter are called."""
+    if reduction == "none":
+        return f"scatter_picks_b{8 * picks.item}"
+    return f"scatter_{reduction}_{SCALARS[dtype].short}"
+
+
+def emit_scatter(
+    fn: Function, picks: Picks, operands: Sequence[Value], reduction: str, dtype: str
+) -> None:
+    """Emit a look at all indices, then the picks one after another."""
+    (indices, updates, *faults, y), element = operands, f"i{8 * picks.item}"
     emit = _IndexedEmitter(fn, picks, indices)
     emit.check(faults)
-    rows, inner = math.prod(picks.dims[:-1]), (picks.dims or (1,))[-1]
+    rows, inner = product(fn, picks.dims[:-1]), (picks.dims or (1,))[-1]
     slice_ = Copy((picks.inner,), (1,), (1,), picks.item)
     for row in fn.range(0, rows):
         base = _base(fn, row, picks)
         for i in fn.range(0, inner):
-            pick = row * inner + i
+            pick = plus(fn, times(fn, row, inner), i)
             place, inside = emit.place(pick, _plus(base, i, picks))
             with fn.when(inside):
                 target = fn.at(y, place, element)
-                source = fn.at(updates, pick * picks.inner, element)
+                source = fn.at(updates, times(fn, pick, picks.inner), element)
                 if reduction == "none":
                     copy_row(fn, slice_, source, target, element, picks.inner)
                 else:
                     _combine_row(fn, reduction, dtype, (source, target), picks.inner)
-    return finish(fn), pick_s(picks)
 
 
 def _combine_row(
-    fn: Function, op: str, dtype: str, places: tuple[Value, Value], count: int
+    fn: Function, op: str, dtype: str, places: tuple[Value, Value], count: Index
 ) -> None:
     """Emit target = op(target, source) for `count` neighbouring elements."""
     source, target = places
     emit, scalar = emitter(op, dtype), SCALARS[dtype]
     if emit is None:
         raise InternalError(f"no expression of {op} on {dtype}")
-    lanes = fn.isa.vector_bits // (8 * min(scalar.nbytes, 4)) if count > 1 else 1
+    lanes = fn.isa.vector_bits // (8 * min(scalar.nbytes, 4)) if count != 1 else 1
 
-    def combine(at: Index, some: int) -> None:
+    def combine(at: Index, some: Index) -> None:
         to = fn.at(target, at, scalar.memory)
         update = load(fn, dtype, fn.at(source, at, scalar.memory), lanes, some)
         made = emit(fn, {"activation": ""}, load(fn, dtype, to, lanes, some), update)
         store(fn, dtype, rounded(fn, dtype, made), to, some)
 
-    whole = count // lanes * lanes
+    rest = fn.integer("urem", count, lanes)
+    whole = minus(fn, count, rest)
     for i in fn.range(0, whole, lanes):
         combine(i, lanes)
-    if whole < count:
-        combine(whole, count - whole)
+    if isinstance(rest, Value):
+        with fn.when(fn.compare("ne", rest, 0)):
+            combine(whole, rest)
+    elif rest:
+        combine(whole, rest)
 
 
 def _base(fn: Function, row: Index, picks: Picks) -> Index:
@@ -349,4 +363,5 @@ def _lower_scatter(context: Context, node: Node) -> list[Step]:
 
 
 TABLE.add(("gather_elements", "gather_nd"), Rule(picks_reason, _lower_gather))
-TABLE.add(("scatter_elements", "scatter_nd"), Rule(picks_reason, _lower_scatter))
+SCATTERS = ("scatter_elements", "scatter_nd")
+TABLE.add(SCATTERS, Rule(picks_reason, _lower_scatter))

@@ -73,9 +73,7 @@ def _one_hot_reason(graph: Graph, node: Node) -> str | None:
 
 def _lower_trilu(context: Context, node: Node) -> list[Step]:
     """y = x where the column less the row is at least (or at most) k, else 0."""
-    x = context.type(node.used[0])
-    k = context.graph.values[node.used[1]].data if len(node.used) > 1 else None
-    diagonal = 0 if k is None else int(k.reshape(()))
+    x, diagonal = context.type(node.used[0]), diagonal_of(context.graph, node)
     rows, columns = x.dims[-2:]
     apart = np.arange(columns) - np.arange(rows)[:, None]
     mask = apart >= diagonal if node.attrs["upper"] else apart <= diagonal
@@ -88,7 +86,14 @@ def _lower_trilu(context: Context, node: Node) -> list[Step]:
     return [_step(context, node, terms, x.dims, operands)]
 
 
-def _trilu_reason(graph: Graph, node: Node) -> str | None:
+def diagonal_of(graph: Graph, node: Node) -> int:
+    """Return by how much the columns of a trilu's diagonal exceed its rows."""
+    k = graph.values[node.used[1]].data if len(node.used) > 1 else None
+    return 0 if k is None else int(k.reshape(()))
+
+
+def trilu_reason(graph: Graph, node: Node) -> str | None:
+    """Say why a trilu has no native kernel, None when it has."""
     if len(node.used) > 1 and not graph.values[node.used[1]].is_constant:
         return "trilu has native kernels for a constant diagonal only"
     return _made_reason(graph, node)
@@ -106,4 +111,4 @@ def _empty(node: Node) -> str:
 
 
 TABLE.add("one_hot", Rule(_one_hot_reason, _lower_one_hot), _INDICES)
-TABLE.add("trilu", Rule(_trilu_reason, _lower_trilu), SCALARS)
+TABLE.add("trilu", Rule(trilu_reason, _lower_trilu), SCALARS)

@@ -1,4 +1,4 @@
-"""gather for every shape: slices of a tensor picked by indices, known or not."""
+"""gather and scatter for every shape: slices of a tensor that indices name, known or not."""
 
 from __future__ import annotations
 
@@ -18,14 +18,17 @@ from trireme.devices.cpu.kernels.movement.gather import (
     slice_moves,
 )
 from trireme.devices.cpu.kernels.movement.indexed import (
+    SCATTERS,
     Picks,
     emit_picks,
+    emit_scatter,
     pick_s,
     picks_of,
     picks_reason,
+    scatter_name,
 )
 from trireme.devices.cpu.kernels.movement.move import Move
-from trireme.devices.cpu.kernels.polymorphic.moves import copy_steps
+from trireme.devices.cpu.kernels.polymorphic.moves import copy_steps, whole_copy
 from trireme.devices.cpu.kernels.polymorphic.sample import deal_evenly, generalised, varies
 from trireme.devices.cpu.kernels.polymorphic.step import (
     POLYMORPHIC,
@@ -107,5 +110,30 @@ def _lower_picks(context: Context, node: Node) -> Sequence[PolymorphicStep]:
     return [PolymorphicStep((code,), reads, node.outputs, size, (node.id,), "gather")]
 
 
+def sized_scatter_kernel(isa: Isa, picks: Picks, reduction: str, dtype: str, words: int) -> Code:
+    """Return the kernel of a scatter onto a copy of x, in one chunk: picks keep their order."""
+    name, operands = scatter_name(picks, reduction, dtype), 3 + len(picks.sizes)
+    fn, places, _, _ = begin_sized(name, isa, operands, words)
+    emit_scatter(fn, fn.known(picks), places, reduction, dtype)
+    return finish(fn)
+
+
+def _lower_scatter(context: Context, node: Node) -> Sequence[PolymorphicStep]:
+    sample, reduction = picks_of(context.graph, node), node.attrs["reduction"]
+    dtype = context.type(node.used[0]).dtype if reduction != "none" else ""
+    known, count, words = generalised(sample, node.label)
+    code = context.kernel(sized_scatter_kernel, known, reduction, dtype, count)
+
+    def size(graph: Graph) -> Sized:
+        picks = picks_of(graph, node)
+        return Sized(words(picks), 1, pick_s(picks))
+
+    faults = (KernelFault(partial(_wrong, node.label, axis)) for axis in sample.sizes)
+    reads = (*(context.operand(i) for i in node.used[1:]), *faults)
+    copy = whole_copy(context, node, node.used[0], node.outputs[0])
+    return [copy, PolymorphicStep((code,), reads, node.outputs, size, (node.id,), "scatter")]
+
+
+POLYMORPHIC.add(SCATTERS, PolymorphicRule(picks_reason, _lower_scatter))
 POLYMORPHIC.add(("gather_elements", "gather_nd"), PolymorphicRule(picks_reason, _lower_picks))
 POLYMORPHIC.add("gather", PolymorphicRule(gather_reason, _lower))

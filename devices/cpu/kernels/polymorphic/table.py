@@ -6,8 +6,10 @@ from trireme.devices.cpu.kernels.polymorphic import (
     images,
     items,
     moves,
+    ordered,
     products,
     rows,
+    triangles,
 )
 from trireme.devices.cpu.kernels.polymorphic.step import POLYMORPHIC, PolymorphicRule
 from trireme.ir.graph import Graph, Node
@@ -19,9 +21,11 @@ __all__ = [
     "images",
     "items",
     "moves",
+    "ordered",
     "products",
     "rows",
     "rule_for",
+    "triangles",
 ]
 
 
