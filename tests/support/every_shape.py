@@ -7,10 +7,10 @@ import numpy as np
 from cpu_run import assert_close, run
 
 from trireme.devices.cpu.compile.program import REFERENCE
-from trireme.ir.bind_shapes import bind_shapes
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import TensorType
 from trireme.ir.interpreter import interpret
+from trireme.runtime.dynamic.closed import ClosedGraph
 
 SHAPES = 4
 """Drawn shapes of each case, beside that of ones."""
@@ -48,8 +48,8 @@ def drawn_shapes(graph, name):
 
 def bound(graph, sizes):
     """The graph of one shape."""
-    shapes = {v.name: [sizes.get(dim, dim) for dim in v.shape] for v in graph.input_values()}
-    return bind_shapes(graph, shapes)
+    shapes = [[sizes.get(dim, dim) for dim in v.shape] for v in graph.input_values()]
+    return ClosedGraph(graph).at(shapes)
 
 
 def fed(graph, rng):

@@ -255,10 +255,11 @@ def program_at(program: PolymorphicProgram, graph: Graph) -> RegionProgram:
         decided = not program.decided.isdisjoint(o for o in reads if isinstance(o, int))
         if decided or program.temps:
             reads, writes = (tuple(map(operand_of, ends)) for ends in (reads, writes))
+        extra |= {id(array): as_kernels_read(array) for array in one.arrays}
         items.append(
             Step(
                 code,
-                (Extents(words, at), *reads),
+                (Extents(words, at), *one.arrays, *reads),
                 writes,
                 one.chunks,
                 one.local_bytes,

@@ -58,6 +58,63 @@ def scatters(c):
     ]
 
 
+def resized(c, mode, scales, transform="half_pixel", channels=21, dtype="float32", **attrs):
+    x = c.input(f"x{len(c.builder.values)}", "b", "h", "w", channels, dtype=dtype)
+    return scaled(c, x, mode, scales, transform, **attrs)
+
+
+def scaled(c, x, mode, scales, transform, **attrs):
+    sides = number(c, np.float32((1, *scales, 1)))
+    attrs = {"mode": mode, "coordinate_transformation_mode": transform, **attrs}
+    return c.add("resize", x, None, sides, **attrs)
+
+
+def resizes_by_sums(c):
+    twice = resized(c, "linear", (2, 2), "pytorch_half_pixel")
+    return [
+        scaled(c, twice, "linear", (0.5, 0.5), "pytorch_half_pixel"),
+        resized(c, "linear", (2, 2), channels=37),
+        resized(c, "linear", (3, 1), "align_corners"),
+        resized(c, "linear", (1, 2), "asymmetric", channels=3),
+        resized(c, "cubic", (2, 2), cubic_coeff_a=-0.5),
+        resized(c, "cubic", (2, 2), "align_corners", exclude_outside=1),
+    ]
+
+
+def resizes_to_the_nearest(c):
+    pick = {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
+    x, sides = c.input("x", "b", 5, "s"), number(c, np.float32((1, 1, 2)))
+    twice = resized(
+        c, "nearest", (2, 2), "asymmetric", channels=2, nearest_mode="floor", dtype="int8"
+    )
+    return [
+        scaled(c, twice, "nearest", (0.5, 0.5), "half_pixel_symmetric"),
+        resized(c, "nearest", (2, 3), "tf_half_pixel_for_nn", nearest_mode="ceil", dtype="int64"),
+        c.add("resize", x, None, sides, mode="nearest", **pick),
+    ]
+
+
+def padded(c, x, *pads, mode="constant", value=()):
+    return c.add("pad", x, number(c, np.array(pads)), *value, mode=mode)
+
+
+def pads(c):
+    x = c.input("x", "b", "h", "w", 9)
+    low = number(c, np.float32(-np.inf))
+    return [
+        padded(c, x, 0, 1, 2, 0, 0, 3, 0, 0),
+        padded(c, x, 0, 1, 1, 0, 0, 1, 1, 0, value=[low]),
+        padded(c, c.input("y", "b", "s", dtype="int8"), 0, 1, 1, 5),
+    ]
+
+
+def pads_by_index(c):
+    x = c.input("x", "b", "h", "w", 9)
+    edges = [padded(c, x, 0, 1, 2, 0, 0, 3, 0, 0, mode=mode) for mode in ("edge", "wrap")]
+    line = c.input("y", "b", "s")
+    return [*edges, padded(c, line, 0, 4, 0, 3, mode="reflect")]
+
+
 CASES = {
     f.__name__: f
     for f in (
@@ -67,6 +124,10 @@ CASES = {
         places_across,
         triangles,
         scatters,
+        resizes_by_sums,
+        resizes_to_the_nearest,
+        pads,
+        pads_by_index,
     )
 }
 

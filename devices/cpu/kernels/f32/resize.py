@@ -8,12 +8,13 @@ those of stored integers. A resize to the nearest position copies elements of an
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from trireme.backend.kernel_table import PLAIN
+from trireme.devices.cpu.codegen.index import plus, times
 from trireme.devices.cpu.codegen.ir import Function, Index, Value, Var
 from trireme.devices.cpu.codegen.kernel_cache import Code
 from trireme.devices.cpu.codegen.llvm_types import vector
@@ -25,7 +26,7 @@ from trireme.ops.resize import AxisPlan, plan_axes, taps
 from trireme.support.dtypes import Array, itemsize
 from trireme.support.errors import InternalError
 
-_MOST_TAPS = 16
+MOST_TAPS = 16
 
 
 @dataclass(frozen=True)
@@ -38,8 +39,8 @@ class ResizeShape:
     inner: int
 
 
-def _plans(graph: Graph, node: Node) -> Mapping[int, AxisPlan] | None:
-    """The taps of each axis that changes; None when that is not known before the run."""
+def axis_plans(graph: Graph, node: Node) -> Mapping[int, AxisPlan] | None:
+    """Return the plan of each axis; None when that is not known before the run."""
     shape, attrs = graph.type(node.used[0]).dims, node.attrs
     given = [
         graph.values[i] if k < len(node.inputs) and (i := node.inputs[k]) is not None else None
@@ -49,20 +50,20 @@ def _plans(graph: Graph, node: Node) -> Mapping[int, AxisPlan] | None:
         return None
     scales, sizes = (None if v is None or not v.type.elements else v.data for v in given)
     axes = attrs["axes"] or tuple(range(len(shape)))
-    plans = plan_axes(
+    return plan_axes(
         shape,
         None if scales is None else tuple(float(s) for s in scales.reshape(-1)),
         None if sizes is None else tuple(int(s) for s in sizes.reshape(-1)),
         tuple(axis % len(shape) for axis in axes),
         attrs["keep_aspect_ratio_policy"],
     )
-    return {a: p for a, p in plans.items() if p.out != p.size or p.scale != 1}
 
 
 def view_of(graph: Graph, node: Node) -> ResizeShape | None:
     """The node's image as four axes; None when the resized axes are not neighbours."""
-    plans, shape = _plans(graph, node), graph.type(node.used[0]).dims
-    if plans is None or len(plans) > 2:
+    found, shape = axis_plans(graph, node), graph.type(node.used[0]).dims
+    plans = {a: p for a, p in (found or {}).items() if p.out != p.size or p.scale != 1}
+    if found is None or len(plans) > 2:
         return None
     still = AxisPlan(1, 1, 1.0)
     if not plans:
@@ -74,8 +75,8 @@ def view_of(graph: Graph, node: Node) -> ResizeShape | None:
     return ResizeShape(math.prod(shape[:first]), height, plans[last], math.prod(shape[last + 1 :]))
 
 
-def _axis_taps(node: Node, plan: AxisPlan) -> tuple[Array, Array]:
-    """Input positions and weights [out, taps] of an axis, without taps that weigh nothing."""
+def axis_taps(node: Node, plan: AxisPlan) -> tuple[Array, Array]:
+    """Return positions and weights [out, taps] of an axis, without taps that weigh nothing."""
     attrs = node.attrs
     if plan == AxisPlan(1, 1, 1.0):
         return np.zeros((1, 1), np.int64), np.ones((1, 1), np.float32)
@@ -122,8 +123,8 @@ def _reason(graph: Graph, node: Node) -> str | None:
         return missing
     if graph.type(node.used[0]).dtype != "float32":
         return f"resize has no native {node.attrs['mode']} kernel for plain integers"
-    count = math.prod(_axis_taps(node, p)[0].shape[1] for p in (view.height, view.width))
-    if count > _MOST_TAPS:
+    count = math.prod(axis_taps(node, p)[0].shape[1] for p in (view.height, view.width))
+    if count > MOST_TAPS:
         return f"resize has no native kernel for {count} taps a position"
     return None
 
@@ -134,7 +135,7 @@ def _lanes(isa: Isa, inner: int) -> int:
 
 
 @dataclass(frozen=True)
-class _Picks:
+class NearestShape:
     """A resize to nearest positions: rows of the output, its width, channels, bytes of an item."""
 
     outer: int
@@ -144,28 +145,52 @@ class _Picks:
     item: int
 
 
-def _nearest_kernel(isa: Isa, picks: _Picks) -> tuple[Code, int, float]:
+def nearest_work(shape: NearestShape) -> tuple[int, float]:
+    """Return the rows of the output, and the seconds of all."""
+    rows = shape.outer * shape.out[0]
+    return rows, rows * shape.out[1] * (shape.inner * shape.item / 2.5e10 + 4e-10)
+
+
+def _nearest_kernel(isa: Isa, shape: NearestShape) -> tuple[Code, int, float]:
     """Return the kernel that copies positions, its chunks and seconds.
 
     Operands: x, offsets of the rows and of the columns in items, y
     """
-    element, (height, width) = f"i{8 * picks.item}", picks.out
-    fn, (x, row_at, column_at, y), chunk, _ = begin(f"resize_nearest_b{8 * picks.item}", isa, 4)
-    rows = picks.outer * height
-    seconds = rows * width * (picks.inner * picks.item / 2.5e10 + 4e-10)
+    fn, operands, chunk, _ = begin(f"resize_nearest_b{8 * shape.item}", isa, 4)
+    rows, seconds = nearest_work(shape)
     size, chunks = deal(rows, seconds)
     first: Index = chunk * size if chunks > 1 else 0
-    along = Copy((picks.inner,), (1,), (1,), picks.item)
-    for row in fn.range(first, fn.minimum(first + size, rows)):
+    emit_nearest(fn, shape, operands, (first, fn.minimum(first + size, rows)))
+    return finish(fn), chunks, seconds
+
+
+def emit_nearest(
+    fn: Function, shape: NearestShape, operands: Sequence[Value], span: tuple[Index, Index]
+) -> None:
+    """Emit some of the output's rows; all sizes but those of a position may be read."""
+    (x, row_at, column_at, y), (height, width) = operands, shape.out
+    element, along = f"i{8 * shape.item}", Copy((shape.inner,), (1,), (1,), shape.item)
+    for row in fn.range(*span):
         outer, oh = (fn.integer(op, row, height) for op in ("udiv", "urem"))
         offset = fn.load("i64", fn.at(row_at, oh, "i64"), 8)
-        line = fn.at(x, fn.as_value("i64", outer) * picks.size + offset, element)
-        target = fn.at(y, fn.as_value("i64", row) * (width * picks.inner), element)
+        line = fn.at(x, fn.as_value("i64", outer) * shape.size + offset, element)
+        target = fn.at(y, fn.as_value("i64", row) * times(fn, width, shape.inner), element)
         for ow in fn.range(0, width):
             source = fn.at(line, fn.load("i64", fn.at(column_at, ow, "i64"), 8), element)
-            place = fn.at(target, ow * picks.inner, element)
-            copy_row(fn, along, source, place, element, picks.inner)
-    return finish(fn), chunks, seconds
+            place = fn.at(target, ow * shape.inner, element)
+            copy_row(fn, along, source, place, element, shape.inner)
+
+
+def nearest_shape(view: ResizeShape, item: int) -> NearestShape:
+    """Return an image of elements of `item` bytes, as kernels of nearest positions see it."""
+    size = view.height.size * view.width.size * view.inner
+    return NearestShape(view.outer, size, (view.height.out, view.width.out), view.inner, item)
+
+
+def nearest_tables(node: Node, view: ResizeShape) -> tuple[Array, Array]:
+    """Return the offsets of the rows and of the columns that a kernel copies, in items."""
+    rows, columns = (axis_taps(node, plan)[0][:, 0] for plan in (view.height, view.width))
+    return rows * (view.width.size * view.inner), columns * view.inner
 
 
 def lower_nearest(context: Context, node: Node) -> list[Step]:
@@ -173,20 +198,9 @@ def lower_nearest(context: Context, node: Node) -> list[Step]:
     view = view_of(context.graph, node)
     if view is None:
         raise InternalError("the reason was not asked")
-    rows, columns = (_axis_taps(node, plan)[0][:, 0] for plan in (view.height, view.width))
-    picks = _Picks(
-        view.outer,
-        view.height.size * view.width.size * view.inner,
-        (view.height.out, view.width.out),
-        view.inner,
-        itemsize(context.type(node.used[0]).dtype),
-    )
-    code, chunks, seconds = context.kernel(_nearest_kernel, picks)
-    reads = (
-        context.operand(node.used[0]),
-        rows * (view.width.size * view.inner),
-        columns * view.inner,
-    )
+    shape = nearest_shape(view, itemsize(context.type(node.used[0]).dtype))
+    code, chunks, seconds = context.kernel(_nearest_kernel, shape)
+    reads = (context.operand(node.used[0]), *nearest_tables(node, view))
     return [
         Step(
             code,
@@ -200,38 +214,77 @@ def lower_nearest(context: Context, node: Node) -> list[Step]:
     ]
 
 
-def _resize_kernel(
-    isa: Isa,
-    mode: str,
-    sizes: tuple[int, int, int, int],
-    out: tuple[int, int],
-    taps: tuple[int, int],
-) -> tuple[Code, int, float]:
+@dataclass(frozen=True)
+class BlendShape:
+    """A resize by sums: sizes of the image, of the output, and taps of a row and of a column."""
+
+    outer: int
+    height: int
+    width: int
+    inner: int
+    out: tuple[int, int]
+    taps: tuple[int, int]
+
+
+def blend_work(isa: Isa, shape: BlendShape) -> tuple[int, float]:
+    """Return the rows of the output, and the seconds of all."""
+    total = shape.outer * shape.out[0]
+    vectors = total * shape.out[1] * -(-shape.inner // _lanes(isa, shape.inner))
+    return total, vectors * (shape.taps[0] * shape.taps[1] * 1.5 + 1) / 1e9
+
+
+def _blend_kernel(isa: Isa, mode: str, shape: BlendShape) -> tuple[Code, int, float]:
     """Return the kernel of a resize, its chunks and seconds.
 
-    sizes: outer, height, width, inner; out: height and width; taps: of a row and of a column
     Operands: x, offsets and weights of the rows, offsets and weights of the columns, y
     """
-    outer_size, height, width, inner = sizes
-    fn, (x, row_at, row_by, column_at, column_by, y), chunk, _ = begin(f"resize_{mode}_f32", isa, 6)
-    total = outer_size * out[0]
-    lanes = _lanes(isa, inner)
-    vectors = total * out[1] * -(-inner // lanes)
-    seconds = vectors * (taps[0] * taps[1] * 1.5 + 1) / 1e9
+    fn, operands, chunk, _ = begin(f"resize_{mode}_f32", isa, 6)
+    total, seconds = blend_work(isa, shape)
     size, chunks = deal(total, seconds)
     first: Index = chunk * size if chunks > 1 else 0
-    for row in fn.range(first, fn.minimum(first + size, total)):
-        outer, oh = (fn.integer(op, row, out[0]) for op in ("udiv", "urem"))
-        image = fn.at(x, outer * (height * width * inner))
-        lines = _taps_at(fn, image, row_at, row_by, oh, taps[0])
-        for ow in fn.range(0, out[1]):
+    emit_blend(fn, shape, operands, (first, fn.minimum(first + size, total)))
+    return finish(fn), chunks, seconds
+
+
+def emit_blend(
+    fn: Function, shape: BlendShape, operands: Sequence[Value], span: tuple[Index, Index]
+) -> None:
+    """Emit some of the output's rows; height and width of image and output may be read."""
+    (x, row_at, row_by, column_at, column_by, y), (high, wide) = operands, shape.out
+    lanes, inner = _lanes(fn.isa, shape.inner), shape.inner
+    image_size = times(fn, times(fn, shape.height, shape.width), inner)
+    for row in fn.range(*span):
+        outer, oh = (fn.integer(op, row, high) for op in ("udiv", "urem"))
+        image = fn.at(x, times(fn, outer, image_size))
+        lines = _taps_at(fn, image, row_at, row_by, oh, shape.taps[0])
+        for ow in fn.range(0, wide):
             points = [
                 (at, fn.splat(by * weight, lanes))
                 for line, by in lines
-                for at, weight in _taps_at(fn, line, column_at, column_by, ow, taps[1])
+                for at, weight in _taps_at(fn, line, column_at, column_by, ow, shape.taps[1])
             ]
-            _blend(fn, points, fn.at(y, (row * out[1] + ow) * inner), inner)
-    return finish(fn), chunks, seconds
+            place = times(fn, plus(fn, times(fn, row, wide), ow), inner)
+            _blend(fn, points, fn.at(y, place), inner)
+
+
+def blend_shape(view: ResizeShape, taps: tuple[int, int]) -> BlendShape:
+    """Return an image as kernels of sums see it."""
+    height, width = view.height, view.width
+    return BlendShape(
+        view.outer, height.size, width.size, view.inner, (height.out, width.out), taps
+    )
+
+
+def blend_tables(node: Node, view: ResizeShape) -> tuple[Array, Array, Array, Array]:
+    """Return offsets and weights of the rows, then of the columns: [positions, taps] each."""
+    rows, row_weights = axis_taps(node, view.height)
+    columns, column_weights = axis_taps(node, view.width)
+    return (
+        rows * (view.width.size * view.inner),
+        row_weights,
+        columns * view.inner,
+        column_weights,
+    )
 
 
 def _lower(context: Context, node: Node) -> list[Step]:
@@ -240,22 +293,10 @@ def _lower(context: Context, node: Node) -> list[Step]:
     view = view_of(context.graph, node)
     if view is None:
         raise InternalError("the reason was not asked")
-    rows, row_weights = _axis_taps(node, view.height)
-    columns, column_weights = _axis_taps(node, view.width)
-    code, chunks, seconds = context.kernel(
-        _resize_kernel,
-        node.attrs["mode"],
-        (view.outer, view.height.size, view.width.size, view.inner),
-        (view.height.out, view.width.out),
-        (rows.shape[1], columns.shape[1]),
-    )
-    reads = (
-        context.operand(node.used[0]),
-        rows * (view.width.size * view.inner),
-        row_weights,
-        columns * view.inner,
-        column_weights,
-    )
+    tables = blend_tables(node, view)
+    shape = blend_shape(view, (tables[0].shape[1], tables[2].shape[1]))
+    code, chunks, seconds = context.kernel(_blend_kernel, node.attrs["mode"], shape)
+    reads = (context.operand(node.used[0]), *tables)
     return [
         Step(
             code,

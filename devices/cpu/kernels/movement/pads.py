@@ -37,10 +37,11 @@ def _pad_reason(graph: Graph, node: Node) -> str | None:
     return move_reason(graph, node)
 
 
-def _edges(context: Context, node: Node) -> Edges:
-    rank = len(context.type(node.used[0]).dims)
-    pads = const_ints(context.graph, node, 1) or ()
-    axes = const_ints(context.graph, node, 3) or tuple(range(len(pads) // 2))
+def pad_edges(graph: Graph, node: Node) -> Edges:
+    """Return the pads of each axis."""
+    rank = len(graph.type(node.used[0]).dims)
+    pads = const_ints(graph, node, 1) or ()
+    axes = const_ints(graph, node, 3) or tuple(range(len(pads) // 2))
     edges = [(0, 0)] * rank
     for k, axis in enumerate(axes):
         edges[axis % rank] = pads[k], pads[k + len(axes)]
@@ -48,24 +49,29 @@ def _edges(context: Context, node: Node) -> Edges:
 
 
 def _lower_pad(context: Context, node: Node) -> list[Step]:
-    edges = _edges(context, node)
+    edges = pad_edges(context.graph, node)
     if node.attrs["mode"] != "constant":
         return _by_index(context, node, edges)
-    x, y = context.type(node.used[0]).dims, context.type(node.outputs[0]).dims
-    kept = tuple(size + min(b, 0) + min(a, 0) for size, (b, a) in zip(x, edges, strict=True))
-    source, target, item = dense(x), dense(y), item_bytes(context.graph, node)
-    steps = [_fill_step(context, node, _fill(context, node))]
-    if all(size > 0 for size in kept):
-        copy = Copy(
-            kept,
-            source,
-            target,
-            item,
-            sum(max(-b, 0) * s for (b, _), s in zip(edges, source, strict=True)),
-            sum(max(b, 0) * t for (b, _), t in zip(edges, target, strict=True)),
-        )
+    copy = pad_copy(context.graph, node, edges)
+    steps = [_fill_step(context, node, pad_fill(context.graph, node))]
+    if all(size > 0 for size in copy.shape):
         steps.append(copy_step(context, node, copy, node.outputs[0], "pad"))
     return steps
+
+
+def pad_copy(graph: Graph, node: Node, edges: Edges) -> Copy:
+    """Return the copy of what stays of the input to its place in the output."""
+    x, y = graph.type(node.used[0]).dims, graph.type(node.outputs[0]).dims
+    kept = tuple(size + min(b, 0) + min(a, 0) for size, (b, a) in zip(x, edges, strict=True))
+    source, target = dense(x), dense(y)
+    return Copy(
+        kept,
+        source,
+        target,
+        item_bytes(graph, node),
+        sum(max(-b, 0) * s for (b, _), s in zip(edges, source, strict=True)),
+        sum(max(b, 0) * t for (b, _), t in zip(edges, target, strict=True)),
+    )
 
 
 def _by_index(context: Context, node: Node, edges: Edges) -> list[Step]:
@@ -74,7 +80,7 @@ def _by_index(context: Context, node: Node, edges: Edges) -> list[Step]:
     padded = [axis for axis, edge in enumerate(edges) if edge != (0, 0)] or [0]
     source, steps = context.operand(node.used[0]), []
     for axis in padded:
-        taken = _taken(dims[axis], edges[axis], node.attrs["mode"])
+        taken = taken_elements(dims[axis], edges[axis], node.attrs["mode"])
         outer, inner = math.prod(dims[:axis]), math.prod(dims[axis + 1 :])
         lookup = Lookup(1, outer, dims[axis], inner, len(taken), item, 64)
         dims[axis] = len(taken)
@@ -91,7 +97,7 @@ def _by_index(context: Context, node: Node, edges: Edges) -> list[Step]:
     return steps
 
 
-def _taken(size: int, edge: tuple[int, int], mode: str) -> Array:
+def taken_elements(size: int, edge: tuple[int, int], mode: str) -> Array:
     """Return which elements of an axis make the padded axis."""
     before, after = edge
     places = np.arange(size, dtype=np.int64)[max(-before, 0) : size + min(after, 0)]
@@ -100,12 +106,12 @@ def _taken(size: int, edge: tuple[int, int], mode: str) -> Array:
     return padded
 
 
-def _fill(context: Context, node: Node) -> Array:
-    """The value of a pad as an array of one item."""
-    type = context.type(node.used[0])
+def pad_fill(graph: Graph, node: Node) -> Array:
+    """Return the value of a pad as an array of one item."""
+    type = graph.type(node.used[0])
     value = node.inputs[2] if len(node.inputs) > 2 else None
     if value is not None:
-        return np.asarray(context.graph.values[value].data).reshape(1)
+        return np.asarray(graph.values[value].data).reshape(1)
     if type.quant is None:
         return np.zeros(1, numpy_dtype(type.dtype))  # a cast of 0 is NaN where a dtype has no 0
     return np.full(1, type.quant.zero_point, numpy_dtype(type.dtype))

@@ -15,6 +15,7 @@ from trireme.devices.cpu.codegen.kernel_cache import Code
 from trireme.devices.cpu.codegen.target import Isa
 from trireme.devices.cpu.kernels.lowering import ELEMENTWISE, Context, Operand, Temp, begin
 from trireme.ir.graph import Graph, Node
+from trireme.support.dtypes import Array
 from trireme.support.errors import CompileError
 
 
@@ -34,6 +35,7 @@ class Sized:
 
     chunks: 0 where there is nothing to do
     variant: which of the step's codes runs
+    arrays: tables of the shape, operands between the words and what the step reads
     """
 
     words: tuple[int, ...]
@@ -42,6 +44,7 @@ class Sized:
     local_bytes: int = 0
     columns: int = 1
     variant: int = 0
+    arrays: tuple[Array, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)

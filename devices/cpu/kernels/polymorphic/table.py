@@ -1,6 +1,7 @@
 """The table of polymorphic kernels, filled: import this, not step.py, to look ops up."""
 
 from trireme.devices.cpu.kernels.polymorphic import (
+    edges,
     elementwise,
     gather,
     images,
@@ -8,6 +9,7 @@ from trireme.devices.cpu.kernels.polymorphic import (
     moves,
     ordered,
     products,
+    resize,
     rows,
     triangles,
 )
@@ -16,6 +18,7 @@ from trireme.ir.graph import Graph, Node
 
 __all__ = [
     "POLYMORPHIC",
+    "edges",
     "elementwise",
     "gather",
     "images",
@@ -23,6 +26,7 @@ __all__ = [
     "moves",
     "ordered",
     "products",
+    "resize",
     "rows",
     "rule_for",
     "triangles",
