@@ -82,6 +82,8 @@ def _constant(context: Context, node: Node) -> Sequence[PolymorphicStep]:
 
     (fill,) = copy_steps(context, node, fills(context.graph, node), fills)
     fill = replace(fill, reads=(pad_fill(context.graph, node),))
+    if min(pad_copy(context.graph, node, sample).shape, default=1) < 1:
+        return [fill]
     return [fill, *copy_steps(context, node, copies(context.graph, node), copies)]
 
 

@@ -2,7 +2,8 @@
 
 Only the leading axes vary, if any, and the node treats the items along them alike. The node is
 lowered as for one shape, with one item. A loop around each kernel moves its operands from item to
-item, so the results have the bits of the kernel of one item.
+item, so the results have the bits of the kernel of one item. Rows of a product with large weights
+go sixteen at a time, then four, then one: kernels for so many rows read the weights once for all.
 """
 
 from __future__ import annotations
@@ -37,16 +38,23 @@ from trireme.devices.cpu.kernels.polymorphic.step import (
 )
 from trireme.ir.graph import Graph, Node, TensorType, Value
 from trireme.placement.shards.rules import Piece, Span, refusal, stretched, type_of
+from trireme.support.dtypes import itemsize
 from trireme.support.errors import InternalError, PlacementError
 
 _MOST_OPERANDS = 32
 _SUFFIX = "_each_sized"
-_WORDS = 4
-"""Units of a chunk, all units, units of an item, operands: words before the strides."""
+_WORDS = 5
+"""Units of a chunk, all units, units of an item, first item, operands: words before the strides."""
+_GROUPS = (16, 4, 1)
+"""Rows that are multiplied at a time."""
+_LARGE = 4
+"""Weights are large that have so many times the bytes of a row's input and output."""
 
 
-def one_item(graph: Graph, node: Node) -> tuple[Graph, Node, Mapping[int, int]] | str:
-    """Return a node of a sample with one item, and how many leading axes of its values vary.
+def some_items(
+    graph: Graph, node: Node, group: int = 1
+) -> tuple[Graph, Node, Mapping[int, int]] | str:
+    """Return a node of a sample with `group` items, and how many leading axes of its values vary.
 
     A sentence where other axes vary, or the node does not treat the items alike.
     """
@@ -80,7 +88,7 @@ def one_item(graph: Graph, node: Node) -> tuple[Graph, Node, Mapping[int, int]] 
     for value, own in leading.items():
         type = graph.type(value)
         for axis in range(own):
-            type = type_of(type, Span(axis, 0, 1))
+            type = type_of(type, Span(axis, 0, group if axis == own - 1 else 1))
         values[value] = replace(values[value], type=type)
     node = replace(node, inputs=tuple(inputs))
     flowing = tuple(v for v in dict.fromkeys(node.used) if not values[v].is_constant)
@@ -181,7 +189,9 @@ def _for_each(isa: Isa, code: Code) -> Code:
     base = code.name.removesuffix(f"__{isa.name}")
     fn, (words,), chunk, local = begin(base + _SUFFIX, isa, 1)
     args = fn.arguments[0]
-    size, units, each, count = (fn.load("i64", fn.at(words, k, "i64"), 8) for k in range(_WORDS))
+    size, units, each, start, count = (
+        fn.load("i64", fn.at(words, k, "i64"), 8) for k in range(_WORDS)
+    )
     moved = fn.address(f"[{_MOST_OPERANDS} x ptr]")
     first = chunk * size
     for unit in fn.range(first, fn.minimum(first + size, units)):
@@ -189,7 +199,7 @@ def _for_each(isa: Isa, code: Code) -> Code:
         for k in fn.range(0, count):
             pointer = fn.load("ptr", fn.at(args, k + 1, "ptr"), 8)
             stride = fn.load("i64", fn.at(words, k + _WORDS, "i64"), 8)
-            fn.store(fn.at(pointer, item * stride, "i8"), fn.at(moved, k, "ptr"), 8)
+            fn.store(fn.at(pointer, (item + start) * stride, "i8"), fn.at(moved, k, "ptr"), 8)
         fn.line(f"call void @item({moved}, {part}, {local})")
     outer = finish(fn)
     inner = code.text.replace(f"@{code.name}(", "@item(")
@@ -208,35 +218,59 @@ class _ItemContext(Context):
         return made
 
 
+@dataclass(frozen=True)
+class _Batch:
+    """The items of a node that are done `group` at a time, after larger groups were done."""
+
+    output: int
+    axes: int
+    group: int
+    larger: int
+
+    def items(self, graph: Graph) -> int:
+        """Return the items of a shape."""
+        return math.prod(dims_of(graph, self.output)[: self.axes])
+
+    def span(self, graph: Graph) -> tuple[int, int]:
+        """Return the first group, and how many there are."""
+        total = self.items(graph)
+        done = total - total % self.larger if self.larger else 0
+        return done // self.group, (total - done) // self.group
+
+
 def _lower(context: Context, node: Node) -> Sequence[PolymorphicStep]:
-    found = one_item(context.graph, node)
-    if isinstance(found, str):
-        raise InternalError(f"{node.label}: {found}")
-    graph, item, leading = found
-    parts = context.packed, context.later, context.recipes
-    inner = _ItemContext(graph, context.isa, context.threads, context.winograd, *parts)
-    rule = TABLE.find(graph, item)
-    if rule is None:
-        raise InternalError(f"{node.label} has no kernel of one item")
-    axes = leading[node.outputs[0]]
-
-    def items_of(graph: Graph) -> int:
-        return math.prod(dims_of(graph, node.outputs[0])[:axes])
-
-    steps = []
-    for step in rule.lower(inner, item):
-        if _SUFFIX not in step.code.name:
-            step = replace(step, code=_for_each(context.isa, step.code))
-        steps.append(_step(graph, step, leading, items_of, node))
+    groups = _GROUPS if _shares_large_weights(context.graph, node) else (1,)
+    steps: list[PolymorphicStep] = []
+    for larger, group in zip((0, *groups), groups, strict=False):
+        found = some_items(context.graph, node, group)
+        if isinstance(found, str):
+            raise InternalError(f"{node.label}: {found}")
+        graph, item, leading = found
+        parts = context.packed, context.later, context.recipes
+        inner = _ItemContext(graph, context.isa, context.threads, context.winograd, *parts)
+        rule = TABLE.find(graph, item)
+        if rule is None:
+            raise InternalError(f"{node.label} has no kernel of one item")
+        batch = _Batch(node.outputs[0], leading[node.outputs[0]], group, larger)
+        for step in rule.lower(inner, item):
+            if _SUFFIX not in step.code.name:
+                step = replace(step, code=_for_each(context.isa, step.code))
+            steps.append(_step(graph, step, leading, batch, node))
     return steps
 
 
+def _shares_large_weights(graph: Graph, node: Node) -> bool:
+    """Whether each item is a row, and constants have many times its bytes."""
+    flowing = [graph.type(v) for v in (*node.used, *node.outputs) if _leading(graph.type(v))]
+    if not flowing or any(len(type.dims) - _leading(type) != 1 for type in flowing):
+        return False
+    row = sum(type.dims[-1] * itemsize(type.dtype) for type in flowing)
+    kept = (graph.values[value] for value in node.used if graph.values[value].is_constant)
+    return sum(value.type.nbytes for value in kept) > _LARGE * row
+
+
 def _step(
-    graph: Graph,
-    step: Step,
-    leading: Mapping[int, int],
-    items_of: Callable[[Graph], int],
-    node: Node,
+    graph: Graph, step: Step, leading: Mapping[int, int], batch: _Batch, node: Node
 ) -> PolymorphicStep:
     operands = (*step.reads, *step.writes)
     if len(operands) > _MOST_OPERANDS:
@@ -250,26 +284,32 @@ def _step(
         is_item = isinstance(operand, int) and leading.get(operand, 0)
         return graph.type(operand).nbytes if isinstance(operand, int) and is_item else 0
 
-    fixed = step.chunks, len(operands), *map(stride, operands)
+    strides = tuple(map(stride, operands))
 
     def size(graph: Graph) -> Sized:
-        items = items_of(graph)
-        units, seconds = items * step.chunks, items * step.seconds
+        first, groups = batch.span(graph)
+        units, seconds = groups * step.chunks, groups * step.seconds
         part, chunks = deal_evenly(units, seconds)
-        return Sized((part, units, *fixed), chunks, seconds, step.local_bytes)
+        words = (part, units, step.chunks, first, len(operands), *strides)
+        return Sized(words, chunks, seconds, step.local_bytes)
 
     def sized(operand: Operand) -> Operand:
         if not isinstance(operand, Temp):
             return operand
         each = stride(operand)
-        return SizedTemp(operand.key, operand.nbytes, lambda graph: items_of(graph) * each)
+        name = f"{operand.key} of {batch.group}"
+
+        def bytes_at(graph: Graph) -> int:
+            return max(sum(batch.span(graph)) * each, 64)
+
+        return SizedTemp(name, operand.nbytes, bytes_at)
 
     reads, writes = (tuple(map(sized, ends)) for ends in (step.reads, step.writes))
     return PolymorphicStep((step.code,), reads, writes, size, (node.id,), step.family)
 
 
 def _reason(graph: Graph, node: Node) -> str | None:
-    found = one_item(graph, node)
+    found = some_items(graph, node)
     if isinstance(found, str):
         return f"{node.op} has no kernel for every shape where {found}"
     item, node, _ = found

@@ -65,8 +65,9 @@ def sized_trilu_kernel(isa: Isa, triangle: Triangle, words: int) -> Code:
 
 def _triangle(graph: Graph, node: Node) -> Triangle:
     x = graph.type(node.used[0])
+    rows, columns = x.dims[-2:]
     upper = bool(node.attrs["upper"])
-    return Triangle(*x.dims[-2:], itemsize(x.dtype), diagonal_of(graph, node), upper)
+    return Triangle(rows, columns, itemsize(x.dtype), diagonal_of(graph, node), upper)
 
 
 def _lower(context: Context, node: Node) -> Sequence[PolymorphicStep]:
