@@ -291,7 +291,7 @@ def _step(
         units, seconds = groups * step.chunks, groups * step.seconds
         part, chunks = deal_evenly(units, seconds)
         words = (part, units, step.chunks, first, len(operands), *strides)
-        return Sized(words, chunks, seconds, step.local_bytes)
+        return Sized(words, chunks if groups else 0, seconds, step.local_bytes)
 
     def sized(operand: Operand) -> Operand:
         if not isinstance(operand, Temp):
