@@ -34,8 +34,10 @@ from trireme.devices.cpu.compile.program import REFERENCE, LoweredGroups, build,
 from trireme.devices.cpu.compile.states import why_host_keeps
 from trireme.devices.cpu.kernels.polymorphic.sample import GenericSample, sample_of
 from trireme.devices.cpu.options import NO_CACHE, CpuOptions
+from trireme.devices.cpu.runtime.compiled import native_of
 from trireme.devices.cpu.runtime.core_latency import HandoverProbe
 from trireme.devices.cpu.runtime.cores import all_cores, no_instances, share_of, too_many
+from trireme.devices.cpu.runtime.native import has_futex
 from trireme.devices.cpu.runtime.pool import SPINS, StepPool
 from trireme.devices.cpu.runtime.server import DRIVER_QUEUE, Server
 from trireme.ir.contents import decided_by_shapes
@@ -201,7 +203,8 @@ def open_cpu(options: CpuOptions, instance: DeviceInstance) -> CpuDevice:
     jit = Jit(chosen, ObjectCache(None if folder == NO_CACHE else folder))
     spins = SPINS if options.spins is None else options.spins
     cores = mine if instance.number else ()
-    pool = StepPool(jit, count, spins=spins, futex=options.futex, cores=cores)
+    futex = has_futex() if options.futex is None else options.futex
+    pool = StepPool(native_of(jit, futex), count, spins=spins, futex=futex, cores=cores)
     server = Server(pool.native, name, mine, spins) if instance.number else None
     spec = _spec(chosen, count, instance, mine)
     return CpuDevice(chosen, spec, jit, pool, winograd=options.winograd, server=server)

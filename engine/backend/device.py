@@ -10,15 +10,18 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
 
-from trireme.backend.core_latency import CoreLatency
-from trireme.backend.kernel_table import KernelTable
 from trireme.ir.graph import Graph, Node, TensorType
 from trireme.support.dtypes import Array, numpy_dtype
 from trireme.support.errors import DeviceError
+
+if TYPE_CHECKING:
+    from trireme.backend.core_latency import CoreLatency
+    from trireme.backend.image import TaskImage
+    from trireme.backend.kernel_table import KernelTable
 
 Clock = Literal["wall", "virtual"]
 HOST = "host"
@@ -289,6 +292,10 @@ class Executable(ABC):
     @abstractmethod
     def bind(self, args: Sequence[Buffer], scratch: Buffer | None) -> BoundCall:
         """Return a call on these buffers: the graph's inputs in order, then its outputs."""
+
+    def image(self) -> TaskImage | None:
+        """Return what runs the code in a later process (image.py); None where there is none."""
+        return None
 
     def listings(self, form: str) -> Mapping[str, str]:
         """Return generated code as text by file name, as "ir" or "asm"; {} where there is none."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, get_type_hints
 
 from trireme.backend.device import Device
+from trireme.backend.image import OpenImage
 from trireme.support.arguments import check_arguments
 from trireme.support.errors import DeviceError
 
@@ -69,6 +70,8 @@ class DeviceKind:
     options: a frozen dataclass whose fields are made by `option`
     instances: whether several can be open side by side, as "cpu#1" and "cpu#2"
     measures_cores: whether its `core_latency` measures the machine's CPU cores
+    open_image: opens the image of a task that it compiled (image.py); None where it stores none
+    image_key: what such an image depends on beside the graph, given the options
     found: describes the devices that this machine can open, the preferred first
     demands: its refusal sentences, where it has a list of them
     """
@@ -79,6 +82,8 @@ class DeviceKind:
     options: type[Any] = NoOptions
     instances: bool = False
     measures_cores: bool = False
+    open_image: OpenImage | None = None
+    image_key: Callable[[Any], str] = repr
     found: Callable[[], Sequence[str]] = _itself
     demands: Callable[[], Sequence[str]] = _nothing
 

@@ -10,15 +10,15 @@ import importlib
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from trireme.backend.capabilities import states_of
 from trireme.backend.device import HOST, Device, DeviceSpec, kind_of
 from trireme.backend.device_kind import DeviceInstance, DeviceKind
-from trireme.backend.refusal import needs_host
-from trireme.ir.effects import States
-from trireme.ir.graph import Graph
 from trireme.support.errors import DeviceError, TriremeError
+
+if TYPE_CHECKING:
+    from trireme.ir.effects import States
+    from trireme.ir.graph import Graph
 
 DEFAULT_DEVICE = "cpu"
 """The device that runs a model when none is named."""
@@ -145,6 +145,8 @@ def add_host(
 
     keeps_states: whether it is added for any state, because sessions of parts of the graph follow
     """
+    from trireme.backend.capabilities import states_of
+
     needed = (keeps_states and states.types) or _wants_host(opened, graph)
     if HOST not in opened and needed:
         opened[HOST] = open_device(HOST, states=states, operators=False)
@@ -156,6 +158,8 @@ def add_host(
 
 
 def _wants_host(opened: Mapping[str, Device], graph: Graph) -> bool:
+    from trireme.backend.refusal import needs_host
+
     return any(
         needs_host(node) and all(d.unsupported_reason(graph, node) for d in opened.values())
         for node in graph.nodes

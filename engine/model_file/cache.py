@@ -28,19 +28,17 @@ from trireme.ir.op import all_ops
 from trireme.ir.python_op import PythonOp
 from trireme.model_file import dumps, loads
 from trireme.model_file.convert import convert
-from trireme.model_file.notes import log_note
+from trireme.model_file.notes import OnNote, log_note
 from trireme.passes.pipeline import optimise
 from trireme.support.code_version import code_version
 from trireme.support.disk_cache import DiskCache
 from trireme.support.dtypes import Array, numpy_dtype
 from trireme.support.errors import ConvertError, TriremeError
-from trireme.support.mapped import OpenFile, offset_in, open_file, stamp_of
-from trireme.support.user_files import cache_folder
+from trireme.support.mapped import OnOpen, OpenFile, ignore_file, offset_in, open_file, stamp_of
+from trireme.support.user_files import USERS_CACHE, cache_folder
 
 _log = logging.getLogger(__name__)
 Model = Graph | str | os.PathLike[str] | bytes
-USERS_CACHE = Path("~")
-"""As a folder: this user's cache folder."""
 MOST_MODELS = 200
 LARGE_BYTES = 256
 """The least bytes of a constant that an entry stores as a place in a file."""
@@ -56,12 +54,15 @@ def optimised(
     mmap: bool = True,
     signature: str | None = None,
     python_ops: Mapping[str, PythonOp] | None = None,
+    on_open: OnOpen = ignore_file,
+    on_note: OnNote = log_note,
 ) -> Graph:
     """Return the optimised graph of a model; a file's graph is cached in `folder`.
 
     python_ops: as in `convert`; a graph that calls functions is not cached
     signature: selects one graph of a .tflite file with several
     mmap: map the model's files; False to read them
+    on_open, on_note: called with every file that the graph is of, and with notes for the user
     Errors: those of `convert` and `optimise`
     """
     if isinstance(model, Graph):
@@ -83,7 +84,7 @@ def optimised(
     ]
     key = _key(path, options)
     stored = cache.load(key)
-    kept = None if stored is None else _decode(stored, path, mmap)
+    kept = None if stored is None else _decode(stored, path, mmap, on_open, on_note)
     if kept is not None:
         return kept
     files: list[OpenFile] = []
@@ -97,8 +98,10 @@ def optimised(
         on_note=notes.append,
         python_ops=python_ops,
     )
+    for file in files:
+        on_open(file)
     for note in notes:
-        log_note(f"{path}: {note}")
+        on_note(f"{path}: {note}")
     graph = optimise(graph, passes=passes, disable=disable)
     if all(stamp_of(file.path) == file.stamp for file in files):  # not changed meanwhile
         try:
@@ -150,16 +153,20 @@ def _place(
     return None
 
 
-def _decode(stored: bytes, path: Path, mmap: bool) -> Graph | None:
+def _decode(
+    stored: bytes, path: Path, mmap: bool, on_open: OnOpen, on_note: OnNote
+) -> Graph | None:
     """Return the graph of an entry, or None where it is damaged or a file of the model changed."""
     try:
-        return _decoded(stored, path, mmap)
+        return _decoded(stored, path, mmap, on_open, on_note)
     except (TriremeError, ValueError, KeyError, TypeError, OSError, struct.error) as error:
         _log.warning("an optimised graph of %s could not be used: %s", path, error)
     return None
 
 
-def _decoded(stored: bytes, path: Path, mmap: bool) -> Graph | None:
+def _decoded(
+    stored: bytes, path: Path, mmap: bool, on_open: OnOpen, on_note: OnNote
+) -> Graph | None:
     """Return the graph of an entry, its weights views of the files; None where a file changed."""
     (size,) = _LENGTH.unpack_from(stored)
     head = json.loads(stored[_LENGTH.size : _LENGTH.size + size])
@@ -177,8 +184,10 @@ def _decoded(stored: bytes, path: Path, mmap: bool) -> Graph | None:
         value = values[int(text)]
         view = _view(files[number].data, value, offset, strides)
         values[value.id] = replace(value, data=view)
+    for file in files:
+        on_open(file)
     for note in head["notes"]:
-        log_note(f"{path}: {note}")
+        on_note(f"{path}: {note}")
     return replace(bare, inputs=bare.inputs[: head["inputs"]], values=values)
 
 

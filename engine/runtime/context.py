@@ -15,7 +15,7 @@ from trireme.backend.capabilities import IdlingCall, on_states
 from trireme.backend.device import HOST, BoundCall, Buffer, Device, host_alloc, host_view
 from trireme.ir.effects import States
 from trireme.runtime.copies import copy_call
-from trireme.runtime.io_binding import IOBinding
+from trireme.runtime.io_binding import IOBinding, bind_io
 from trireme.runtime.program import Program
 from trireme.support.dtypes import Array, numpy_dtype
 from trireme.support.errors import from_device
@@ -66,7 +66,7 @@ class ExecutionContext:
         """The binding that puts inputs in and takes outputs out."""
         plan = self.program.plan
         ends = (*plan.graph.inputs, *plan.graph.outputs)
-        return IOBinding(plan, self.calls, {value: self.view(value) for value in ends})
+        return bind_io(plan, self.calls, {value: self.view(value) for value in ends})
 
     def set_idle(self, sleeps: bool) -> None:
         """Let idle threads of a device sleep at once where another works on its silicon; or not.

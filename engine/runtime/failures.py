@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
-from trireme.plan.plan import Plan
 from trireme.support.errors import DeviceError, TriremeError
+
+if TYPE_CHECKING:
+    from trireme.plan.plan import Plan
 
 _FAULTS = (
     ArithmeticError,
@@ -37,14 +39,15 @@ def interrupt_of(error: BaseException) -> BaseException:
     return within if str(error) in _FREE_LOCK or not isinstance(within, Exception) else error
 
 
-def launch_error(plan: Plan, tasks: Sequence[int], error: Exception) -> Exception:
+def launch_error(where: Sequence[str], error: Exception) -> Exception:
     """Return the error of a launch, or of one of several that were waited for together.
+
+    where: the tasks (`described`)
 
     An error of trireme's keeps its class and gains the facts; a fault of a device's code is a
     DeviceError. Any other error is the user's (a signal handler may raise it in the midst of a
     launch). It keeps its type, and gains a note.
     """
-    where = [_described(plan, index) for index in tasks]
     if isinstance(error, TriremeError):
         named = type(error)(error.summary, facts=(*error.facts, *where), fix=error.fix)
         return named.of_device(error.device)
@@ -57,16 +60,22 @@ def launch_error(plan: Plan, tasks: Sequence[int], error: Exception) -> Exceptio
 
 def raise_named(plan: Plan, tasks: Sequence[int], error: Exception) -> NoReturn:
     """Raise the error of a launch with the launched task, or the interrupt that caused it."""
+    raise_at([described(plan, index) for index in tasks], error)
+
+
+def raise_at(where: Sequence[str], error: Exception) -> NoReturn:
+    """Raise the error of a launch with the tasks, described, or the interrupt that caused it."""
     found = interrupt_of(error)
     if not isinstance(found, Exception):
         raise found from None
-    named = launch_error(plan, tasks, found)
+    named = launch_error(where, found)
     if named is found:
         raise found
     raise named from found
 
 
-def _described(plan: Plan, index: int) -> str:
+def described(plan: Plan, index: int) -> str:
+    """Return the number, device and first nodes of a task."""
     task = plan.tasks[index]
     names = [node.label for node in task.nodes[:_MOST_NODES]]
     more = len(task.nodes) - len(names)

@@ -7,7 +7,6 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from trireme.ir.bind_shapes import shape_advice
 from trireme.ir.graph import Value
 from trireme.support.dtypes import Array, dtype_name
 from trireme.support.errors import RunError
@@ -57,6 +56,8 @@ def random_array(value: Value, rng: np.random.Generator) -> Array:
     Errors: RunError, if a dimension is open
     """
     if not value.type.is_static:
+        from trireme.ir.bind_shapes import shape_advice
+
         raise RunError(
             f"input '{value.name}' {value.type} has open dimensions, so it cannot be made up",
             fix=shape_advice([value]),

@@ -9,18 +9,29 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
-from trireme.backend.capabilities import Rebind, rebind_of
-from trireme.backend.device import HOST, BoundCall
+from trireme.backend.device import HOST
 from trireme.ir.graph import Value
-from trireme.plan.plan import Plan
-from trireme.runtime.executors import Executors
 from trireme.runtime.feeds import as_array, misfit, refuse_names
 from trireme.support.dtypes import Array
 from trireme.support.errors import RunError
+
+if TYPE_CHECKING:
+    from trireme.backend.capabilities import Rebind
+    from trireme.backend.device import BoundCall
+    from trireme.plan.plan import Plan
+
+
+class Runs(Protocol):
+    """What runs a program once, between `bind` and `collect`."""
+
+    @property
+    def run(self) -> Callable[[], None]:
+        """Runs it; may be another function the next time."""
+
 
 IN_PLACE_BYTES = 32 << 10
 """Smaller arrays are copied: finding an address from Python takes as long (a microsecond)."""
@@ -28,7 +39,7 @@ _MOST_READERS = 8
 """Pointing one takes a microsecond or two, too."""
 
 
-class _Port(NamedTuple):
+class IOPort(NamedTuple):
     """An input or output: its place and its checks, looked up once.
 
     rebind: moves it to another address, or None where it is always copied; home: its own address
@@ -42,6 +53,11 @@ class _Port(NamedTuple):
     home: int
     value: Value
 
+    @classmethod
+    def at(cls, value: Value, view: Array, rebind: Rebind | None) -> IOPort:
+        """Return the port of a value with its place."""
+        return cls(value.name, view, view.shape, view.dtype, rebind, view.ctypes.data, value)
+
 
 Given = tuple[list[tuple[Array | None, bool]] | None, list[Array]]
 """Arrays for the outputs, each with a flag for writing in place; None where all are new. And the
@@ -51,23 +67,19 @@ inputs that are used in place, which must live until the run is over."""
 class IOBinding:
     """Puts inputs in and takes outputs out.
 
-    calls: the bound calls of the plan's tasks, in order
-    views: the place of every input and output, as an array
+    inputs, outputs: in the model's order
     """
 
-    def __init__(self, plan: Plan, calls: Sequence[BoundCall], views: Mapping[int, Array]) -> None:
-        graph = plan.graph
-
-        def port(value: Value, rebind: Rebind | None) -> _Port:
-            view = views[value.id]
-            return _Port(value.name, view, view.shape, view.dtype, rebind, view.ctypes.data, value)
-
-        known = plan, calls, Arguments(plan)
-        self._inputs = [port(v, reader_of(*known, v.id)) for v in graph.input_values()]
-        self._outputs = [port(v, writer_of(*known, v.id)) for v in graph.output_values()]
+    def __init__(self, inputs: Sequence[IOPort], outputs: Sequence[IOPort]) -> None:
+        self._inputs, self._outputs = inputs, outputs
         self._borrowable = [port for port in self._inputs if port.rebind is not None]
         self._copies_all = all(port.rebind is None for port in self._outputs)
         self._put, self._copied = self._putter(), self._copier()
+
+    @property
+    def moves(self) -> list[bool]:
+        """Whether calls can be pointed to each input, then to each output, where it is."""
+        return [port.rebind is not None for port in (*self._inputs, *self._outputs)]
 
     def bind(
         self,
@@ -111,7 +123,7 @@ class IOBinding:
             results[port.name] = target
         return results
 
-    def direct(self, runs: Executors) -> Callable[[Mapping[str, Any]], dict[str, Array]] | None:
+    def direct(self, runs: Runs) -> Callable[[Mapping[str, Any]], dict[str, Array]] | None:
         """Return give, run and take as one function, None where not everything is copied.
 
         Its errors are theirs. It saves a tenth of the time of a network of a few microseconds.
@@ -210,7 +222,7 @@ class IOBinding:
         return targets
 
 
-def _fitting(port: _Port, feeds: Mapping[str, Any]) -> Array:
+def _fitting(port: IOPort, feeds: Mapping[str, Any]) -> Array:
     """Return the feed of an input as an array of its shape and dtype.
 
     Errors: RunError, if it is missing or does not fit
@@ -228,6 +240,19 @@ def _address(array: Array) -> int:
     begin at multiples of 16 bytes. Each look at `ctypes` costs a microsecond."""
     address: int = array.ctypes.data
     return 0 if address % 16 else address
+
+
+def bind_io(plan: Plan, calls: Sequence[BoundCall], views: Mapping[int, Array]) -> IOBinding:
+    """Return the binding of a plan.
+
+    calls: the bound calls of the plan's tasks, in order
+    views: the place of every input and output, as an array
+    """
+    graph, known = plan.graph, (plan, calls, Arguments(plan))
+    return IOBinding(
+        [IOPort.at(v, views[v.id], reader_of(*known, v.id)) for v in graph.input_values()],
+        [IOPort.at(v, views[v.id], writer_of(*known, v.id)) for v in graph.output_values()],
+    )
 
 
 class Arguments:
@@ -280,4 +305,6 @@ def _pointer(
     slot = plan.slots[value]
     if slot.memory != HOST or slot.nbytes < IN_PLACE_BYTES:
         return None
+    from trireme.backend.capabilities import rebind_of
+
     return rebind_of(calls[task], argument)

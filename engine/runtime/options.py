@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from trireme.ir.python_op import PythonOp
-from trireme.model_file.cache import USERS_CACHE
 from trireme.plan.subgraphs import Execution, Subgraphs
 from trireme.support.arguments import check_arguments, choice
 from trireme.support.errors import RunError
+from trireme.support.user_files import USERS_CACHE
 
 Schedule = Literal["static", "dynamic"]
 

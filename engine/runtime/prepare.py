@@ -22,6 +22,7 @@ from trireme.ir.effects import States, initial_states, state_types
 from trireme.ir.graph import Graph
 from trireme.ir.selectors import pinned, pins_called
 from trireme.model_file.cache import Model, optimised
+from trireme.model_file.notes import log_note
 from trireme.placement.options import PlacementOptions
 from trireme.placement.place import place
 from trireme.placement.placement import Placement
@@ -38,6 +39,7 @@ from trireme.runtime.states.held import TiedStates
 from trireme.runtime.states.rules import StateRules, ties_of
 from trireme.runtime.states.variables import as_variables
 from trireme.support.errors import CompileError, DeviceError, PlanError
+from trireme.support.mapped import OpenFile
 
 _log = logging.getLogger(__name__)
 Hold = Callable[[Sequence[Device], Calibration, Placement], Opened]
@@ -52,6 +54,7 @@ class Prepared:
     tied: what is fed and given out where outputs are inputs of the next run; else None
     calibration: what estimates are priced by
     unmeasured: the devices that are priced by their description, and why
+    files: those that the model was read from; notes: sentences for the user of the model
     """
 
     graph: Graph
@@ -60,6 +63,8 @@ class Prepared:
     tied: TiedStates | None
     calibration: Calibration
     unmeasured: list[str]
+    files: Sequence[OpenFile]
+    notes: Sequence[str]
 
 
 @dataclass(frozen=True)
@@ -89,7 +94,9 @@ class Preparation:
         Errors: those of every step
         """
         self.progress("reading the model", 0, 0)
-        graph = self._read(model)
+        files: list[OpenFile] = []
+        notes: list[str] = []
+        graph = self._read(model, files, notes)
         ties = ties_of(graph, self.rules)
         with_ties, are_variables = graph, not is_open(graph)
         if ties and are_variables:
@@ -103,7 +110,7 @@ class Preparation:
         tied = TiedStates(with_ties, ties, states, are_variables) if ties else None
         calibration = load_calibration(self.calibration)
         unmeasured = calibration.unmeasured(one.spec for one in devices.values())
-        return Prepared(graph, devices, states, tied, calibration, unmeasured)
+        return Prepared(graph, devices, states, tied, calibration, unmeasured, files, notes)
 
     def compile(self, prepared: Prepared) -> tuple[Program, ExecutionContext]:
         """Return a program of the graph, whose shapes are all known, and its memory.
@@ -113,8 +120,16 @@ class Preparation:
         asked = replace(self.made.placement_options, pins={})  # the graph has them
         return self._on_some(prepared, asked)
 
-    def _read(self, model: Model) -> Graph:
-        """Return the optimised graph of the model, with the batch that was asked for."""
+    def _read(self, model: Model, files: list[OpenFile], notes: list[str]) -> Graph:
+        """Return the optimised graph of the model, with the batch that was asked for.
+
+        files, notes: get the model's
+        """
+
+        def on_note(note: str) -> None:
+            log_note(note)
+            notes.append(note)
+
         how = self.execution_options
         graph = optimised(
             model,
@@ -125,6 +140,8 @@ class Preparation:
             how.mmap,
             how.signature,
             how.python_ops,
+            files.append,
+            on_note,
         )
         return graph if self.made.batch is None else batched(graph, self.made.batch)
 

@@ -10,13 +10,16 @@ open, the programs of `dynamic` run it.
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from trireme.runtime.asked import Asked
 from trireme.runtime.program_session import ProgramSession
-from trireme.support.arguments import checked, choice, later_names
+from trireme.runtime.stored import stored_key
+from trireme.support.arguments import check_arguments, checked, choice, later_names
 from trireme.support.errors import InternalError, PlacementError, RunError
 
 if TYPE_CHECKING:
@@ -64,9 +67,29 @@ __getattr__ = later_names(
     },
 )
 
+_PREPARED = frozenset(
+    {
+        "graph",
+        "states",
+        "unmeasured",
+        "placement_options",
+        "execution_options",
+        "_calibration",
+        "_program",
+        "_context",
+        "_calls",
+        "_binding",
+        "_runs",
+    }
+)
+"""The attributes of a session that come from preparing its model."""
+
 
 class Session(ProgramSession):
     """A model ready to run on some devices.
+
+    Where an earlier process left the program of the model's file, runs need nothing more
+    (runtime/stored.py). The rest of a session is then prepared when it is first asked for.
 
     devices: names or open devices, all of which must open and compile; the placement decides who
         does what, and says why a device has nothing to do. "cpu#1", "cpu#2" are instances of cpu
@@ -98,7 +121,6 @@ class Session(ProgramSession):
     Errors: DeviceError, PlacementError, PlanError, CompileError, and convert's
     """
 
-    @checked(RunError)
     def __init__(
         self,
         model: Model,
@@ -118,6 +140,39 @@ class Session(ProgramSession):
         placement_options: PlacementOptions | None = None,
         execution_options: ExecutionOptions | None = None,
     ) -> None:
+        asked = Asked(
+            model,
+            devices,
+            threads,
+            fallback,
+            mode,
+            placement,
+            measure,
+            calibration,
+            shapes,
+            states,
+            buckets,
+            batch,
+            progress,
+            placement_options,
+            execution_options,
+        )
+        self._begin()
+        self._open, self._tied, self._asked = None, None, asked
+        self._key = stored_key(vars(asked))
+        self._stored = None if self._key is None else self._key.open()
+        try:
+            if self._stored is None:
+                self._prepare_model(asked)
+            else:
+                self._direct = self._stored.run
+                self._closing.callback(self._stored.close)
+        except BaseException:
+            self.close()
+            raise
+
+    def _prepare_model(self, asked: Asked) -> None:
+        """Go from the model to its program, and store that where it can be."""
         from trireme.backend.device import no_progress
         from trireme.placement.options import PlacementOptions
         from trireme.runtime.dynamic.stage import is_open
@@ -126,42 +181,71 @@ class Session(ProgramSession):
         from trireme.runtime.prepare import Preparation
         from trireme.runtime.session_defaults import made_with
 
-        self._open: OpenProgram | DataflowProgram | None = None
-        self._tied: TiedStates | None = None
-        self._begin()
-        choice("mode", mode, Mode)
-        self.execution_options = how = execution_options or ExecutionOptions()
-        asked = placement_options or PlacementOptions()
-        try:
-            made = made_with(placement, devices, threads, batch, asked)
-            self.placement_options = made.placement_options
-            preparation = Preparation(
-                made,
-                shapes,
-                fallback,
-                calibration,
-                how,
-                partial(_hold, mode, how) if measure else None,
-                progress or no_progress,
-                self._closing,
-                states,
-                self.dropped,
-            )
-            prepared = preparation.prepare(model)
-            self.graph, self.states = prepared.graph, prepared.states
-            self._tied = prepared.tied
-            self.unmeasured, self._calibration = prepared.unmeasured, prepared.calibration
-            if how.schedule == "dynamic":
-                if buckets:
-                    raise RunError("buckets need a static schedule: a dynamic one has no plan")
-                self._schedule(prepared, mode)
-            elif is_open(self.graph) or buckets:
-                self._serve(prepared, mode, measure, buckets)
-            else:
-                self._keep(*preparation.compile(prepared), mode)
-        except BaseException:
-            self.close()
-            raise
+        check_arguments(Session.__init__, vars(asked), RunError)
+        mode = choice("mode", asked.mode, Mode)
+        how = asked.execution_options or ExecutionOptions()
+        options = asked.placement_options or PlacementOptions()
+        made = made_with(asked.placement, asked.devices, asked.threads, asked.batch, options)
+        preparation = Preparation(
+            made,
+            asked.shapes,
+            asked.fallback,
+            asked.calibration,
+            how,
+            partial(_hold, mode, how) if asked.measure else None,
+            asked.progress or no_progress,
+            self._closing,
+            asked.states,
+            self.dropped,
+        )
+        self.execution_options, self.placement_options = how, made.placement_options
+        prepared = preparation.prepare(asked.model)
+        self.graph, self.states = prepared.graph, prepared.states
+        self.unmeasured, self._calibration = prepared.unmeasured, prepared.calibration
+        self._tied = prepared.tied
+        if how.schedule == "dynamic":
+            if asked.buckets:
+                raise RunError("buckets need a static schedule: a dynamic one has no plan")
+            self._schedule(prepared, mode)
+        elif is_open(self.graph) or asked.buckets:
+            self._serve(prepared, mode, asked.measure, asked.buckets)
+        else:
+            self._keep(*preparation.compile(prepared), mode)
+            self._store(prepared, how.mmap)
+
+    def _store(self, prepared: Prepared, is_mapped: bool) -> None:
+        """Store the program for later processes."""
+        if self._key is None or self._stored is not None or self._tied is not None:
+            return
+        if not self.states.types and not self.dropped:
+            self._key.keep(self._context, prepared.files, prepared.notes, is_mapped)
+
+    if not TYPE_CHECKING:  # it would let any name pass
+
+        def __getattr__(self, name: str) -> Any:
+            """Prepare the model where a stored program runs, for what runs do not need."""
+            if name in _PREPARED and vars(self).get("_stored") is not None:
+                self._prepare_stored()
+                return object.__getattribute__(self, name)
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    def _prepare_stored(self) -> None:
+        """Go from the model to its program, which then runs instead of the stored one."""
+        with self._preparing:
+            if self._stored is not None:
+                self._stored.check_current()
+                self._prepare_model(self._asked)
+                self._stored = None
+                self._direct = None if self._closed else self._direct
+
+    def reset_after_fork(self) -> None:
+        """See ProgramSession."""
+        super().reset_after_fork()
+        self._preparing = threading.RLock()
+
+    def _finish(self) -> None:
+        if self._stored is None:  # the device of a stored program leaves nothing under way
+            super()._finish()
 
     def _serve(
         self,
@@ -215,11 +299,15 @@ class Session(ProgramSession):
     @property
     def inputs(self) -> list[Value]:
         """What to feed: each has .name, .type.shape, .type.dtype. States are not fed."""
+        if self._stored is not None:
+            return list(self._stored.inputs)
         return super().inputs if self._tied is None else self._tied.inputs
 
     @property
     def outputs(self) -> list[Value]:
         """What `run` returns, in the model's order. Outputs that are states are kept."""
+        if self._stored is not None:
+            return list(self._stored.outputs)
         return super().outputs if self._tied is None else self._tied.outputs
 
     @property
@@ -234,6 +322,9 @@ class Session(ProgramSession):
         One stage where all shapes follow from the inputs' shapes; none with fixed shapes.
         """
         return () if self._open is None else tuple(self._open.stages)
+
+    _open: OpenProgram | DataflowProgram | None
+    _tied: TiedStates | None
 
     @checked(RunError)
     def prepare(

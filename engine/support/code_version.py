@@ -6,14 +6,24 @@ import functools
 import hashlib
 import importlib.util
 import json
-from pathlib import Path
+import os
+from collections.abc import Iterator
 
 
 @functools.cache
 def code_version() -> str:
     """Return a digest of the change times of the files that make graphs."""
-    specs = map(importlib.util.find_spec, ("trireme", "trireme.converters"))
+    specs = map(importlib.util.find_spec, ("trireme", "trireme.converters", "trireme.devices"))
     roots = [root for spec in specs if spec for root in spec.submodule_search_locations or ()]
-    files = sorted(file for root in roots for file in Path(root).rglob("*.py"))
-    stats = [(str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
+    stats = sorted({one for root in roots for one in _stats(root)})
     return hashlib.sha256(json.dumps(stats).encode()).hexdigest()
+
+
+def _stats(folder: str) -> Iterator[tuple[str, int, int]]:
+    """Yield path, size and change time of each source file in a folder."""
+    for entry in os.scandir(folder):
+        if entry.name.endswith(".py"):
+            status = entry.stat()
+            yield entry.path, status.st_size, status.st_mtime_ns
+        elif entry.is_dir() and entry.name != "__pycache__":
+            yield from _stats(entry.path)

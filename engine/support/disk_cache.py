@@ -11,10 +11,12 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
+import io
 import logging
 import os
 import stat
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 
 _log = logging.getLogger(__name__)
@@ -30,11 +32,11 @@ class DiskCache:
     folder: made with mode 0700; None stores nothing
     """
 
-    def __init__(self, folder: Path | None, suffix: str, most: int) -> None:
+    def __init__(self, folder: Path | None, suffix: str, most: int, prunes: bool = True) -> None:
         self._folder = None if folder is None or untrusted_reason(folder) else folder
-        self._suffix = suffix
-        if self._folder is not None:
-            _prune(self._folder, suffix, most)
+        self._suffix, self._most = suffix, most
+        if prunes:
+            self._prune()
 
     def load(self, key: str) -> bytes | None:
         """Return the bytes stored under the key, None when they are absent or damaged."""
@@ -49,9 +51,7 @@ class DiskCache:
             with contextlib.suppress(OSError):
                 os.utime(path)  # pruning removes the oldest
             return data[_DIGEST_BYTES:]
-        what = "a file of another user" if data is None else "a damaged file"
-        _log.warning("%s was removed from the cache: %s", what, path)
-        self.remove(key)
+        self._refuse(key, damaged=data is not None)
         return None
 
     def store(self, key: str, data: bytes) -> None:
@@ -59,9 +59,9 @@ class DiskCache:
         if self._folder is None:
             return
         try:
-            _write_atomic(self._path(self._folder, key), _digest(data) + data)
+            write_atomic(self._path(self._folder, key), [_digest(data), data])
         except OSError as error:
-            _warn_once(f"nothing is cached in {self._folder}: {error.strerror}")
+            warn_once(f"nothing is cached in {self._folder}: {error.strerror}")
             self._folder = None
 
     def remove(self, key: str) -> None:
@@ -69,6 +69,19 @@ class DiskCache:
         if self._folder is not None:
             with contextlib.suppress(OSError):
                 self._path(self._folder, key).unlink()
+
+    def _refuse(self, key: str, damaged: bool) -> None:
+        """Remove a file that failed a check, with a warning."""
+        if self._folder is not None:
+            what = "a damaged file" if damaged else "a file of another user"
+            path = self._path(self._folder, key)
+            _log.warning("%s was removed from the cache: %s", what, path)
+            self.remove(key)
+
+    def _prune(self, most_bytes: int | None = None) -> None:
+        """Remove the files unused for longest beyond the limits, of a number and of bytes."""
+        if self._folder is not None:
+            _prune(self._folder, self._suffix, self._most, most_bytes)
 
     def _path(self, folder: Path, key: str) -> Path:
         return folder / f"{key}{self._suffix}"
@@ -85,7 +98,7 @@ def untrusted_reason(folder: Path) -> str:
     except (OSError, ValueError) as error:  # a zero byte in the name is a ValueError
         reason = str(error.strerror if isinstance(error, OSError) else error)
     if reason:
-        _warn_once(f"nothing is cached in {folder}: {reason}")
+        warn_once(f"nothing is cached in {folder}: {reason}")
     return reason
 
 
@@ -99,25 +112,36 @@ def _exposure(status: os.stat_result) -> str:
     return "" if mode == _PRIVATE else f"its mode is {mode:o}, expected {_PRIVATE:o}"
 
 
-def _read_own(path: Path) -> bytes | None:
-    """Return the bytes of a plain file that this user owns and alone can write, else None.
+def open_own(path: Path) -> io.BufferedReader | None:
+    """Open a plain file that this user owns and alone can write; None for any other.
 
     The checks read the open file, so nobody can swap the file in between. Errors: OSError
     """
-    with open(os.open(path, _OPEN_FLAGS), "rb") as file:
-        status = os.fstat(file.fileno())
-        own = not hasattr(os, "getuid") or status.st_uid == os.getuid()
-        if own and stat.S_ISREG(status.st_mode) and not status.st_mode & 0o022:
-            return file.read()
+    file = open(os.open(path, _OPEN_FLAGS), "rb")  # noqa: SIM115 - the caller closes it
+    status = os.fstat(file.fileno())
+    own = not hasattr(os, "getuid") or status.st_uid == os.getuid()
+    if own and stat.S_ISREG(status.st_mode) and not status.st_mode & 0o022:
+        return file
+    file.close()
     return None
 
 
-def _write_atomic(path: Path, data: bytes) -> None:
+def _read_own(path: Path) -> bytes | None:
+    """Return the bytes of a file of this user, None for any other. Errors: OSError"""
+    file = open_own(path)
+    if file is None:
+        return None
+    with file:
+        return file.read()
+
+
+def write_atomic(path: Path, pieces: Iterable[bytes | memoryview]) -> None:
     """Write a file whole, or leave nothing behind. Errors: OSError"""
     handle, name = tempfile.mkstemp(dir=path.parent)  # mode 0600
     try:
         with os.fdopen(handle, "wb") as file:
-            file.write(data)
+            for piece in pieces:
+                file.write(piece)
         os.replace(name, path)
     except BaseException:
         with contextlib.suppress(OSError):
@@ -130,16 +154,24 @@ def _digest(data: bytes) -> bytes:
 
 
 @functools.cache
-def _warn_once(sentence: str) -> None:
+def warn_once(sentence: str) -> None:
+    """Log a sentence the first time."""
     _log.warning("%s", sentence)
 
 
-def _prune(folder: Path, suffix: str, most: int) -> None:
-    """Remove the least recently used files beyond `most`."""
+def _prune(folder: Path, suffix: str, most: int, most_bytes: int | None) -> None:
+    """Remove the files unused for longest beyond `most`, or beyond `most_bytes` of all."""
     with contextlib.suppress(OSError):
         names = [name for name in os.listdir(folder) if name.endswith(suffix)]
-        if len(names) <= most:
+        if len(names) <= most and most_bytes is None:
             return  # without reading the time of each file
-        files = sorted((os.stat(folder / name).st_mtime, name) for name in names)
-        for _, name in files[: len(files) - most]:
-            os.unlink(folder / name)
+        seen = [(os.stat(folder / name), name) for name in names]
+        total = 0
+        for number, (status, name) in enumerate(sorted(seen, key=_last_use, reverse=True)):
+            total += status.st_size
+            if number >= most or (most_bytes is not None and total > most_bytes and number):
+                os.unlink(folder / name)
+
+
+def _last_use(file: tuple[os.stat_result, str]) -> tuple[float, str]:
+    return file[0].st_mtime, file[1]

@@ -9,6 +9,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+USERS_CACHE = Path("~")
+"""As a folder of a cache: this user's."""
+
 
 def cache_folder(kind: str) -> Path | None:
     """Return the folder of one cache ("models", "cpu", "opencl"); None for a user without a home.

@@ -13,14 +13,18 @@ import argparse
 import os
 import random
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from trireme.model_file.convert import convert
+from trireme.placement.options import PlacementOptions
+from trireme.runtime.options import ExecutionOptions
 from trireme.support.timing import Turn, interleave
+from trireme.support.user_files import calibration_file
 from trireme.tools.bench.agree import judge, load_arrays, save_arrays, tolerance_of
 from trireme.tools.bench.model import set_batch
 from trireme.tools.bench.peers import OURSELVES, Peer
@@ -61,9 +65,10 @@ class PeerMatch:
         given = argparse.Namespace(**{**vars(options), "threads": None})
         self.session = {
             **session_arguments(given),
-            "placement_options": placement_fields(given),
-            "execution_options": execution_fields(given),
+            "placement_options": _beside_defaults(placement_fields(given), PlacementOptions()),
+            "execution_options": _beside_defaults(execution_fields(given), ExecutionOptions()),
         }
+        self.calibration = str(calibration_file() or "")
         self.peers = [OURSELVES, *peers]
         self.random = random.Random(options.seed)
         self.runs = {peer.name: EngineRun(peer.name) for peer in self.peers}
@@ -117,7 +122,9 @@ class PeerMatch:
             "cache": str(cache),
             "session": self.session,
         }
-        limits = peer.limits.get(self.options.limit_peers or "", {})
+        limits = dict(peer.limits.get(self.options.limit_peers or "", {}))
+        if peer is OURSELVES:
+            limits |= {"XDG_CACHE_HOME": str(cache), "TRIREME_CALIBRATION": self.calibration}
         process = WorkerProcess(peer.name, task, limits)
         stack.callback(process.close)
         return process
@@ -158,8 +165,6 @@ class PeerMatch:
         answer = process.ask("load", LOAD_LIMIT_S, feeds=feeds)
         run.import_s, run.imported_bytes = answer["import_s"], answer["imported_bytes"]
         run.warm_load_s, run.warm_first_s = answer["load_s"], answer["first_s"]
-        run.facts = answer["facts"]
-        run.facts["notes"] = [*run.facts.get("notes", []), *self._limit_notes(peer)]
         process.choose_executor()
         return process
 
@@ -219,8 +224,15 @@ class PeerMatch:
             run.idle_share = entrant.idle_s / entrant.others_s
         try:
             run.peak_bytes = entrant.process.ask("memory", TURN_LIMIT_S)["peak_bytes"]
+            run.facts = entrant.process.ask("facts", LOAD_LIMIT_S)["facts"]
+            run.facts["notes"] = [*run.facts.get("notes", []), *self._limit_notes(entrant.peer)]
         except WorkerFailed as error:
             run.reason = str(error)
+
+
+def _beside_defaults(fields: Mapping[str, Any], defaults: object) -> dict[str, Any]:
+    """Return the fields of options that are not the defaults; none is None and empty there."""
+    return {name: v for name, v in fields.items() if v and v != getattr(defaults, name)}
 
 
 def _fresh(run: EngineRun) -> EngineRun:

@@ -7,8 +7,9 @@ standard output; whatever an engine prints goes to standard error. Between comma
 sleeps in a read. It ends when its input does.
 
     {"do": "convert", "folder"}   -> {"model", "seconds"}
-    {"do": "load", "feeds"}       -> {"import_s", "load_s", "first_s", "moments", "cpu_s", "facts",
-                                      memory...}
+    {"do": "load", "feeds"}       -> {"import_s", "load_s", "first_s", "moments",
+                                      "cpu_s", memory...}
+    {"do": "facts"}               -> {"facts"}
     {"do": "settle", "seconds"}   -> {"steady"}             when calls had become steady
     {"do": "save", "to"}          -> {}                     outputs of the last run, an .npz file
     {"do": "turn", "seconds"}     -> {"times_ns": [...]}    calls one after another, each timed
@@ -44,6 +45,7 @@ class Worker:
         self.task = task
         self.call: Callable[[], dict[str, Any]] = dict
         self.outputs: dict[str, Any] = {}
+        self.facts_of: Any = {}
         if task.get("cpus"):
             os.sched_setaffinity(0, task["cpus"])
         self.adapter: Any = _load_file("bench_engine", task["file"])
@@ -64,7 +66,7 @@ class Worker:
         start = time.monotonic()
         importlib.import_module(self.task["module"])
         imported, before = time.monotonic(), memory()
-        self.call, facts = self.adapter.open_engine(self.task, arrays)
+        self.call, self.facts_of = self.adapter.open_engine(self.task, arrays)
         loaded = time.monotonic()
         self.outputs = self.call()
         first, cpu_s = time.monotonic(), time.process_time()
@@ -75,9 +77,12 @@ class Worker:
             "moments": {"inputs": start, "imported": imported, "ready": loaded, "first": first},
             "cpu_s": cpu_s,
             "imported_bytes": before["rss_bytes"],
-            "facts": facts,
             **memory(),
         }
+
+    def facts(self) -> Reply:
+        """Tell what the adapter says of the engine, which may take a while to find out."""
+        return {"facts": self.facts_of() if callable(self.facts_of) else self.facts_of}
 
     def save(self, to: str) -> Reply:
         """Store the outputs under their positions, and their names in order."""

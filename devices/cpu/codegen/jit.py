@@ -12,7 +12,7 @@ from typing import Any
 
 from trireme.backend.device import Progress, no_progress
 from trireme.devices.cpu.codegen.kernel_cache import Code, KernelCache, ObjectCache
-from trireme.devices.cpu.codegen.link import Linked, can_link
+from trireme.devices.cpu.codegen.link import Linked, can_link, lay_out
 from trireme.devices.cpu.codegen.target import Isa, physical_threads
 from trireme.support.errors import CompileError
 
@@ -49,6 +49,13 @@ class Jit:
             self._link([code], names, no_progress)
             return [self._addresses[name] for name in names]
 
+    def kept_objects(self, kernels: Iterable[Code]) -> list[bytes] | None:
+        """Return the object file of each kernel, by the cache; None where it lacks one."""
+        unique = {kernel.symbol: kernel for kernel in kernels}
+        found = [self.recipes.object_of(kernel) for kernel in unique.values()]
+        kept = [data for data in found if data is not None]
+        return kept if len(kept) == len(found) else None
+
     def assembly(self, kernel: Code) -> str:
         """Return the machine code of a kernel as text."""
         from trireme.devices.cpu.codegen import emit
@@ -58,7 +65,7 @@ class Jit:
     def _link(self, kernels: Sequence[Code], symbols: Sequence[str], progress: Progress) -> None:
         objects = self._objects(kernels, progress)
         if all(map(can_link, objects)):
-            linked = Linked(objects)
+            linked = Linked(lay_out(objects))
             self._linked.append(linked)
             found = {symbol: linked.addresses.get(symbol, 0) for symbol in symbols}
         else:

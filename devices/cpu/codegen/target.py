@@ -193,6 +193,11 @@ def machine_identity() -> str:
     return " ".join(found[name] for name in _IDENTITY) if found else " ".join(host_cpu())
 
 
+def image_identity(isa: Isa) -> str:
+    """Return what machine code for an instruction set depends on beside the code of trireme."""
+    return f"{isa} {llvm_identity()} {platform.system()} {machine_identity()}"
+
+
 def cpu_name() -> str:
     """Return what to call the running CPU."""
     found = _cpuinfo()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from time import perf_counter
+from typing import NamedTuple
 
 import numpy as np
 
@@ -26,6 +27,44 @@ _TRIALS = 32
 """Runs after which a call knows which way is faster (runtime/loops.py)."""
 
 
+class StepRow(NamedTuple):
+    """A row of the table of a call, which does a step or, of very many chunks, a part of one.
+
+    number: of the step; words: where its pointers begin in bytes, its chunks, the first chunk's
+        number, whether to look at the clock
+    """
+
+    step: Step
+    number: int
+    words: tuple[int, int, int, bool]
+
+
+def step_rows(steps: Sequence[Step]) -> list[StepRow]:
+    """Return the rows of the table of steps that run one after another."""
+    rows: list[StepRow] = []
+    at, since_poll = 0, 0.0
+    for number, step in enumerate(steps):
+        since_poll += step.seconds
+        polls = since_poll > _POLL_S
+        since_poll = 0.0 if polls else since_poll
+        for base in range(0, step.chunks, runtime.MOST_CHUNKS):
+            chunks = min(step.chunks - base, runtime.MOST_CHUNKS)
+            rows.append(StepRow(step, number, (at, chunks, base, polls)))
+        at += 8 * (len(step.reads) + len(step.writes))
+    return rows
+
+
+def call_flags(rows: Sequence[StepRow]) -> dict[str, bool]:
+    """Return how a call of these rows is run: arguments of PoolCall."""
+    shared = [row.step.seconds for row in rows if row.step.chunks > 1]
+    return {
+        "shared": bool(shared),
+        "wakes": sum(shared) > _WAKE_S,
+        "tries": sum(shared) < TRY_S,
+        "polls": any(row.words[-1] for row in rows),
+    }
+
+
 class NativeSteps:
     """Native steps that run one after another: one call of the pool.
 
@@ -43,37 +82,19 @@ class NativeSteps:
     ) -> None:
         self.pointers = np.array([p for row in pointers for p in row] or [0], np.int64)
         self._owners = owners
-        self._steps: list[Step] = []  # by row of the table
-        rows: list[tuple[int, ...]] = []
-        at, since_poll = self.pointers.ctypes.data, 0.0
-        for (step, code), row in zip(steps, pointers, strict=True):
-            since_poll += step.seconds
-            polls = since_poll > _POLL_S
-            since_poll = 0.0 if polls else since_poll
-            for base in range(0, step.chunks, runtime.MOST_CHUNKS):
-                chunks = min(step.chunks - base, runtime.MOST_CHUNKS)
-                rows.append((code, at, chunks, base, polls))
-                self._steps.append(step)
-            at += 8 * len(row)
+        rows = step_rows([step for step, _ in steps])
+        self._steps = [row.step for row in rows]
         table = np.zeros((len(rows), runtime.STEP_WORDS), np.int64)
-        table[:, :5] = rows
+        table[:, :5] = [(steps[row.number][1], *row.words) for row in rows]
+        table[:, runtime.STEP_ARGS] += self.pointers.ctypes.data
+        self._flags = call_flags(rows)
         self._stamps = np.zeros((len(rows), 2), np.int64)
         self._alive = (self.pointers, alive)
         self.call, self._stamping = self._call(table, None), self._call(table, self._stamps)
         self.run, self._stamped = pool.bind(self.call), pool.bind(self._stamping)
 
     def _call(self, table: Array, stamps: Array | None) -> PoolCall:
-        shared = [step.seconds for step in self._steps if step.chunks > 1]
-        polls = bool(table[:, runtime.STEP_POLL].any())
-        return PoolCall(
-            table,
-            shared=bool(shared),
-            wakes=sum(shared) > _WAKE_S,
-            tries=sum(shared) < TRY_S,
-            polls=polls,
-            stamps=stamps,
-            alive=self._alive,
-        )
+        return PoolCall(table, **self._flags, stamps=stamps, alive=self._alive)
 
     def uses(self, value: int) -> list[tuple[int, int]]:
         """Return which of the pointers are into a value's memory, and how far into it."""

@@ -22,10 +22,12 @@ from trireme.backend.device import (
     LazySpans,
     host_view,
 )
+from trireme.backend.image import TaskImage
 from trireme.devices.cpu.codegen.aligned_memory import address
 from trireme.devices.cpu.codegen.jit import Jit
 from trireme.devices.cpu.codegen.kernel_cache import Code
 from trireme.devices.cpu.compile.bound_steps import NativeSteps, NumpyStep
+from trireme.devices.cpu.compile.image import image_of
 from trireme.devices.cpu.compile.listing import listings
 from trireme.devices.cpu.compile.program import RegionProgram
 from trireme.devices.cpu.kernels.lowering import (
@@ -86,6 +88,10 @@ class CpuExecutable(Executable):
         made = copy(self)
         made._states = states
         return made
+
+    def image(self) -> TaskImage | None:
+        """See Executable; calls that another thread runs have none."""
+        return image_of(self._program, self._jit, self._pool) if self._server is None else None
 
     def bind(self, args: Sequence[Buffer], scratch: Buffer | None) -> BoundCall:
         """Return a call on these places: the graph's inputs in order, then its outputs."""

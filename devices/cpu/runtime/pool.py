@@ -14,9 +14,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from trireme.devices.cpu.codegen.aligned_memory import aligned_bytes
-from trireme.devices.cpu.codegen.jit import Jit
-from trireme.devices.cpu.codegen.kernel_cache import Code, code_of
-from trireme.devices.cpu.codegen.target import Isa
 from trireme.devices.cpu.runtime import native as runtime
 from trireme.support.dtypes import Array
 from trireme.support.errors import DeviceError
@@ -36,21 +33,16 @@ INSIDE = 2
 _P, _I = ctypes.c_void_p, ctypes.c_int64
 
 
-def _runtime(isa: Isa, futex: bool, hot_ns: int) -> Code:
-    return code_of("runtime", runtime.runtime_ir(futex, hot_ns))
-
-
 class Native:
     """The functions of native.py as Python calls them; they give the GIL away.
 
     Those of a server are there where there is a futex.
+    addresses: of the functions, in order; alive: what keeps their code in memory
     """
 
-    def __init__(self, jit: Jit, futex: bool) -> None:
-        code = jit.recipes.kernel(_runtime, futex, HOT_NS)
-        more = runtime.SERVER_FUNCTIONS if futex else ()
-        run, worker, stop, repeat, *served = jit.functions(code, (*runtime.FUNCTIONS, *more))
-        self.jit = jit  # keeps the code alive
+    def __init__(self, addresses: Sequence[int], alive: object) -> None:
+        run, worker, stop, repeat, *served = addresses
+        self._alive = alive
         self.run: Any = ctypes.CFUNCTYPE(_I, _P)(run)
         self.worker: Any = ctypes.CFUNCTYPE(_I, _P, _I, _I)(worker)
         self.stop: Any = ctypes.CFUNCTYPE(None, _P)(stop)
@@ -112,22 +104,22 @@ class _PoolState:
 class StepPool:
     """Runs tables of native steps on `threads` threads, the caller being one of them.
 
+    futex: whether idle workers sleep inside native code
     cores: those that the workers keep to; any when empty
     """
 
     def __init__(
         self,
-        jit: Jit,
+        native: Native,
         threads: int,
         *,
         spins: int = SPINS,
-        futex: bool | None = None,
+        futex: bool = True,
         cores: Sequence[int] = (),
     ) -> None:
         self.threads, self._cores = threads, cores
         self._spins = spins
-        self._futex = runtime.has_futex() if futex is None else futex
-        self.native = Native(jit, self._futex)
+        self.futex, self.native = futex, native
         self._local_bytes = 0
         self._context = aligned_bytes(runtime.context_words(threads) * 8).view("int64")
         self._calls: weakref.WeakSet[PoolCall] = weakref.WeakSet()
@@ -175,7 +167,7 @@ class StepPool:
     @property
     def can_repeat(self) -> bool:
         """Whether native code can run turns by itself: its workers sleep in it."""
-        return self._futex
+        return self.futex
 
     def bind_repeat(self, words: Array, calls: Sequence[PoolCall]) -> Callable[[], bool]:
         """Return a function that runs turns of two bound calls until Python should look around.
@@ -210,7 +202,7 @@ class StepPool:
     def _run_with_care(self, call: PoolCall) -> None:
         """Run a call where the pool is closed, has no workers yet, or they sleep in Python."""
         self._get_ready(call)
-        if not self._futex:
+        if not self.futex:
             self._set_busy(True)
         try:
             while self.native.run(call.pointer):
@@ -219,7 +211,7 @@ class StepPool:
             self._end_step(call)
             raise
         finally:
-            if not self._futex:
+            if not self.futex:
                 self._set_busy(False)
 
     def _get_ready(self, call: PoolCall) -> None:
@@ -232,7 +224,7 @@ class StepPool:
             raise DeviceError("cpu: the device is closed")
         if self.threads > 1 and call.shared and not state.threads:
             self._start()
-        self._ready = self._futex and (self.threads == 1 or bool(state.threads))
+        self._ready = self.futex and (self.threads == 1 or bool(state.threads))
 
     def _end_step(self, call: PoolCall) -> None:
         """After an interrupt: finish the step whose chunks workers may hold, and no more."""

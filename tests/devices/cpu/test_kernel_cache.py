@@ -28,7 +28,7 @@ from trireme.devices.cpu.codegen.kernel_cache import (
     form_of,
     sources_digest,
 )
-from trireme.devices.cpu.codegen.link import Linked
+from trireme.devices.cpu.codegen.link import Linked, lay_out
 from trireme.devices.cpu.codegen.target import (
     ISAS,
     available_isas,
@@ -294,9 +294,9 @@ def test_damaged_object_code_is_refused():
     isa = choose_isa("auto")
     (data,) = objects(isa, [code_of("calls", text)], 1)
     with pytest.raises(CompileError, match="no_such_function_anywhere"):
-        Linked([data])
+        Linked(lay_out([data]))
     with pytest.raises(CompileError, match="damaged"):
-        Linked([data[:40] + struct.pack("<Q", len(data)) + data[48:]])
+        lay_out([data[:40] + struct.pack("<Q", len(data)) + data[48:]])
     sections = struct.unpack_from("<Q", data, 40)[0]
     count = struct.unpack_from("<H", data, 60)[0]
     for k in range(count):
@@ -305,4 +305,4 @@ def test_damaged_object_code_is_refused():
             where = struct.unpack_from("<Q", data, at + 24)[0] + 8
             odd = data[:where] + struct.pack("<I", 99) + data[where + 4 :]
             with pytest.raises(CompileError, match="type 99|no_such"):
-                Linked([odd])
+                Linked(lay_out([odd]))

@@ -8,7 +8,8 @@ the peer. Such a file imports no trireme and offers
     convert(model, folder) -> path              # only where the peer needs a file of its own
 
 The task holds "model" (a path), "threads" and "cache" (a folder that a second process finds again);
-facts are what the reader should know (the version, settings). What is timed is what a Python caller
+facts are what the reader should know (the version, settings), or a function that returns them,
+which is called when all is timed. What is timed is what a Python caller
 pays: numpy arrays in, numpy arrays out.
 """
 

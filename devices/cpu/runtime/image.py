@@ -1,0 +1,96 @@
+"""Run the image of a compiled region: its code and tables from a file, on memory of this process.
+
+`compile/image.py` makes images. This module compiles and lowers nothing, and imports neither
+kernels nor LLVM.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from trireme.backend.image import TaskImage
+from trireme.devices.cpu.codegen.aligned_memory import aligned_bytes
+from trireme.devices.cpu.codegen.link import Layout, Linked
+from trireme.devices.cpu.runtime import native as runtime
+from trireme.devices.cpu.runtime.pool import SPINS, Native, PoolCall, StepPool
+from trireme.support.dtypes import Array
+from trireme.support.errors import RunError
+
+
+class CpuImage:
+    """An image on memory; see `backend.image.ImageCall`."""
+
+    def __init__(self, image: TaskImage, args: Sequence[Array], spins: int | None = None) -> None:
+        facts, tables = image.facts, image.tables
+        linked = Linked(
+            Layout(
+                tables["code"],
+                tables["moved"],
+                tuple((at, kind, name, add) for at, kind, name, add in facts["externals"]),
+                facts["symbols"],
+            )
+        )
+        native = Native([linked.addresses[name] for name in facts["runtime"]], linked)
+        spins = SPINS if spins is None else spins
+        self._pool = StepPool(native, facts["threads"], spins=spins, futex=facts["futex"])
+        self._pool.reserve(facts["local_bytes"])
+        scratch = aligned_bytes(facts["scratch_bytes"])
+        self._faults = np.zeros((len(facts["faults"]), 2), np.int64)
+        self._messages: list[str] = facts["faults"]
+        homes = [*args, scratch, *self._faults, *image.constants]
+        bases = np.array([home.ctypes.data for home in homes], np.int64)
+        self._places = tables["pointers"]
+        self.pointers = bases[self._places[:, 0]] + self._places[:, 1]
+        call = self._call(tables["steps"], linked, facts)
+        self._alive = (linked, homes, call)
+        self._native = self._pool.bind(call)
+        self.run: Callable[[], None] = self._run_checked if len(self._faults) else self._native
+
+    def _call(self, steps: Array, linked: Linked, facts: Mapping[str, bool]) -> PoolCall:
+        table = np.zeros((len(steps), runtime.STEP_WORDS), np.int64)
+        table[:, :5] = steps
+        table[:, runtime.STEP_FN] += linked.base
+        table[:, runtime.STEP_ARGS] += self.pointers.ctypes.data
+        return PoolCall(
+            table,
+            shared=facts["shared"],
+            wakes=facts["wakes"],
+            tries=facts["tries"],
+            polls=facts["polls"],
+            alive=(self.pointers, linked),
+        )
+
+    def _run_checked(self) -> None:
+        """Run, and raise what the kernels found wrong; their results mean nothing then."""
+        self._native()
+        if self._faults.any():
+            wrong = self._faults.tolist()
+            self._faults[:] = 0
+            number, text = next(
+                (number, text)
+                for (flag, number), text in zip(wrong, self._messages, strict=True)
+                if flag
+            )
+            raise RunError(text.replace(NUMBER, str(number)))
+
+    def rebind(self, argument: int) -> Callable[[int], None]:
+        """See ImageCall."""
+        pointers = self.pointers
+        moving = np.flatnonzero(self._places[:, 0] == argument)
+        places = [(k, int(self._places[k, 1])) for k in moving.tolist()]
+
+        def move(to: int) -> None:
+            for k, offset in places:
+                pointers[k] = to + offset
+
+        return move
+
+    def close(self) -> None:
+        """See ImageCall."""
+        self._pool.close()
+
+
+NUMBER = "\0"
+"""Stands for the number in the sentence of a fault."""

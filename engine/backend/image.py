@@ -1,0 +1,51 @@
+"""The image of a compiled task: what a device needs to run the task in a later process.
+
+`Executable.image` returns it where there is one. A later process gives the image to
+`DeviceKind.open_image`, which compiles nothing, and gets an ImageCall.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from trireme.support.dtypes import Array
+
+
+@dataclass(frozen=True, eq=False)
+class TaskImage:
+    """A compiled task without addresses.
+
+    facts: plain values, as JSON has them
+    tables: arrays of code and numbers, by name
+    constants: weights as kernels read them, contiguous; often views of a model's file
+    """
+
+    facts: Mapping[str, Any]
+    tables: Mapping[str, Array]
+    constants: tuple[Array, ...]
+
+
+class ImageCall(Protocol):
+    """An image on memory, ready to run.
+
+    args: the place of each argument: the task's inputs in order, then its outputs
+    """
+
+    @property
+    def run(self) -> Callable[[], None]:
+        """Runs the task.
+
+        Errors: RunError, of data that the task refuses; DeviceError, when it is closed
+        """
+
+    def rebind(self, argument: int) -> Callable[[int], None]:
+        """Return a function that moves an argument to another address."""
+
+    def close(self) -> None:
+        """Give the device's threads and memory back."""
+
+
+OpenImage = Callable[[Any, TaskImage, Sequence[Array]], ImageCall]
+"""Opens an image, given the options of its kind and the places of its arguments."""

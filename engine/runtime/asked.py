@@ -1,0 +1,39 @@
+"""The arguments of a Session as one value, from which a stored program gets its key."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from trireme.backend.device import Device, Progress
+    from trireme.cost.calibration import Calibration
+    from trireme.ir.bind_shapes import Shapes
+    from trireme.model_file.cache import Model
+    from trireme.placement.options import FixedPlacement, PlacementOptions
+    from trireme.runtime.executors import Mode
+    from trireme.runtime.options import ExecutionOptions
+    from trireme.runtime.states.rules import StateRules
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The arguments of a Session, under their names there; not checked."""
+
+    model: Model
+    devices: Sequence[str | Device] | None
+    threads: int | None
+    fallback: bool
+    mode: Mode
+    placement: FixedPlacement | None
+    measure: bool
+    calibration: Calibration | str | os.PathLike[str] | None
+    shapes: Shapes | None
+    states: StateRules | None
+    buckets: Mapping[str, Sequence[int]] | None
+    batch: int | None
+    progress: Progress | None
+    placement_options: PlacementOptions | None
+    execution_options: ExecutionOptions | None

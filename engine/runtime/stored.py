@@ -1,0 +1,355 @@
+"""Programs of model files, kept from one process to the next: code, tables and packed weights.
+
+A session whose model is a file, and whose program is one task of one device that can store its
+tasks (`backend.image`), leaves an entry. A later session with the same file and arguments opens the
+entry: nothing is read, placed, planned, lowered or packed, and most of the engine is not even
+imported. Whatever such a session is asked beside runs, it then makes as any other session.
+
+An entry is valid while the model's files, the code and the machine are the same; its key and its
+list of files hold these. Weights that kernels read in place stay in the model's files.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from trireme.backend.device_kind import DeviceKind
+from trireme.backend.image import ImageCall, TaskImage
+from trireme.backend.registry import DEFAULT_DEVICE, kind_named, options_of
+from trireme.ir.graph import Quant, TensorType, Value
+from trireme.runtime.failures import described, raise_at
+from trireme.runtime.io_binding import IOBinding, IOPort
+from trireme.support.code_version import code_version
+from trireme.support.dtypes import Array, numpy_dtype
+from trireme.support.errors import RunError, TriremeError
+from trireme.support.mapped import OpenFile, aligned, offset_in, open_file, stamp_of
+from trireme.support.mapped_cache import MappedCache, padded
+from trireme.support.user_files import USERS_CACHE, cache_folder, calibration_file
+
+if TYPE_CHECKING:
+    from trireme.runtime.context import ExecutionContext
+
+_log = logging.getLogger(__name__)
+SUFFIX = ".program"
+MOST_PROGRAMS = 100
+MOST_BYTES = 2 << 30
+"""Of all stored programs; those unused for longest go first."""
+_APART = ("model", "devices", "progress", "mode", "calibration", "execution_options")
+"""Arguments that a key holds in a form of their own, or not: every mode runs one task the same."""
+_LENGTH = struct.Struct("<Q")
+
+
+class _NotPlain(Exception):
+    """An argument has no form in a key."""
+
+
+@dataclass(frozen=True)
+class StoredKey:
+    """What a session was asked for, where a program of it can be stored.
+
+    folder: where the entries are
+    options: of the device
+    """
+
+    key: str
+    folder: Path
+    model: str
+    kind: DeviceKind
+    options: Any
+
+    def open(self) -> StoredProgram | None:
+        """Return the stored program, None where there is none that is valid."""
+        found = self._cache().load_mapped(self.key)
+        if found is None:
+            return None
+        try:
+            return _opened(self, *found)
+        except (TriremeError, ValueError, LookupError, TypeError, OSError, struct.error) as error:
+            _log.warning("a stored program of %s could not be used: %s", self.model, error)
+            return None
+
+    def keep(
+        self,
+        context: ExecutionContext,
+        files: Sequence[OpenFile],
+        notes: Sequence[str],
+        is_mapped: bool,
+    ) -> None:
+        """Store a program, if it is one task that its device can store.
+
+        files: those that the model was read from; is_mapped: whether they stay mapped
+        notes: sentences for the user of the model
+        """
+        made = _entry(context, files, notes, is_mapped)
+        if made is not None and all(stamp_of(file.path) == file.stamp for file in files):
+            self._cache().store_mapped(self.key, *made)
+
+    def _cache(self) -> MappedCache:
+        return MappedCache(self.folder, SUFFIX, MOST_PROGRAMS, MOST_BYTES)
+
+
+class StoredProgram:
+    """A program from an entry, ready to run.
+
+    inputs, outputs: as of the session's graph; task: what errors of a run name
+    run: returns the outputs of feeds, as `Session.run` does
+    """
+
+    def __init__(
+        self,
+        inputs: Sequence[Value],
+        outputs: Sequence[Value],
+        binding: IOBinding,
+        call: ImageCall,
+        task: str,
+        files: Sequence[tuple[str, Sequence[int]]],
+    ) -> None:
+        self.inputs, self.outputs = list(inputs), list(outputs)
+        self._binding, self._call, self._files = binding, call, files
+        self._runs = _NamedRuns(call, task)
+        self.run = binding.direct(self._runs) or self._bound_run
+
+    def _bound_run(self, feeds: Mapping[str, Any]) -> dict[str, Array]:
+        given = self._binding.bind(feeds)
+        self._runs.run()
+        return self._binding.collect(given)
+
+    def check_current(self) -> None:
+        """Raise RunError if a file of the model is no longer the one that this was made of."""
+        for name, stamp in self._files:
+            if stamp_of(Path(name)) != tuple(stamp):
+                raise RunError(
+                    f"{name} has changed since the session opened it",
+                    facts=["the session can only run: its program came from the cache"],
+                    fix="open a new session",
+                )
+
+    def close(self) -> None:
+        """Give threads and memory back."""
+        self._call.close()
+
+
+class _NamedRuns:
+    """Runs a call; an error names the task, as in any session."""
+
+    def __init__(self, call: ImageCall, task: str) -> None:
+        plain = call.run
+
+        def run() -> None:
+            try:
+                plain()
+            except Exception as error:
+                raise_at([task], error)
+
+        self.run: Callable[[], None] = run
+
+
+def stored_key(asked: Mapping[str, Any]) -> StoredKey | None:
+    """Return the key of a session's program, None where its arguments allow no stored program.
+
+    asked: the arguments of Session by name; nothing is known of their types
+    """
+    try:
+        return _key(asked)
+    except (_NotPlain, TriremeError, TypeError, ValueError, OSError):
+        return None
+
+
+def _key(asked: Mapping[str, Any]) -> StoredKey | None:
+    model, how = asked["model"], asked["execution_options"]
+    devices = [DEFAULT_DEVICE] if asked["devices"] is None else asked["devices"]
+    alone = isinstance(devices, list | tuple) and len(devices) == 1 and type(devices[0]) is str
+    if not isinstance(model, str | os.PathLike) or not alone:
+        return None
+    given = {} if how is None else {one.name: getattr(how, one.name) for one in fields(how)}
+    name, folder = devices[0], given.pop("model_cache", USERS_CACHE)
+    own = cache_folder("models") if folder == USERS_CACHE else folder
+    stamp, kind = stamp_of(Path(model)), kind_named(name)
+    if own is None or stamp is None or kind.open_image is None or name != kind.name:
+        return None
+    device_options = given.pop("device_options", None) or {}
+    options = kind.options(**options_of(name, [name], device_options, asked["threads"]))
+    parts = [
+        [os.path.realpath(model), stamp, code_version()],
+        [(key, _plain(value)) for key, value in asked.items() if key not in _APART],
+        _plain(given),
+        [name, _plain(device_options), kind.image_key(options)],
+        _calibration(asked["calibration"]),
+    ]
+    key = hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+    return StoredKey(key, Path(own), os.fspath(model), kind, options)
+
+
+def _calibration(given: Any) -> Any:
+    """Return what tells one calibration from another: the stamp of its file."""
+    path = calibration_file() if given is None else given
+    if path is None:
+        return None
+    if not isinstance(path, str | os.PathLike):
+        raise _NotPlain
+    return [os.path.realpath(path), stamp_of(Path(path))]
+
+
+def _plain(value: Any) -> Any:
+    """Return an argument as JSON has it, the same for equal arguments alone. Errors: _NotPlain"""
+    if value is None or type(value) in (bool, int, float, str):
+        return value
+    if isinstance(value, os.PathLike):
+        return ["path", os.fspath(value)]
+    if isinstance(value, Mapping):
+        return ["map", sorted([_plain(key), _plain(one)] for key, one in value.items())]
+    if isinstance(value, list | tuple | set | frozenset):
+        plain = [_plain(one) for one in value]
+        return ["set", sorted(plain)] if isinstance(value, set | frozenset) else plain
+    if is_dataclass(value) and not isinstance(value, type):
+        parts = {one.name: _plain(getattr(value, one.name)) for one in fields(value)}
+        return [type(value).__qualname__, parts]
+    raise _NotPlain
+
+
+def _entry(
+    context: ExecutionContext, files: Sequence[OpenFile], notes: Sequence[str], is_mapped: bool
+) -> tuple[bytes, list[Array]] | None:
+    """Return the head and the data of an entry, None for a program that has none."""
+    program = context.program
+    graph, tasks = program.plan.graph, program.plan.tasks
+    if len(tasks) != 1 or program.executables[0] is None:
+        return None
+    (task,) = tasks
+    ends = {*graph.inputs}, {*graph.outputs}
+    if ends != ({*task.inputs}, {*task.outputs}) or ends[0] & ends[1]:
+        return None
+    if len(graph.inputs) + len(graph.outputs) != len(ends[0]) + len(ends[1]):
+        return None
+    image = program.executables[0].image()
+    if image is None:
+        return None
+    kept: list[Array] = []
+    head = {
+        "files": [(str(file.path.absolute()), file.stamp) for file in files],
+        "notes": list(notes),
+        "inputs": [_port_facts(graph.values[v], task.inputs.index(v)) for v in graph.inputs],
+        "outputs": [
+            _port_facts(graph.values[v], len(task.inputs) + task.outputs.index(v))
+            for v in graph.outputs
+        ],
+        "moves": context.ports.moves,
+        "task": described(program.plan, 0),
+        "facts": image.facts,
+        "tables": [(name, table.dtype.str, table.shape) for name, table in image.tables.items()],
+        "constants": _places(image.constants, files if is_mapped else (), kept),
+    }
+    text = json.dumps(head).encode()
+    tables = b"".join(np.ascontiguousarray(table).tobytes() for table in image.tables.values())
+    return _LENGTH.pack(len(text)) + text + tables, kept
+
+
+def _port_facts(value: Value, argument: int) -> list[Any]:
+    """Return an input or output as JSON has it; the argument is its number in the task's call."""
+    quant = value.type.quant
+    facts = None if quant is None else [quant.scales, quant.zero_points, quant.axis]
+    return [argument, value.id, value.name, value.type.dims, value.dtype, facts]
+
+
+def _places(
+    constants: Sequence[Array], files: Sequence[OpenFile], kept: list[Array]
+) -> list[tuple[int, int, str, tuple[int, ...]]]:
+    """Return where each constant is: the number of its file, -1 for the entry, and the offset.
+
+    kept: gets the constants that the entry holds
+    """
+    places, end = [], 0
+    for data in constants:
+        number, offset = -1, end
+        for k, file in enumerate(files):
+            found = offset_in(data, file)
+            if found is not None:
+                number, offset = k, found
+        if number < 0:
+            kept.append(data)
+            end += padded(data.nbytes)
+        places.append((number, offset, data.dtype.str, data.shape))
+    return places
+
+
+def _opened(key: StoredKey, head: bytes, data: Array) -> StoredProgram | None:
+    """Return the program of an entry; None where a file of the model changed."""
+    (size,) = _LENGTH.unpack_from(head)
+    told = json.loads(head[_LENGTH.size : _LENGTH.size + size])
+    if any(stamp_of(Path(name)) != tuple(stamp) for name, stamp in told["files"]):
+        return None
+    image = TaskImage(
+        told["facts"],
+        _tables(told["tables"], head[_LENGTH.size + size :]),
+        tuple(_constants(told["constants"], told["files"], data)),
+    )
+    inputs, outputs = ([_value(*facts[1:]) for facts in told[k]] for k in ("inputs", "outputs"))
+    ends = sorted(
+        (facts[0], value)
+        for facts, value in zip(
+            [*told["inputs"], *told["outputs"]], [*inputs, *outputs], strict=True
+        )
+    )
+    views = {
+        value.id: aligned(value.type.nbytes).view(numpy_dtype(value.dtype)).reshape(value.type.dims)
+        for _, value in ends
+    }
+    assert key.kind.open_image is not None
+    call = key.kind.open_image(key.options, image, [views[value.id] for _, value in ends])
+    moves = dict(zip([v.id for v in (*inputs, *outputs)], told["moves"], strict=True))
+    ports = {
+        value.id: IOPort.at(
+            value, views[value.id], call.rebind(number) if moves[value.id] else None
+        )
+        for number, value in ends
+    }
+    binding = IOBinding([ports[v.id] for v in inputs], [ports[v.id] for v in outputs])
+    for note in told["notes"]:
+        _log_note(note)
+    return StoredProgram(inputs, outputs, binding, call, told["task"], told["files"])
+
+
+def _log_note(note: str) -> None:
+    from trireme.model_file.notes import log_note
+
+    log_note(note)
+
+
+def _tables(told: Sequence[Any], data: bytes) -> dict[str, Array]:
+    tables, at = {}, 0
+    for name, dtype, shape in told:
+        count = int(np.prod(shape))
+        tables[name] = np.frombuffer(data, dtype, count, at).reshape(shape)
+        at += tables[name].nbytes
+    return tables
+
+
+def _constants(
+    told: Sequence[Any], files: Sequence[tuple[str, Sequence[int]]], data: Array
+) -> list[Array]:
+    """Return the constants: views of the entry, or of the model's files where they are."""
+    sources: dict[int, Array] = {-1: data}
+    found = []
+    for number, offset, dtype, shape in told:
+        if number not in sources:
+            opened = open_file(Path(files[number][0]))
+            if opened.stamp != tuple(files[number][1]):
+                raise OSError(f"{files[number][0]} changed meanwhile")
+            sources[number] = opened.data
+        found.append(np.ndarray(shape, dtype, sources[number].data, offset))
+    return found
+
+
+def _value(id: int, name: str, dims: Sequence[int], dtype: str, quant: Any) -> Value:
+    how = None if quant is None else Quant(tuple(quant[0]), tuple(quant[1]), quant[2])
+    return Value(id, name, TensorType(tuple(dims), dtype, how))
