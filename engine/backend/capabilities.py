@@ -151,10 +151,13 @@ class Turns:
 class TurnLoop(Protocol):
     """Two calls that a device runs by turns, without Python between them."""
 
-    def run(self, most: int | None, look: Callable[[int], None] | None = None) -> int:
-        """Run the turns; return how many were done.
+    def run(
+        self, most: int | None, look: Callable[[int], None] | None = None, first: int = 0
+    ) -> int:
+        """Run the turns; return how many were done, those before `first` among them.
 
         most: the most turns, None for no end; look: called now and then with the turns done
+        first: the number of the turn to go on with
         """
 
 

@@ -181,7 +181,7 @@ def row_types(
         made = retype(form.body, [*((TURN, GOING) if form.counts else ()), *given])
     except ShapeError:
         return types
-    return [made.type(out) for out in outs]
+    return [made.type(out) for out in made.outputs[form.made + form.carried :]]
 
 
 def no_rows(type: TensorType, axis: int) -> Array:

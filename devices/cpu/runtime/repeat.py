@@ -61,13 +61,16 @@ class NativeRepeat:
         words[runtime.REPEAT_BUDGET] = runtime.REPEAT_BUDGET_NS
         self._run = pool.bind_repeat(words, calls)
 
-    def run(self, most: int | None, look: Callable[[int], None] | None = None) -> int:
-        """Run the turns; return how many were done.
+    def run(
+        self, most: int | None, look: Callable[[int], None] | None = None, first: int = 0
+    ) -> int:
+        """Run the turns; return how many were done, those before `first` among them.
 
         most: the most turns, None for no end; look: called now and then with the turns done
+        first: the number of the turn to go on with
         """
         words = self._words
-        words[runtime.REPEAT_TURN] = words[runtime.REPEAT_INSIDE] = 0
+        words[runtime.REPEAT_TURN], words[runtime.REPEAT_INSIDE] = first, 0
         words[runtime.REPEAT_MOST] = NO_END if most is None else most
         while self._run():
             if look is not None:

@@ -16,6 +16,7 @@ from trireme.runtime.compile import compile_plan
 from trireme.runtime.context import ExecutionContext
 from trireme.runtime.execute import serial_runner
 from trireme.runtime.options import ExecutionOptions
+from trireme.runtime.program import Program
 from trireme.support.dtypes import Array
 
 
@@ -28,19 +29,25 @@ class Workshop:
     options: ExecutionOptions = ExecutionOptions()
 
 
+def compiled_body(graph: Graph, workshop: Workshop) -> Program:
+    """Place, plan and compile a static body.
+
+    Errors: PlacementError, PlanError, CompileError and DeviceError, as a session
+    """
+    how, devices = workshop.options, workshop.devices
+    costs = CostModel(devices, workshop.calibration)
+    placement = place(graph, costs, PlacementOptions(sharding="off"))
+    plan = make_plan(placement, how.subgraphs, how.execution)
+    return compile_plan(plan, devices, None, how.timeout_s)
+
+
 class Body:
     """A compiled body on memory of its own; one run at a time."""
 
     def __init__(self, graph: Graph, workshop: Workshop) -> None:
-        """Compile a static body.
-
-        Errors: PlacementError, PlanError, CompileError and DeviceError, as a session
-        """
-        how, devices = workshop.options, workshop.devices
-        costs = CostModel(devices, workshop.calibration)
-        placement = place(graph, costs, PlacementOptions(sharding="off"))
-        self.plan = make_plan(placement, how.subgraphs, how.execution)
-        context = ExecutionContext(compile_plan(self.plan, devices, None, how.timeout_s))
+        """Compile a static body; errors as `compiled_body`."""
+        context = ExecutionContext(compiled_body(graph, workshop))
+        self.plan = context.program.plan
         placed = self.plan.graph
         self._run = serial_runner(self.plan, context.calls)
         self._inputs = [context.view(value) for value in placed.inputs]

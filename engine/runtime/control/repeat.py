@@ -15,7 +15,7 @@ import numpy as np
 
 from trireme.backend.capabilities import RepeatableCall, TurnLoop, TurnPart, Turns
 from trireme.backend.device import Buffer, Done, host_alloc, host_view
-from trireme.ir.graph import Graph
+from trireme.ir.graph import Graph, Node
 from trireme.ops.control import Repeat
 from trireme.passes.turns import BodyTurn, has_no_end
 from trireme.runtime.context import ExecutionContext
@@ -51,9 +51,13 @@ class CarriedState:
 
     def end(self, turns: int) -> None:
         """Put the value after so many turns where the node's output is."""
-        last = self.second if turns & 1 else self.first
         if self.result is not None:
-            self.result[...] = self.initial if last is None else last
+            self.result[...] = self.last(turns)
+
+    def last(self, turns: int) -> Array:
+        """Return the place of the value after so many turns."""
+        last = self.second if turns & 1 else self.first
+        return self.initial if last is None else last
 
 
 def native_turns(bound: BoundTurn, profile: bool = False) -> TurnLoop | None:
@@ -172,6 +176,88 @@ class BoundTurn:
 DRIVEN, NATIVE = "turns driven by the host", "turns inside native code"
 
 
+class TurnRunner:
+    """Runs the turns of a loop on its memory: in native code where a device can, else one by one.
+
+    tally: gets the first turns that the host drives; None outside a profile
+    """
+
+    def __init__(
+        self,
+        node: Node,
+        operands: ControlOperands,
+        form: Repeat,
+        turn: BodyTurn,
+        program: Program,
+        timeout_s: float | None = None,
+    ) -> None:
+        self._node, self._timeout_s = node, timeout_s
+        self.bound = BoundTurn(operands, form, turn, program)
+        self.contexts = self.bound.contexts
+        self.tally: Tally | None = None
+        self._deadline: float | None = None
+        self.rebind()
+        self.kernel = NATIVE if self.native is not None else DRIVEN
+
+    def rebind(self) -> None:
+        """Find slices and rows anew where they lie now."""
+        bound = self.bound
+        self._before = [one.point if one.rebinds else one.put for one in bound.slices]
+        self._before += [one.point for one in bound.rows if one.rebinds]
+        self._after = [one.take for one in bound.rows if not one.rebinds]
+        self.native = native_turns(bound)
+
+    @property
+    def has_stopped(self) -> bool:
+        """Whether the last turn said that there is no other."""
+        asked = self.bound.asked
+        return asked is not None and not asked[0]
+
+    def run(self, most: int | None, first: int = 0) -> int:
+        """Run turns from one on; return how many were done, those before it among them.
+
+        most: the most turns; None for no end
+        Errors: RunError, if it takes longer than it may since turn 0
+        """
+        if most is not None and most <= first:
+            return first
+        if not first and self._timeout_s is not None:
+            self._deadline = time.monotonic() + self._timeout_s
+        if self.native is None:
+            return self._by_host(most, first)
+        return self.native.run(most, None if self._deadline is None else self._look, first)
+
+    def _look(self, done: int) -> None:
+        if self._deadline is not None and time.monotonic() > self._deadline:
+            raise timed_out(self._node, done, self._timeout_s or 0.0)
+
+    def _by_host(self, most: int | None, turn: int) -> int:
+        """Run turn after turn; return how many."""
+        bound = self.bound
+        number, asked, (even, odd) = bound.number.data, bound.asked, bound.runs
+        answer = None if asked is None else asked.data
+        before, after, tally = self._before, self._after, self.tally
+        is_timed = self._deadline is not None
+        while most is None or turn < most:
+            number[0] = turn
+            for place in before:
+                place(turn)
+            if tally is not None and turn < WATCHED_TURNS:
+                tally.add(watch(self.contexts[turn & 1], bound.order))
+            elif turn & 1:
+                odd()
+            else:
+                even()
+            for keep in after:
+                keep(turn)
+            turn += 1
+            if answer is not None and not answer[0]:
+                break
+            if is_timed and not turn % _LOOK_TURNS:
+                self._look(turn)
+        return turn
+
+
 class RepeatDriver:
     """A `loop` or a `scan` on its memory, whose stacked outputs have a known length."""
 
@@ -184,22 +270,16 @@ class RepeatDriver:
         timeout_s: float | None = None,
     ) -> None:
         self._operands, self._form, self._turn = operands, form, turn
-        self._timeout_s = timeout_s
-        self.bound = BoundTurn(operands, form, turn, program)
+        self._runner = TurnRunner(operands.node, operands, form, turn, program, timeout_s)
+        self.bound, self.kernel = self._runner.bound, self._runner.kernel
         self.contexts = self.bound.contexts
         self._trips = operands.view(0) if form.counts else None
         self._condition = operands.view(1) if form.counts else None
         ways = [*self.bound.slices, *self.bound.rows]
-        self._before = [one.point if one.rebinds else one.put for one in self.bound.slices]
-        self._before += [one.point for one in self.bound.rows if one.rebinds]
-        self._after = [one.take for one in self.bound.rows if not one.rebinds]
         self._length = ways[0].length if ways else None
-        self._native = native_turns(self.bound)
-        self.kernel = NATIVE if self._native is not None else DRIVEN
-        calls = [] if self._native is None else [one.calls[0] for one in self.contexts]
+        calls = [] if self._runner.native is None else [one.calls[0] for one in self.contexts]
         self._repeatable = [call for call in calls if isinstance(call, RepeatableCall)]
         self._noting: TurnLoop | None = None
-        self._tally: Tally | None = None
         self.turns = 0
         """How many turns the last run had."""
 
@@ -209,14 +289,14 @@ class RepeatDriver:
         Native turns note when the last of them ran. Of turns that the host drives, the first are
         watched.
         """
-        bound, tally = self.bound, Tally(self.contexts[0].program.plan, "body")
-        plain, self._tally = self._native, tally
+        runner, tally = self._runner, Tally(self.contexts[0].program.plan, "body")
+        plain, runner.tally = runner.native, tally
         if plain is not None:
-            self._noting = self._native = self._noting or native_turns(bound, True)
+            self._noting = runner.native = self._noting or native_turns(self.bound, True)
         try:
             self.run()
         finally:
-            self._native, self._tally = plain, None
+            runner.native, runner.tally = plain, None
         for call in self._repeatable[: self.turns]:
             tally.add([(0, 0.0, 0.0, Done(call.turn_spans()))])
         return partial(tally.spans, self.turns)
@@ -229,8 +309,7 @@ class RepeatDriver:
         for one in bound.slices:
             one.gather()
         most = self._most()
-        repeat = self._repeat if self._native is None else self._repeat_natively
-        self.turns = 0 if most == 0 else repeat(most)
+        self.turns = self._runner.run(most)
         if bound.rows and self.turns != self._length:
             raise RunError(
                 f"{self._operands.node.label} ended after {self.turns} turns, and its stacked "
@@ -253,45 +332,3 @@ class RepeatDriver:
         if self._turn.stops:
             return 1 if trips is None else min(trips, 1)
         return trips
-
-    def _repeat_natively(self, most: int | None) -> int:
-        """Run the turns inside native code; return how many."""
-        if self._native is None:
-            return 0
-        if self._timeout_s is None:
-            return self._native.run(most)
-        timeout_s = self._timeout_s
-        deadline = time.monotonic() + timeout_s
-
-        def look(done: int) -> None:
-            if time.monotonic() > deadline:
-                raise timed_out(self._operands.node, done, timeout_s)
-
-        return self._native.run(most, look)
-
-    def _repeat(self, most: int | None) -> int:
-        """Run turn after turn; return how many."""
-        bound = self.bound
-        number, asked, (even, odd) = bound.number.data, bound.asked, bound.runs
-        answer = None if asked is None else asked.data
-        before, after, tally = self._before, self._after, self._tally
-        deadline = None if self._timeout_s is None else time.monotonic() + self._timeout_s
-        turn = 0
-        while most is None or turn < most:
-            number[0] = turn
-            for place in before:
-                place(turn)
-            if tally is not None and turn < WATCHED_TURNS:
-                tally.add(watch(self.contexts[turn & 1], bound.order))
-            elif turn & 1:
-                odd()
-            else:
-                even()
-            for keep in after:
-                keep(turn)
-            turn += 1
-            if answer is not None and not answer[0]:
-                break
-            if deadline is not None and not turn % _LOOK_TURNS and time.monotonic() > deadline:
-                raise timed_out(self._operands.node, turn, self._timeout_s or 0.0)
-        return turn

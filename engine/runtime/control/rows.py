@@ -40,6 +40,12 @@ class TurnRows:
         self.nbytes = self.place.nbytes
         self._locate()
 
+    def reset(self, whole: Array) -> None:
+        """Go on in another array, whose parts lie one after another in the order of the turns."""
+        self.whole = self.along = self.table = whole
+        self.is_own = False
+        self._locate()
+
     def _locate(self) -> None:
         last = len(self.table) - 1
         address = self.table.ctypes.data
