@@ -450,6 +450,11 @@ class Session(ProgramSession):
         from trireme.ir.bind_shapes import shape_advice
 
         last = self._open.last
+        if last is None and len(self._open.stages) > 1:
+            raise RunError(
+                f"the last run went through {len(self._open.stages)} regions, each with a program",
+                fix="session.at(feeds) has one program for the shapes of some feeds",
+            )
         if last is None or last.region is None:
             raise RunError(
                 "no program has run: the shapes are open",

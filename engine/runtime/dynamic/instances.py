@@ -13,12 +13,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
-from trireme.ir.bind_shapes import bind_shapes
+from trireme.ir.bind_shapes import bind_shapes, sizes_of
 from trireme.ir.effects import States
 from trireme.ir.graph import Graph, Node
 from trireme.ir.interpreter import interpret
 from trireme.runtime.dynamic.closed import ClosedGraph, why_not_closed
 from trireme.runtime.dynamic.polymorphic import PolymorphicGraph, usual_shapes
+from trireme.runtime.dynamic.regions import Served, regions
 from trireme.runtime.dynamic.stage import Stage, cut, has_little_work, with_symbols
 from trireme.support.dtypes import Array
 from trireme.support.errors import CompileError, RunError, ShapeError
@@ -55,6 +56,7 @@ class Tools:
     open_region: opens a session for a static graph
     polymorphic: compiles a graph once for every shape, or says why not
     open_polymorphic: opens a session for such a graph at some shapes
+    served: gives the nodes of a graph that a program for every shape may have; None for no cuts
     run_step: runs one node whose results have shapes that depend on values
     most: instances kept; the one unused for longest goes
     """
@@ -63,6 +65,7 @@ class Tools:
     open_region: Callable[[Graph], StaticRegion]
     polymorphic: Callable[[Graph, Sequence[Sequence[int]]], PolymorphicGraph | str]
     open_polymorphic: Callable[[PolymorphicGraph, Shapes], StaticRegion]
+    served: Served | None
     run_step: Callable[[Graph, Node, list[Array | None]], Sequence[Array]]
     most: int
 
@@ -215,6 +218,7 @@ class OpenGraph:
         if path:
             self.graph = tools.optimise(with_symbols(graph))
         self._polymorphic = None if path else self._compiled_once(usual_shapes(graph))
+        self._parts: list[_Part] | None = None
 
     def _compiled_once(self, shapes: Sequence[Sequence[int]]) -> PolymorphicGraph | str | None:
         """Return the program for every shape, or why none; None if these shapes do not fit."""
@@ -233,13 +237,65 @@ class OpenGraph:
     def prepare(self, shapes: Shapes) -> None:
         """Make the instance for these shapes unless there is one; in any thread.
 
+        Of a graph in regions only the first is known before a run.
         Errors: as `instance`
         """
+        if parts := self.parts(shapes):
+            parts[0].graph.prepare(shapes)
+            return
         self._kept.prepare((*self._path, shapes), lambda: self._make(shapes))
 
     @property
     def has_one_program(self) -> bool:
         """Whether one program serves every shape, so that an instance costs next to nothing."""
+        return isinstance(self._polymorphic, PolymorphicGraph)
+
+    def parts(self, shapes: Shapes) -> Sequence[_Part]:
+        """Return the regions that runs go through, in order; none where an instance runs it all.
+
+        Errors: ShapeError, if the shapes do not fit the graph
+        """
+        with self._making:
+            if self._parts is None:
+                sizes_of(self.graph, shapes)
+                self._decide(shapes)
+                self._parts = self._cut() if isinstance(self._polymorphic, str) else []
+            if self._parts:
+                sizes_of(self.graph, shapes)
+            return self._parts
+
+    def _cut(self) -> list[_Part]:
+        """Return the graph in regions, of which one has a program for every shape that pays."""
+        if self._tools.served is None:
+            return []
+        served = self._tools.served(self.graph)
+        parts = self._opened(regions(self.graph, served))
+        if parts and parts[0].graph._decide_usual():
+            return parts
+        parts = self._opened(regions(self.graph, served, join_first=True))
+        return parts if parts and parts[1].graph._pays() else []
+
+    def _opened(self, graphs: Sequence[Graph]) -> list[_Part]:
+        parts = []
+        for number, graph in enumerate(graphs):
+            path = (*self._path, ((-1 - number,),))
+            one = OpenGraph(graph, self._tools, self._kept, self._states, path)
+            parts.append(_Part(one, graph.inputs, graph.outputs))
+        return parts
+
+    def _pays(self) -> bool:
+        """Whether a part of the graph has a program for every shape that is worth it."""
+        if self._decide_usual():
+            return True
+        self._parts = self._cut()
+        return bool(self._parts)
+
+    def _decide_usual(self) -> bool:
+        """Whether one program serves every shape, as far as usual sizes tell."""
+        try:
+            self._decide(tuple(map(tuple, usual_shapes(self.graph))))
+        except (ShapeError, RunError):
+            return False
         return isinstance(self._polymorphic, PolymorphicGraph)
 
     def _make(self, shapes: Shapes) -> Instance:
@@ -249,14 +305,19 @@ class OpenGraph:
 
     def _polymorphic_instance(self, shapes: Shapes) -> Instance | str:
         """Return an instance of the program for every shape, or why there is none."""
+        made = self._decide(shapes)
+        if isinstance(made, str):
+            return made
+        try:
+            return self._of_all_shapes(made, shapes)
+        except CompileError as error:
+            return error.summary
+
+    def _decide(self, shapes: Shapes) -> PolymorphicGraph | str:
+        """Return the program for every shape, or why there is none."""
         if self._polymorphic is None:
             made = self._late(shapes) if self._path else self._compiled_once(shapes)
             self._polymorphic = made or "no sizes were found that its symbols agree on"
-        if isinstance(self._polymorphic, PolymorphicGraph):
-            try:
-                return self._of_all_shapes(self._polymorphic, shapes)
-            except CompileError as error:
-                return error.summary
         return self._polymorphic
 
     def _late(self, shapes: Shapes) -> PolymorphicGraph | str | None:
@@ -298,7 +359,10 @@ class OpenGraph:
 
         done: gets the report of each stage
         """
-        instance = self.instance(tuple(array.shape for array in arrays))
+        shapes = tuple(array.shape for array in arrays)
+        if parts := self.parts(shapes):
+            return self._run_parts(parts, arrays, done)
+        instance = self.instance(shapes)
         stage = instance.stage
         done.append(instance.report)
         known: dict[int, Array] = dict(zip(stage.graph.inputs, arrays, strict=True))
@@ -313,6 +377,15 @@ class OpenGraph:
             known |= dict(zip(rest.outputs, results, strict=True))
         return [_value(stage.graph, value, known) for value in stage.graph.outputs]
 
+    def _run_parts(
+        self, parts: Sequence[_Part], arrays: Sequence[Array], done: list[StageReport]
+    ) -> list[Array]:
+        known: dict[int, Array] = dict(zip(self.graph.inputs, arrays, strict=True))
+        for part in parts:
+            results = part.graph.run([known[value] for value in part.inputs], done)
+            known |= dict(zip(part.outputs, results, strict=True))
+        return [_value(self.graph, value, known) for value in self.graph.outputs]
+
     def _run_region(
         self, instance: Instance, region: Graph, known: Mapping[int, Array]
     ) -> dict[int, Array]:
@@ -322,6 +395,15 @@ class OpenGraph:
         by_name = {region.values[v].name: known[v] for v in region.inputs}
         results = instance.region.run(by_name)
         return {value: results[region.values[value].name] for value in region.outputs}
+
+
+@dataclass(frozen=True)
+class _Part:
+    """A region of an open graph, and the values of that graph that it reads and makes."""
+
+    graph: OpenGraph
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
 
 
 def _report(stage: Stage, region: StaticRegion | None, tier: Tier, why: str) -> StageReport:

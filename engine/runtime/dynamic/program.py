@@ -32,6 +32,7 @@ from trireme.runtime.dynamic.instances import (
     Tools,
 )
 from trireme.runtime.dynamic.polymorphic import PolymorphicGraph, polymorphic
+from trireme.runtime.dynamic.regions import served_nodes
 from trireme.runtime.feeds import as_array, refuse_names
 from trireme.runtime.options import ExecutionOptions
 from trireme.runtime.prepare import Prepared
@@ -87,7 +88,10 @@ class OpenProgram:
         arrays = fed_arrays(self._inputs, feeds)
         if self._buckets is not None:
             return self._run_padded(self._buckets, arrays, out)
-        instance = self._instance(tuple(array.shape for array in arrays))
+        shapes = tuple(array.shape for array in arrays)
+        if self._is_cut(shapes):
+            return handed_out(self._outputs, self._run_parts(arrays), arrays, out)
+        instance = self._instance(shapes)
         if instance.stage.is_whole and instance.region is not None:
             self.stages[:] = [instance.report]
             return instance.region.run(dict(zip(feeds_of(self._inputs), arrays, strict=True)), out)
@@ -95,13 +99,29 @@ class OpenProgram:
         results = self._open.run(arrays, self.stages)
         return handed_out(self._outputs, results, arrays, out)
 
+    def _is_cut(self, shapes: Shapes) -> bool:
+        """Whether runs go through regions, because no instance runs the graph whole."""
+        with _as_run_error(self._inputs, shapes):
+            return bool(self._open.parts(shapes))
+
+    def _run_parts(self, arrays: list[Array]) -> list[Array]:
+        self.last = None
+        self.stages.clear()
+        with _as_run_error(self._inputs, tuple(array.shape for array in arrays)):
+            return self._open.run(arrays, self.stages)
+
     def _run_padded(
         self, buckets: Buckets, arrays: list[Array], out: Mapping[str, Array] | None
     ) -> dict[str, Array]:
         fit, made = self._fitted(buckets, arrays)
-        self._instance(tuple(array.shape for array in made))
-        self.stages.clear()
-        results = buckets.cut(self._open.run(made, self.stages), fit)
+        shapes = tuple(array.shape for array in made)
+        if self._is_cut(shapes):
+            results = self._run_parts(made)
+        else:
+            self._instance(shapes)
+            self.stages.clear()
+            results = self._open.run(made, self.stages)
+        results = buckets.cut(results, fit)
         self.stages[:] = [
             replace(stage, bucket=fit.sizes, padding=fit.padding) for stage in self.stages
         ]
@@ -242,6 +262,7 @@ def open_program(
             options=how,
         ),
         open_polymorphic,
+        partial(served_nodes, devices=devices) if how.execution == "sunk" else None,
         run_step,
         how.most_shapes,
     )

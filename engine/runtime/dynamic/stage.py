@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from trireme.backend.device import HOST
 from trireme.ir.bind_shapes import retyped
-from trireme.ir.dims import symbol_name
+from trireme.ir.dims import symbol_name, symbols_of
 from trireme.ir.graph import UNKNOWN, Graph, Node, TensorType
 from trireme.ir.op import call_of, get_op
 from trireme.support.errors import PlacementError
@@ -61,9 +61,9 @@ def cut(graph: Graph) -> Stage:
     results = [out for out in dict.fromkeys(graph.outputs) if out in mine]
     return Stage(
         graph,
-        _part(graph, "region", region, made),
+        part_of(graph, "region", region, made) if region else None,
         tuple(steps),
-        _part(graph, "rest", rest, results),
+        part_of(graph, "rest", rest, results) if rest else None,
     )
 
 
@@ -79,10 +79,8 @@ def _reads(nodes: Iterable[Node]) -> set[int]:
     return {value for node in nodes for value in node.used}
 
 
-def _part(graph: Graph, name: str, nodes: Sequence[Node], outputs: Sequence[int]) -> Graph | None:
+def part_of(graph: Graph, name: str, nodes: Sequence[Node], outputs: Sequence[int]) -> Graph:
     """Return some nodes as a graph; what they read from outside becomes inputs."""
-    if not nodes:
-        return None
     ids = {node.id for node in nodes}
     made = {out for node in nodes for out in node.outputs}
     read = [value for node in nodes for value in node.used if value not in made]
@@ -97,7 +95,9 @@ def _part(graph: Graph, name: str, nodes: Sequence[Node], outputs: Sequence[int]
     inside = tuple(
         replace(node, after=tuple(other for other in node.after if other in ids)) for node in nodes
     )
-    return Graph(f"{graph.name}.{name}", tuple(inputs), tuple(outputs), inside, values)
+    shape = {name for v in values.values() for dim in v.shape for name in symbols_of(dim)}
+    symbols = {name: limits for name, limits in graph.symbols.items() if name in shape}
+    return Graph(f"{graph.name}.{name}", tuple(inputs), tuple(outputs), inside, values, symbols)
 
 
 def with_symbols(graph: Graph) -> Graph:
