@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from trireme.runtime.dataflow.executor import PrimitiveSpan
     from trireme.runtime.dataflow.program import DataflowProgram
     from trireme.runtime.dynamic.ahead import PreparedShapes
-    from trireme.runtime.dynamic.instances import Shapes as FeedShapes
     from trireme.runtime.dynamic.instances import StageReport
+    from trireme.runtime.dynamic.kept import Shapes as FeedShapes
     from trireme.runtime.dynamic.polymorphic import PolymorphicGraph
     from trireme.runtime.dynamic.program import OpenProgram
     from trireme.runtime.executors import Mode

@@ -8,7 +8,6 @@ rest of the graph gets instances by the shapes that the steps made.
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
@@ -18,15 +17,13 @@ from trireme.ir.effects import States
 from trireme.ir.graph import Graph, Node
 from trireme.ir.interpreter import interpret
 from trireme.runtime.dynamic.closed import ClosedGraph, why_not_closed
+from trireme.runtime.dynamic.kept import Kept, Shapes
 from trireme.runtime.dynamic.polymorphic import PolymorphicGraph, usual_shapes
 from trireme.runtime.dynamic.regions import Served, regions
 from trireme.runtime.dynamic.stage import Stage, cut, has_little_work, with_symbols
 from trireme.support.dtypes import Array
 from trireme.support.errors import CompileError, RunError, ShapeError
 
-Shapes = tuple[tuple[int, ...], ...]
-Key = tuple[Shapes, ...]
-"""The shapes of a stage's inputs, after those of the stages before."""
 Tier = Literal["polymorphic", "specialised", "reference", "dataflow"]
 
 
@@ -125,76 +122,10 @@ class Instance:
     rest: OpenGraph | None
     report: StageReport
 
-
-class Kept:
-    """The instances of all stages of a session, the most recently used last.
-
-    One thread at a time asks for them. Others may prepare some meanwhile: these join when the next
-    one is asked for, so that no instance is closed while it runs.
-    """
-
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._instances: OrderedDict[Key, Instance] = OrderedDict()
-        self._lock = threading.Lock()
-        self._ready: dict[Key, Instance] = {}
-        self._under_way: dict[Key, threading.Event] = {}
-
-    def get(self, key: Key, make: Callable[[], Instance]) -> Instance:
-        """Return the instance of a key, made when there is none; one under way is waited for."""
-        found = self._instances.get(key)
-        if found is not None and not self._ready:
-            self._instances.move_to_end(key)
-            return found
-        under_way = self._under_way.get(key)
-        if under_way is not None:
-            under_way.wait()
-        self._join()
-        if key not in self._instances:
-            self._instances[key] = make()
-        self._instances.move_to_end(key)
-        while len(self._instances) > self._most:
-            self._drop(self._instances.popitem(last=False)[1])
-        return self._instances[key]
-
-    def prepare(self, key: Key, make: Callable[[], Instance]) -> None:
-        """Make the instance of a key unless there is one; in any thread."""
-        with self._lock:
-            if key in self._instances or key in self._ready or key in self._under_way:
-                return
-            done = self._under_way[key] = threading.Event()
-        try:
-            made = make()
-            with self._lock:
-                self._ready[key] = made
-        finally:
-            with self._lock:
-                del self._under_way[key]
-            done.set()
-
-    def _join(self) -> None:
-        """Take in what was prepared."""
-        with self._lock:
-            for key, made in self._ready.items():
-                if key in self._instances:
-                    self._drop(made)
-                else:
-                    self._instances[key] = made
-            self._ready.clear()
-
-    def __len__(self) -> int:
-        return len(self._instances) + len(self._ready)
-
     def close(self) -> None:
-        """Close every region; nothing is prepared any more."""
-        self._join()
-        while self._instances:
-            self._drop(self._instances.popitem()[1])
-
-    @staticmethod
-    def _drop(instance: Instance) -> None:
-        if instance.region is not None:
-            instance.region.close()
+        """Close the region."""
+        if self.region is not None:
+            self.region.close()
 
 
 class OpenGraph:
@@ -207,7 +138,7 @@ class OpenGraph:
         self,
         graph: Graph,
         tools: Tools,
-        kept: Kept,
+        kept: Kept[Instance],
         states: States,
         path: tuple[Shapes, ...] = (),
     ) -> None:

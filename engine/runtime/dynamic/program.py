@@ -24,13 +24,12 @@ from trireme.runtime.dynamic.ahead import Ahead
 from trireme.runtime.dynamic.buckets import BucketFit, Buckets
 from trireme.runtime.dynamic.instances import (
     Instance,
-    Kept,
     OpenGraph,
-    Shapes,
     StageReport,
     StaticRegion,
     Tools,
 )
+from trireme.runtime.dynamic.kept import Kept, Shapes
 from trireme.runtime.dynamic.polymorphic import PolymorphicGraph, polymorphic
 from trireme.runtime.dynamic.regions import served_nodes
 from trireme.runtime.feeds import as_array, refuse_names
@@ -64,7 +63,7 @@ class OpenProgram:
         self, graph: Graph, tools: Tools, states: States, buckets: Buckets | None = None
     ) -> None:
         self.graph, self._buckets = graph, buckets
-        self._kept = Kept(tools.most)
+        self._kept: Kept[Instance] = Kept(tools.most)
         served = graph if buckets is None else buckets.graph
         self._open = OpenGraph(served, tools, self._kept, states)
         self.ahead, self._most = Ahead(), tools.most
