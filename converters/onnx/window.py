@@ -5,14 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from trireme.converters.onnx.scope import NodeUse
 from trireme.ir.bind_shapes import shape_advice
 from trireme.ir.graph import Dim
+from trireme.support.dtypes import FLOATS
 
 
 def conv(use: NodeUse) -> Sequence[int]:
     """Conv, in NCHW with unchanged weights."""
-    return (use.add("conv", *use.inputs, **conv_attrs(use, 0, use.type(1).shape)),)
+    weight = use.type(1).shape
+    x = with_same_pads(use, tuple(d for d in weight[2:] if isinstance(d, int)))
+    return (use.add("conv", x, *use.inputs[1:], **conv_attrs(use, 0, weight)),)
 
 
 def conv_attrs(use: NodeUse, x: int, weight: Sequence[Dim]) -> dict[str, Any]:
@@ -42,8 +47,13 @@ def pool(op: str) -> Callable[[NodeUse], Sequence[int]]:
         sizes = use.type().shape[2:]
         if len(kernel) != len(sizes):
             raise use.error(f"kernel_shape {kernel} is for rank {len(kernel) + 2}")
+        x = use.need(0)
+        if op == "max_pool" and len(use.outputs) == 1:
+            x = with_same_pads(use, kernel, _least(use.type().dtype))
+        elif op == "average_pool" and use.attrs.get("count_include_pad", 0):
+            x = with_same_pads(use, kernel)
         attrs = {**spatial(use, kernel, sizes), **use.attrs, "kernel": kernel, "layout": "NCHW"}
-        return use.add_node(op, use.inputs, attrs, len(use.outputs))
+        return use.add_node(op, [x], attrs, len(use.outputs))
 
     return rule
 
@@ -69,6 +79,51 @@ def conv_transpose(use: NodeUse) -> Sequence[int]:
         use.attrs.pop("auto_pad", None)
     attrs = {**spatial(use, kernel, sizes), "groups": groups, "output_padding": more}
     return (use.add("conv_transpose", *use.inputs, layout="NCHW", **attrs),)
+
+
+def with_same_pads(use: NodeUse, kernel: Sequence[int], fill: Any = None) -> int:
+    """Return input 0, padded where auto_pad SAME takes pads that an open size decides.
+
+    The window has no auto_pad then. The graph computes the pads of each axis of size n and stride
+    s, ((n - 1) // s) s + reach - n, from the shape, so every run has its own. fill: None for 0
+    """
+    x, sizes = use.need(0), use.type().shape[2:]
+    auto, ones = use.attrs.get("auto_pad", "NOTSET"), (1,) * len(kernel)
+    strides, dilations = (tuple(use.attrs.get(key, ones)) for key in ("strides", "dilations"))
+    windows = list(zip(sizes, kernel, strides, dilations, strict=False))
+    is_open = any(isinstance(size, str) and stride > 1 for size, _, stride, _ in windows)
+    if auto not in ("SAME_UPPER", "SAME_LOWER") or not is_open:
+        return x
+    less, more = [], []
+    for axis, (_, side, stride, dilation) in enumerate(windows):
+        total = _computed_same(use, x, axis + 2, (side - 1) * dilation + 1, stride)
+        half = use.add("div", total, use.constant([2], "int64"))
+        less.append(half)
+        more.append(use.add("sub", total, half))
+    ends = less + more if auto == "SAME_UPPER" else more + less
+    axes = use.constant(range(2, 2 + len(kernel)), "int64")
+    value = None if fill is None else use.constant(fill, use.type().dtype)
+    for name in ("auto_pad", "pads"):
+        use.attrs.pop(name, None)
+    return use.add("pad", x, use.add("concat", *ends, axis=0), value, axes, mode="constant")
+
+
+def _computed_same(use: NodeUse, x: int, axis: int, reach: int, stride: int) -> int:
+    """Return the padding, computed from the shape of x, that gives ceil(size / stride) windows."""
+    if reach == 1:
+        return use.constant([0], "int64")
+    if stride == 1:
+        return use.constant([reach - 1], "int64")
+    size = use.add("shape", x, start=axis, end=axis + 1)
+    one, step = use.constant([1], "int64"), use.constant([stride], "int64")
+    before = use.add("mul", use.add("div", use.add("sub", size, one), step), step)
+    total = use.add("sub", use.add("add", before, use.constant([reach], "int64")), size)
+    return total if reach >= stride else use.add("max", total, use.constant([0], "int64"))
+
+
+def _least(dtype: str) -> Any:
+    """Return the number that is the largest of no window, unless all are."""
+    return -np.inf if dtype in FLOATS else np.iinfo(dtype).min
 
 
 def spatial(use: NodeUse, kernel: Sequence[int], sizes: Sequence[Dim]) -> dict[str, Any]:

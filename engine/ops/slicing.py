@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -114,8 +114,7 @@ NUMPY_MODES = {"reflect": "reflect", "symmetric": "symmetric", "edge": "edge", "
 
 def _edges(rank: int, pads: Ints, axes: Ints | None) -> list[tuple[int, int]]:
     where = tuple(range(rank)) if axes is None else axes_of(axes, rank)
-    if len(pads) != 2 * len(where):
-        raise ShapeError(f"pads has {len(pads)} entries, expected {2 * len(where)}")
+    _check_count(pads, where)
     edges = [(0, 0)] * rank
     for i, axis in enumerate(where):
         edges[axis] = (pads[i], pads[i + len(where)])
@@ -125,18 +124,25 @@ def _edges(rank: int, pads: Ints, axes: Ints | None) -> list[tuple[int, int]]:
 def _infer_pad(
     x: Value, pads: Value, value: Value | None = None, axes: Value | None = None, *, mode: str
 ) -> Types:
-    amounts, where = ints_of(pads), ints_of(axes)
+    amounts, where = dims_of(pads), ints_of(axes)
     if amounts is None or (axes is not None and where is None):
         return one((UNKNOWN,) * len(x.shape), x.dtype)
-    shape: list[Dim] = []
-    for dim, edge in zip(x.shape, _edges(len(x.shape), amounts, where), strict=True):
-        if isinstance(dim, int):
-            if dim + sum(edge) < 0:
-                raise ShapeError(f"pads {edge} cut more than the {dim} elements there are")
-            shape.append(dim + sum(edge))
-        else:
-            shape.append(add(dim, sum(edge)))
+    rank = len(x.shape)
+    axis_of = list(range(rank) if where is None else axes_of(where, rank))
+    _check_count(amounts, axis_of)
+    shape = list(x.shape)
+    for axis, *edge in zip(axis_of, amounts, amounts[len(axis_of) :], strict=False):
+        shape[axis] = add(add(x.shape[axis], edge[0]), edge[1])
+        if isinstance(size := shape[axis], int) and size < 0:
+            raise ShapeError(
+                f"pads {tuple(edge)} cut more than the {x.shape[axis]} elements there are"
+            )
     return one(shape, x.dtype)
+
+
+def _check_count(pads: Sequence[Dim], axes: Sequence[int]) -> None:
+    if len(pads) != 2 * len(axes):
+        raise ShapeError(f"pads has {len(pads)} entries, expected {2 * len(axes)}")
 
 
 def pad(

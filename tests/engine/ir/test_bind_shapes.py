@@ -105,7 +105,12 @@ def test_an_input_without_a_shape_is_named():
 def test_padding_that_depends_on_an_open_size_names_the_models_input():
     extra = [
         helper.make_node(
-            "MaxPool", ["sum"], ["z"], kernel_shape=[2, 2], strides=[2, 2], auto_pad="SAME_UPPER"
+            "AveragePool",
+            ["sum"],
+            ["z"],
+            kernel_shape=[2, 2],
+            strides=[2, 2],
+            auto_pad="SAME_UPPER",
         )
     ]
     with pytest.raises(ConvertError, match=r"--shape input=1,3,224,224"):
