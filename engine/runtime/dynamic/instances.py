@@ -302,8 +302,8 @@ class OpenGraph:
         for node in stage.steps:
             results = self._tools.run_step(stage.graph, node, _operands(stage.graph, node, known))
             known |= dict(zip(node.outputs, results, strict=True))
-        if instance.rest is not None:
-            rest = instance.rest.graph
+        if instance.rest is not None and stage.rest is not None:
+            rest = stage.rest  # the ids are those of this stage; the next one has its own
             results = instance.rest.run([known[value] for value in rest.inputs], done)
             known |= dict(zip(rest.outputs, results, strict=True))
         return [_value(stage.graph, value, known) for value in stage.graph.outputs]

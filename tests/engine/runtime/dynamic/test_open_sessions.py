@@ -308,3 +308,29 @@ def test_a_product_by_a_matrix_that_shapes_decide():
             wanted = np.maximum(data, 0).transpose(0, 2, 1) @ np.arange(size, dtype=np.float32)
             np.testing.assert_allclose(found[..., 0], wanted, rtol=1e-5, atol=1e-5)
             assert [stage.tier for stage in session.stages] == ["polymorphic"]
+
+
+def test_a_later_stage_reads_its_own_inputs_once_it_is_optimised():
+    """Its reshape to a computed size gets a constant target, so that its values are renumbered."""
+    nodes = [
+        helper.make_node("Relu", ["x"], ["kept"]),
+        helper.make_node("NonZero", ["kept"], ["places"]),
+        helper.make_node("Squeeze", ["places", "zero"], ["flat"]),
+        helper.make_node("Gather", ["x", "flat"], ["found"]),
+        helper.make_node("Shape", ["found"], ["length"]),
+        helper.make_node("Unsqueeze", ["found", "one"], ["column"]),
+        helper.make_node("Mul", ["column", "found"], ["square"]),
+        helper.make_node("Concat", ["length", "length", "one"], ["target"], axis=0),
+        helper.make_node("Reshape", ["square", "target"], ["cube"]),
+        helper.make_node("Mul", ["cube", "kept"], ["y"]),
+    ]
+    data = model(
+        nodes,
+        [("x", FLOAT, ["n"])],
+        [("y", FLOAT, None), ("places", INT64, None)],
+        [("zero", np.array([0])), ("one", np.array([1]))],
+    )
+    oracle, rng = peer(data), np.random.default_rng(4)
+    with Session(data) as session:
+        for size in (5, 9, 5, 1):
+            agrees(session, oracle, {"x": rng.standard_normal(size).astype(np.float32)})
