@@ -10,6 +10,14 @@ import numpy as np
 
 from trireme.devices.cpu.codegen.target import Isa
 from trireme.devices.cpu.kernels.expressions import ACTIVATIONS
+from trireme.devices.cpu.kernels.f32.compact import (
+    LANES,
+    compact_chunks,
+    compact_kernel,
+    compact_product,
+    compacted,
+    has_compact,
+)
 from trireme.devices.cpu.kernels.f32.gemm import (
     PACKED,
     PACKED_EACH,
@@ -26,6 +34,7 @@ from trireme.devices.cpu.kernels.lowering import (
     TABLE,
     Context,
     Operand,
+    Packed,
     Rule,
     Step,
     Temp,
@@ -45,6 +54,11 @@ class Operands:
     c: int | Temp
 
 
+_LEAST_BYTES = 1 << 16
+"""Weights of a product that are worth being compact."""
+_BEYOND_CACHES = 8 << 20
+"""Constants of a graph that no core's caches hold from one run to the next."""
+
 FAMILIES = {op: f"{op}_f32" for op in ("conv", "fully_connected", "matmul")}
 
 
@@ -52,6 +66,11 @@ def product_step(
     context: Context, node: Node, product: MatmulShape, operands: Operands, what: str
 ) -> Step:
     """Return the step that computes a product."""
+    compact = None
+    if product.size.rows == 1:
+        compact = compact_weights(context, node, product, operands)
+    if compact is not None:
+        return _compact_step(context, node, product, operands, compact, what)
     cut = cut_product(context.isa, product, context.threads)
     code, chunks, local_bytes = context.kernel(product_kernel, product, cut, what)
     b = operands.b(cut.width) if callable(operands.b) else operands.b
@@ -65,6 +84,65 @@ def product_step(
         nodes=(node.id,),
         columns=cut.groups,
         family=FAMILIES.get(what, ELEMENTWISE),
+    )
+
+
+def _compact_step(
+    context: Context,
+    node: Node,
+    product: MatmulShape,
+    operands: Operands,
+    compact: Array,
+    what: str,
+) -> Step:
+    """Return the step of a product of one row by compact weights."""
+    seconds, known = product_s(context.isa, product), compact_product(product)
+    group, chunks = compact_chunks(known, seconds)
+    return Step(
+        context.kernel(compact_kernel, known, group, what),
+        (operands.a, compact, *operands.extra),
+        (operands.c,),
+        chunks,
+        seconds=seconds,
+        nodes=(node.id,),
+        columns=chunks,
+        family=FAMILIES.get(what, ELEMENTWISE),
+    )
+
+
+def compact_weights(
+    context: Context, node: Node, product: MatmulShape, operands: Operands
+) -> Array | None:
+    """Return the compact B of a decoder's product; None where caches hold it as it is."""
+    size = product.size
+    if not (_grows(context.graph) and callable(operands.b) and has_compact(context.isa)):
+        return None
+    if size.batch != 1 or product.window or 4 * size.depth * size.columns < _LEAST_BYTES:
+        return None
+    constants = (v.type.nbytes for v in context.graph.values.values() if v.is_constant)
+    if sum(constants) < _BEYOND_CACHES:
+        return None
+    b = operands.b(-(-size.columns // LANES) * LANES)
+    if not isinstance(b, Packed):
+        return None
+
+    def make() -> Array:
+        rows = b.make().view(np.float32).reshape(size.depth, -1)[:, : size.columns]
+        made = compacted(rows)
+        return np.zeros(0, np.uint8) if made is None else made
+
+    found = context.pack(node.used[1], f"compact {size.columns}", make)
+    return found if found.size else None
+
+
+def _grows(graph: Graph) -> bool:
+    """Whether a graph appends to an input, as a decoder does, which asks for one row at a time."""
+    return any(
+        node.op == "concat"
+        and graph.producer(value) is None
+        and not graph.values[value].is_constant
+        for node in graph.nodes
+        for value in node.used
     )
 
 

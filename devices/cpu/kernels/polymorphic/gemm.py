@@ -123,14 +123,15 @@ def _blocks(
 
 
 def sized_product_kernel(
-    isa: Isa, product: MatmulShape, cut: SizedCut, what: str, words: int
+    isa: Isa, product: MatmulShape, cut: SizedCut, what: str, words: int, more: int = 0
 ) -> Code:
     """Return the kernel of a product for every shape; operands as in `product_kernel`.
 
+    more: operands before C that another variant reads
     product: has Words where sizes vary; those of the cut follow them
     """
     name = f"{what}_f32_{cut.tile_rows}x{cut.vectors}"
-    operands = 3 + product.bias + product.residual
+    operands = 3 + product.bias + product.residual + more
     fn, pointers, chunk, local = begin_sized(name, isa, operands, words + CUT_WORDS)
     known = fn.known(product)
     columns, width = known.size.columns, cut.vectors * isa.lanes

@@ -5,24 +5,43 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 
+from trireme.devices.cpu.codegen.kernel_cache import Code
+from trireme.devices.cpu.codegen.target import Isa
 from trireme.devices.cpu.kernels.f32 import products as fixed
+from trireme.devices.cpu.kernels.f32.compact import (
+    CompactProduct,
+    compact_chunks,
+    compact_product,
+    emit_compact,
+    of_one_row,
+)
 from trireme.devices.cpu.kernels.f32.gemm import MatmulShape
 from trireme.devices.cpu.kernels.lowering import ELEMENTWISE, Context
 from trireme.devices.cpu.kernels.polymorphic.gemm import (
+    CUT_WORDS,
     blocks_of,
     cut_for_all,
     sized_product_kernel,
 )
-from trireme.devices.cpu.kernels.polymorphic.sample import generalised
+from trireme.devices.cpu.kernels.polymorphic.sample import generalised, varies
 from trireme.devices.cpu.kernels.polymorphic.step import (
     POLYMORPHIC,
     PolymorphicRule,
     PolymorphicStep,
     Sized,
+    begin_sized,
 )
 from trireme.ir.graph import Graph, Node
 
 ProductOf = Callable[[Graph, Node], MatmulShape]
+
+
+def sized_compact_kernel(isa: Isa, product: CompactProduct, group: int, what: str) -> Code:
+    """Return the kernel of one row; operands: A, B, bias, residual, the compact B, C."""
+    count = 4 + product.bias + product.residual
+    fn, operands, chunk, _ = begin_sized(f"{what}_f32_compact", isa, count, 0)
+    a, _, *extra, b, c = operands
+    return emit_compact(fn, product, [a, b, *extra, c], chunk, group)
 
 
 def product_steps(
@@ -32,10 +51,21 @@ def product_steps(
     isa, product = context.isa, product_of(context.graph, node)
     cut = cut_for_all(isa, product)
     known, count, words = generalised(product, node.label)
-    code = context.kernel(sized_product_kernel, known, cut, what, count)
+    compact = None
+    if varies(product.size.rows):
+        compact = fixed.compact_weights(context, node, product, operands)
+    more = () if compact is None else (compact,)
+    codes = [context.kernel(sized_product_kernel, known, cut, what, count, len(more))]
+    row, group, chunks = compact_product(product), 0, 0
+    if compact is not None:
+        group, chunks = compact_chunks(row, fixed.product_s(isa, of_one_row(product)))
+        codes.append(context.kernel(sized_compact_kernel, row, group, what))
 
     def size(graph: Graph) -> Sized:
         one = product_of(graph, node)
+        if chunks and one.size.rows == 1:
+            none = (0,) * (count + CUT_WORDS)
+            return Sized(none, chunks, fixed.product_s(isa, one), columns=chunks, variant=1)
         blocks = blocks_of(isa, one, cut)
         local = 4 * cut.stride * min(blocks.block_rows, one.size.rows) if one.window else 0
         return Sized(
@@ -47,9 +77,9 @@ def product_steps(
         )
 
     b = operands.b(cut.vectors * isa.lanes) if callable(operands.b) else operands.b
-    reads = (operands.a, b, *operands.extra)
+    reads = (operands.a, b, *operands.extra, *more)
     family = fixed.FAMILIES.get(what, ELEMENTWISE)
-    return [PolymorphicStep((code,), reads, (operands.c,), size, (node.id,), family)]
+    return [PolymorphicStep(tuple(codes), reads, (operands.c,), size, (node.id,), family)]
 
 
 def _rule(
