@@ -24,6 +24,7 @@ from trireme.devices.cpu.kernels.f32.attention_shape import (
     walks_rows,
 )
 from trireme.devices.cpu.kernels.lowering import Context, finish
+from trireme.devices.cpu.kernels.polymorphic.plans import quick_plan
 from trireme.devices.cpu.kernels.polymorphic.sample import deal_evenly, generalised, varies
 from trireme.devices.cpu.kernels.polymorphic.step import PolymorphicStep, Sized, begin_sized
 from trireme.devices.cpu.patterns.attention import (
@@ -92,14 +93,19 @@ def attention_step(context: Context, one: Attention) -> PolymorphicStep:
         mask = mask_walk(graph, one.mask, walk, by_query)
         return replace(walk.shape, mask=mask, mask_by_query=by_query)
 
-    known, count, words = generalised(shape_of(context.graph), one.parts.first.label)
+    sample = shape_of(context.graph)
+    known, count, words = generalised(sample, one.parts.first.label)
+    values = (value for node in one.nodes for value in (*node.used, *node.outputs))
+    plan = quick_plan(context.graph, values, sample, shape_of)
     codes = [context.kernel(sized_attention_kernel, known, vectors, count) for vectors in _VARIANTS]
     by_rows = walks_rows(known)
     if by_rows:
         codes.append(context.kernel(sized_row_attention_kernel, known, count))
 
     def size(graph: Graph) -> Sized:
-        shape = shape_of(graph)
+        shape = plan(graph)
+        if 0 in (shape.queries, shape.keys, *shape.batch):
+            shape = shape_of(graph)
         if by_rows and is_by_row(shape):
             items, seconds = row_work(isa, shape)
             part, chunks = deal_evenly(items, seconds)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from trireme.devices.cpu.codegen.ir import Index
@@ -28,6 +28,7 @@ from trireme.devices.cpu.kernels.f32.elementwise import (
     vector_s,
 )
 from trireme.devices.cpu.kernels.lowering import Context, Operand, finish
+from trireme.devices.cpu.kernels.polymorphic.plans import quick_plan
 from trireme.devices.cpu.kernels.polymorphic.sample import deal_evenly, generalised
 from trireme.devices.cpu.kernels.polymorphic.step import (
     POLYMORPHIC,
@@ -102,14 +103,18 @@ def expression_step(
         return ElementWalk(dims, tuple(strides))
 
     dtypes = tuple(context.type(i).dtype for i in (*inputs, output))
-    known, count, words = generalised(walk_of(graph), name)
+    sample = walk_of(graph)
+    known, count, words = generalised(sample, name)
+    plan: Callable[[Graph], ElementWalk] = walk_of
+    if _is_as_large(graph, inputs, output):
+        plan = quick_plan(graph, (output, *inputs), sample, walk_of)
     arguments = (expression_name(name, terms), tuple(terms), known, dtypes, count + 1)
     code = context.kernel(sized_expression_kernel, *arguments)
     lanes = expression_lanes(isa, terms, dtypes)
     each_s = vector_s(isa, ExpressionLoop(terms, known, dtypes, lanes))
 
     def size(graph: Graph) -> Sized:
-        walk = walk_of(graph)
+        walk = plan(graph)
         vectors, rows = -(-walk.dims[-1] // lanes), math.prod(walk.dims[:-1])
         seconds = each_s * vectors * rows
         part, chunks = deal_evenly(vectors if len(walk.dims) == 1 else rows, seconds)
@@ -117,6 +122,16 @@ def expression_step(
 
     reads: tuple[Operand, ...] = tuple(context.operand(i) for i in inputs)
     return PolymorphicStep((code,), reads, (output,), size, nodes)
+
+
+def _is_as_large(graph: Graph, inputs: Sequence[int], output: int) -> bool:
+    """Whether the axes of the inputs are as long as those of the output, or 1, in every shape."""
+    whole = dims_of(graph, output)[::-1]
+    return all(
+        size in (1, most)
+        for value in inputs
+        for size, most in zip(dims_of(graph, value)[::-1], whole, strict=False)
+    )
 
 
 def _stride(own: Sequence[int], shape: Sequence[int], run: Sequence[int], behind: int) -> int:

@@ -29,6 +29,7 @@ from trireme.devices.cpu.kernels.movement.indexed import (
 )
 from trireme.devices.cpu.kernels.movement.move import Move
 from trireme.devices.cpu.kernels.polymorphic.moves import copy_steps, whole_copy
+from trireme.devices.cpu.kernels.polymorphic.plans import quick_plan
 from trireme.devices.cpu.kernels.polymorphic.sample import deal_evenly, generalised, varies
 from trireme.devices.cpu.kernels.polymorphic.step import (
     POLYMORPHIC,
@@ -99,8 +100,11 @@ def _lower_picks(context: Context, node: Node) -> Sequence[PolymorphicStep]:
     known, count, words = generalised(sample, node.label)
     code = context.kernel(sized_picks_kernel, known, count)
 
+    values = (*node.used, *node.outputs)
+    plan = quick_plan(context.graph, values, sample, lambda graph: picks_of(graph, node))
+
     def size(graph: Graph) -> Sized:
-        picks = picks_of(graph, node)
+        picks = plan(graph)
         rows, seconds = math.prod(picks.dims[:-1]), pick_s(picks)
         part, chunks = deal_evenly(rows, seconds)
         return Sized((*words(picks), part, rows), chunks, seconds)

@@ -33,6 +33,7 @@ from trireme.devices.cpu.kernels.movement.move import (
     move_reason,
 )
 from trireme.devices.cpu.kernels.polymorphic.elementwise import activation_step
+from trireme.devices.cpu.kernels.polymorphic.plans import quick_plan
 from trireme.devices.cpu.kernels.polymorphic.sample import HUGE, deal_evenly, generalised
 from trireme.devices.cpu.kernels.polymorphic.step import (
     POLYMORPHIC,
@@ -110,8 +111,14 @@ def _copy_step(
     known, count, words = generalised(sample, node.label)
     code = context.kernel(sized_copy_kernel, known, name, count)
 
+    def planned(graph: Graph) -> Copy:
+        return with_runs(moves_in(graph, node)[place].copy, runs)
+
+    values = (*node.used, *node.outputs, move.source, move.target)
+    plan = quick_plan(context.graph, values, sample, planned)
+
     def size(graph: Graph) -> Sized:
-        copy = with_runs(moves_in(graph, node)[place].copy, runs)
+        copy = plan(graph)
         if 0 in copy.shape:
             return Sized((0,) * (count + 2), chunks=0)
         seconds = copy_s(copy)
