@@ -138,7 +138,7 @@ def compact_weights(
 def _grows(graph: Graph) -> bool:
     """Whether a graph appends to an input, as a decoder does, which asks for one row at a time."""
     return any(
-        node.op == "concat"
+        node.op in ("concat", "append_rows")
         and graph.producer(value) is None
         and not graph.values[value].is_constant
         for node in graph.nodes
