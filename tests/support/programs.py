@@ -100,11 +100,11 @@ until (float limit, bool start, float[3] x) => (float[3] y)
 KEPT = Program(
     "kept",
     """
-kept (float[3] x) => (float[3] y, float[4,3] all, int64[4] turns)
+kept (float[3] x) => (float[3] y, float[9,3] all, int64[9] turns)
 {
-    four = Constant <value = int64 {4}> ()
+    nine = Constant <value = int64 {9}> ()
     true = Constant <value = bool {1}> ()
-    y, all, turns = Loop (four, true, x) <body = turn
+    y, all, turns = Loop (nine, true, x) <body = turn
         (int64 i, bool going, float[3] s) => (bool more, float[3] t, float[3] seen, int64 at)
         {
             more = Constant <value = bool {1}> ()

@@ -9,10 +9,13 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper
 
-from trireme.ir.interpreter import run_reference
+from trireme.ir.builder import GraphBuilder
+from trireme.ir.graph import TensorType
+from trireme.ir.interpreter import interpret, run_reference
 from trireme.model_file.convert import convert
+from trireme.ops.control import GOING, TURN
 from trireme.passes.branches import MOST_UNROLLED
-from trireme.passes.pipeline import optimise
+from trireme.passes.pipeline import optimise, optimise_report
 from trireme.runtime.session import Session
 
 SEED = 51
@@ -104,3 +107,47 @@ def test_a_long_scan_stays():
     model = scan_model(length=MOST_UNROLLED)
     (node,) = optimise(convert(model), passes=["known_branches"]).nodes
     assert node.op == "scan"
+
+
+def looped(turns, nodes=1, going=None, condition=True):
+    """A loop of so many turns that adds or takes away, with a row of each turn's number."""
+    row = TensorType((3,), "float32")
+    body = GraphBuilder("body")
+    turn, on = body.input("turn", TURN), body.input("going", GOING)
+    x, k = body.input("x", row), body.input("k", row)
+    for number in range(nodes):
+        x = body.add(("add", "sub")[number % 2], x, k)
+    ends = on if going is None else body.constant("ends", np.array(going))
+    body = body.finish(ends, x, turn)
+    b = GraphBuilder("g")
+    x, k = b.input("x", row), b.input("k", row)
+    trips = b.constant("n", np.array(turns, np.int64))
+    first = b.constant("first", np.array(condition))
+    attrs = {"body": body, "carried": 1}
+    return b.finish(*b.add_node("loop", [trips, first, x, k], attrs, outputs=2))
+
+
+@pytest.mark.parametrize(
+    ("turns", "nodes", "unrolled"), [(1, 1, True), (4, 2, True), (8, 1, True), (9, 1, False)]
+)
+def test_a_short_loop_becomes_its_turns(turns, nodes, unrolled):
+    graph = looped(turns, nodes)
+    report = optimise_report(graph)
+    assert ("turns of loop" in str(report)) is unrolled
+    assert any(node.op == "loop" for node in report.graph.nodes) is not unrolled
+    rng = np.random.default_rng(turns)
+    feeds = {value: rng.standard_normal(3).astype(np.float32) for value in graph.inputs}
+    wanted = list(interpret(graph, feeds)[value] for value in graph.outputs)
+    given = dict(zip(report.graph.inputs, feeds.values(), strict=True))
+    found = interpret(report.graph, given)
+    for one, right in zip(report.graph.outputs, wanted, strict=True):
+        np.testing.assert_array_equal(found[one], right, strict=True)
+
+
+@pytest.mark.parametrize("ends", [{"going": False}, {"condition": False}])
+def test_a_loop_that_a_condition_ends_stays(ends):
+    assert any(node.op == "loop" for node in optimise(looped(3, **ends)).nodes)
+
+
+def test_a_loop_with_a_known_condition_becomes_its_turns():
+    assert not any(node.op == "loop" for node in optimise(looped(3, going=True)).nodes)
