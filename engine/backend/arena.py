@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right, insort
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from trireme.support.errors import InternalError
 from trireme.support.units import bytes_text, time_text
@@ -57,6 +57,18 @@ class MemoryUse:
     streamed: int = 0
     streamed_s: float = 0.0
     can_stream: bool = False
+
+    def with_part(self, other: MemoryUse) -> MemoryUse:
+        """Return the use of both at once, as of a graph and of a body in it."""
+        return replace(
+            self,
+            arena=self.arena + other.arena,
+            weights=self.weights + other.weights,
+            scratch=self.scratch + other.scratch,
+            code=self.code + other.code,
+            streamed=self.streamed + other.streamed,
+            streamed_s=self.streamed_s + other.streamed_s,
+        )
 
     @property
     def needed(self) -> int:

@@ -9,14 +9,22 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from trireme.backend.device import Device
-from trireme.cost.model import NATIVE_TURN_S, TURN_S, BodyCost, CostModel, Source
-from trireme.ir.graph import Graph, Node
+from trireme.cost.model import NATIVE_TURN_S, TURN_S, BodyCost, Source
+from trireme.ir.graph import Graph, Node, node_names
 from trireme.ops.control import bodies_of, repeat_of
 from trireme.passes.turns import turn_of, with_own_outputs
+from trireme.placement.lock import Lock
 from trireme.placement.placement import Placement
 from trireme.support.errors import PlacementError, PlanError
 
-PlaceBody = Callable[[Graph], Placement]
+Fixed = Lock | Placement | None
+PlaceBody = Callable[[Graph, Fixed], Placement]
+FixedBody = Callable[[str, str, Graph], Fixed]
+
+
+def no_fixed_body(name: str, attribute: str, body: Graph) -> Fixed:
+    """Return None: the search decides about every body."""
+    return None
 
 
 @dataclass(frozen=True)
@@ -42,14 +50,26 @@ def _cost(placed: Placement, devices: Mapping[str, Device]) -> BodyCost:
     return BodyCost(placed.makespan_s, source, TURN_S)
 
 
-def place_bodies(graph: Graph, costs: CostModel, place_body: PlaceBody) -> PlacedBodies:
-    """Return the placements of the bodies of all nodes that no device compiles."""
+def place_bodies(
+    graph: Graph, place_body: PlaceBody, fixed_body: FixedBody = no_fixed_body
+) -> PlacedBodies:
+    """Return the placements of the bodies of all nodes that no device compiles.
+
+    place_body: places a body, given where its nodes are to be; fixed_body: returns what is fixed of
+        the body of a node, by its name, the attribute and the body as the node has it
+    Errors: PlacementError, if what is fixed is of another body
+    """
+    names = node_names(graph)
     placements: dict[Graph, Placement] = {}
     refusals: dict[Graph, str] = {}
     for node in graph.nodes:
+        keys = {body: key for key, body in bodies_of(node).items()}
         for original, prepared in turns_of(node).items():
+            fixed = fixed_body(names[node.id], keys[original], original)
+            if isinstance(fixed, Lock):
+                fixed.fixed_nodes(prepared)  # an error of its own, before any of placing the body
             try:
-                placements[original] = place_body(prepared)
+                placements[original] = place_body(prepared, fixed)
             except (PlacementError, PlanError) as error:
                 refusals[original] = error.summary
     return PlacedBodies(placements, refusals)

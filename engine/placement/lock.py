@@ -5,12 +5,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 
 from trireme.backend.device import HOST
 from trireme.ir.graph import Graph, node_names
 from trireme.ir.op import ops_with
+from trireme.ops.control import bodies_of
 from trireme.placement.explain import explain
 from trireme.placement.placement import Placement
 from trireme.placement.pricing import FixedNodes
@@ -19,7 +20,11 @@ from trireme.support.errors import PlacementError
 
 @dataclass(frozen=True)
 class LockedNode:
-    """One line: the node's name (its first output's), op, device and task, and why it is there."""
+    """One line: the node's name (its first output's), op, device and task, and why it is there.
+
+    body: the bodies of control flow that hold the node, outermost first: names of nodes, each with
+        an attribute
+    """
 
     name: str
     op: str
@@ -27,6 +32,7 @@ class LockedNode:
     task: int
     us: float
     why: str
+    body: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -74,7 +80,7 @@ class Lock:
 
         Errors: PlacementError, if its nodes are not those that were locked
         """
-        locked = {node.name: node for node in self.nodes}
+        locked = {node.name: node for node in self.nodes if not node.body}
         names = node_names(graph)
         facts = [
             f"{names[n.id]}: {n.op} now, "
@@ -96,26 +102,26 @@ class Lock:
             {node: row.task for node, row in rows.items()},
         )
 
+    def of_body(self, name: str, attribute: str) -> Lock | None:
+        """Return what is locked of a body of a node; None for a body that was not placed."""
+        mine = [node for node in self.nodes if node.body[:2] == (name, attribute)]
+        nodes = tuple(replace(node, body=node.body[2:]) for node in mine)
+        return replace(self, nodes=nodes, shards=()) if nodes else None
+
 
 def devices_of(locked: Lock) -> list[str]:
     """Return the names that a lock's devices are opened by; not the host's if it had nothing but
     states and control flow, for which it is there by itself."""
     if locked.options.devices:
         return list(locked.options.devices)
-    ops = {node.op for node in locked.nodes if node.device == HOST}
+    ops = {node.op for node in locked.nodes if node.device == HOST and not node.body}
     keeper = bool(ops) and ops <= set(ops_with(lambda op: op.is_host_only))
     return [name for name in locked.devices if not (keeper and name == HOST)]
 
 
 def lock(placement: Placement, version: str = "", options: LockedOptions | None = None) -> Lock:
     """Return what there is to lock of a placement; version: of the program that writes it."""
-    names = node_names(placement.source)
     score = placement.score
-    nodes = []
-    for node, (chosen, *_) in explain(placement).nodes:
-        us = (chosen.estimate_s or 0.0) * 1e6
-        task = placement.stage_of[node.id]
-        nodes.append(LockedNode(names[node.id], node.op, chosen.device, task, us, chosen.why))
     devices = {name: spec.description for name, spec in placement.specs.items()}
     return Lock(
         placement.source.name,
@@ -125,8 +131,20 @@ def lock(placement: Placement, version: str = "", options: LockedOptions | None 
         score.lower_bound,
         score.unit,
         devices,
-        tuple(nodes),
+        tuple(_nodes(placement, ())),
         tuple(one.text for one in placement.shards),
         any(one.kept for one in placement.measured),
         options or LockedOptions(),
     )
+
+
+def _nodes(placement: Placement, body: tuple[str, ...]) -> Iterable[LockedNode]:
+    """Yield the lines of a placement, those of its bodies after each node."""
+    names = node_names(placement.source)
+    for node, (chosen, *_) in explain(placement).nodes:
+        name, us = names[node.id], (chosen.estimate_s or 0.0) * 1e6
+        task = placement.stage_of[node.id]
+        yield LockedNode(name, node.op, chosen.device, task, us, chosen.why, body)
+        for attribute, inner in bodies_of(node).items():
+            if inner in placement.bodies:
+                yield from _nodes(placement.bodies[inner], (*body, name, attribute))

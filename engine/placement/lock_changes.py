@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from trireme.placement.lock import Lock
+from trireme.placement.lock import Lock, LockedNode
 
 
 def differences(old: Lock, new: Lock, absent: Mapping[str, str] | None = None) -> list[str]:
@@ -20,16 +20,22 @@ def differences(old: Lock, new: Lock, absent: Mapping[str, str] | None = None) -
     if old.shards != new.shards:
         then, now = (" and ".join(one) or "nothing" for one in (old.shards, new.shards))
         lines.append(f"shard now: {now}; it was: {then}")
-    before, after = {n.name: n for n in old.nodes}, {n.name: n for n in new.nodes}
-    lines += [f"- {n.name} ({n.op}) on {n.device}" for n in old.nodes if n.name not in after]
+    before, after = ({(n.body, n.name): n for n in one.nodes} for one in (old, new))
+    gone_nodes = [n for n in old.nodes if (n.body, n.name) not in after]
+    lines += [f"- {_where(n)} ({n.op}) on {n.device}" for n in gone_nodes]
     for node in new.nodes:
-        was = before.get(node.name)
+        was, name = before.get((node.body, node.name)), _where(node)
         if was is None:
-            lines.append(f"+ {node.name} ({node.op}) on {node.device}: {node.why}")
+            lines.append(f"+ {name} ({node.op}) on {node.device}: {node.why}")
         elif (was.op, was.device) != (node.op, node.device):
             op = f"{was.op} -> {node.op}" if was.op != node.op else node.op
-            lines.append(f"~ {node.name} ({op}) {was.device} -> {node.device}: {node.why}")
+            lines.append(f"~ {name} ({op}) {was.device} -> {node.device}: {node.why}")
     return lines + _regrouped(old, new, lines)
+
+
+def _where(node: LockedNode) -> str:
+    """Return the name of a node, behind the bodies that hold it."""
+    return " / ".join((*node.body, node.name))
 
 
 def _regrouped(old: Lock, new: Lock, found: list[str]) -> list[str]:
@@ -43,9 +49,9 @@ def _regrouped(old: Lock, new: Lock, found: list[str]) -> list[str]:
 
 
 def _tasks(locked: Lock) -> set[frozenset[str]]:
-    tasks: dict[int, set[str]] = {}
+    tasks: dict[tuple[tuple[str, ...], int], set[str]] = {}
     for node in locked.nodes:
-        tasks.setdefault(node.task, set()).add(node.name)
+        tasks.setdefault((node.body, node.task), set()).add(_where(node))
     return {frozenset(names) for names in tasks.values()}
 
 

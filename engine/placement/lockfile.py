@@ -13,7 +13,7 @@ from trireme.placement.lock import Lock, LockedNode, LockedOptions
 from trireme.support.atomic import write_atomic
 from trireme.support.errors import ModelFileError
 
-VERSION = 3
+VERSION = 4
 
 
 def lock_text(locked: Lock) -> str:
@@ -34,12 +34,16 @@ def lock_text(locked: Lock) -> str:
     ]
     lines += [
         f"  {{name = {_quoted(n.name)}, op = {_quoted(n.op)}, device = {_quoted(n.device)}, "
-        f"task = {n.task}, us = {n.us:.3f}, why = {_quoted(n.why)}}},"
+        f"task = {n.task}, us = {n.us:.3f}, why = {_quoted(n.why)}{_body(n)}}},"
         for n in locked.nodes
     ]
     lines += ["]", "", *_option_lines(locked.options), "", "[devices]"]
     lines += [f"{_quoted(name)} = {_quoted(text)}" for name, text in locked.devices.items()]
     return "\n".join(lines) + "\n"
+
+
+def _body(node: LockedNode) -> str:
+    return f", body = [{', '.join(map(_quoted, node.body))}]" if node.body else ""
 
 
 def _option_lines(options: LockedOptions) -> list[str]:
@@ -131,4 +135,5 @@ def _node(row: Mapping[str, Any]) -> LockedNode:
         int(row["task"]),
         float(row["us"]),
         str(row["why"]),
+        tuple(str(text) for text in row.get("body", ())),
     )

@@ -40,11 +40,25 @@ def place(
     kept, a shard cannot be made, or no placement that fits the devices' memory was found;
     PlanError, if a shape is not known; ModelFileError, if a lock cannot be read
     """
-    options = replace(options, fixed=options.read_fixed())
+    fixed = options.read_fixed()
+    options = replace(options, fixed=fixed)
     inner = replace(options, pins={}, fixed=None, sharding="off", prove_s=None)
-    bodies = place_bodies(graph, costs, lambda body: place(body, costs, inner))
+    bodies = place_bodies(
+        graph,
+        lambda body, held: place(body, costs, replace(inner, fixed=held)),
+        partial(_fixed_body, fixed),
+    )
     placed = _placed(graph, costs.with_bodies(bodies.costs(costs.devices)), options)
     return replace(placed, bodies=bodies.placements, unplaced=bodies.refusals)
+
+
+def _fixed_body(
+    fixed: FixedNodes | Placement | Lock | None, name: str, attribute: str, body: Graph
+) -> Lock | Placement | None:
+    """Return where the nodes of a body are fixed; None where the search decides."""
+    if isinstance(fixed, Lock):
+        return fixed.of_body(name, attribute)
+    return fixed.bodies.get(body) if isinstance(fixed, Placement) else None
 
 
 def _placed(graph: Graph, costs: CostModel, options: PlacementOptions) -> Placement:

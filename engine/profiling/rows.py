@@ -69,6 +69,16 @@ class MemoryRow:
     scratch_bytes: int
     constant_bytes: int
 
+    def with_part(self, other: MemoryRow) -> MemoryRow:
+        """Return the bytes of both, as of a graph and of a body in it."""
+        return MemoryRow(
+            self.memory,
+            self.arena_bytes + other.arena_bytes,
+            self.lower_bound_bytes + other.lower_bound_bytes,
+            self.scratch_bytes + other.scratch_bytes,
+            self.constant_bytes + other.constant_bytes,
+        )
+
 
 @dataclass(frozen=True)
 class ValueRow:

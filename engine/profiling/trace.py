@@ -3,7 +3,9 @@
 Each process of the trace is a clock: the measured wall clock of the last run, virtual time with
 measured durations, predicted virtual time. A clock has a row a device or link, and a counter an
 arena. The wall clock has a row a worker too: the host thread that launches a task and waits for it.
-A task contains its nodes, by name. Arrows lead from a value's maker over its copy to its reader.
+A task contains its nodes, by name. On the wall clock, a node of control flow contains the kernels
+of its bodies: each once, as long as all its turns together. Arrows lead from a value's maker over
+its copy to its reader.
 
 Source: the Trace Event Format: "X" (complete), "M" (metadata), "C" (counter), "s" and "f" (flow)
 """
@@ -14,6 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from trireme.backend.device import BodySpan
 from trireme.placement.virtual_time import Slice
 from trireme.profiling.prediction import Prediction
 from trireme.profiling.profile import Profile
@@ -33,6 +36,7 @@ class _Clock:
 
     nodes: a row, its start and end
     workers: by task, its thread, and the start and end of the launch and wait
+    bodies: kernels of bodies with the task of their node, in that way
     """
 
     number: int
@@ -41,6 +45,7 @@ class _Clock:
     nodes: Sequence[tuple[NodeRow, float, float]]
     is_measured: bool
     workers: Mapping[int, tuple[str, float, float]] = field(default_factory=dict)
+    bodies: Sequence[tuple[int, BodySpan, float, float]] = ()
 
 
 def chrome_trace(run: Profile | Prediction) -> dict[str, Any]:
@@ -66,17 +71,43 @@ def _wall(profile: Profile) -> _Clock:
     origin = min((min(span.start_s, *span.held_s) for span in profile.last_run), default=0.0)
     rows = _nodes_of(profile.nodes)
     tasks: dict[int, Times] = {}
+    numbers = {id(row): number for number, row in enumerate(profile.nodes)}
     nodes = []
+    bodies = []
     for span in profile.last_run:
         start, end = span.start_s - origin, span.end_s - origin
         tasks[span.task] = start, end
         for row, node in zip(rows.get(span.task, ()), span.nodes, strict=False):
             if node.clock == "wall":
                 begin = min(max(node.start_s - origin, start), end)
-                nodes.append((row, begin, min(max(node.end_s - origin, begin), end)))
+                until = min(max(node.end_s - origin, begin), end)
+                nodes.append((row, begin, until))
+                inside = _inside(profile.bodies.get(numbers[id(row)], ()), begin, until)
+                bodies += [(span.task, *one) for one in inside]
     held = {span.task: (span.worker, *span.held_s) for span in profile.last_run if span.worker}
     workers = {task: (name, a - origin, b - origin) for task, (name, a, b) in held.items()}
-    return _Clock(1, "wall clock, measured", tasks, nodes, True, workers)
+    return _Clock(1, "wall clock, measured", tasks, nodes, True, workers, bodies)
+
+
+def _inside(
+    spans: Sequence[BodySpan], start_s: float, end_s: float
+) -> Iterator[tuple[BodySpan, float, float]]:
+    """Yield the kernels of bodies with a start and an end inside these; longer ones are shortened.
+
+    Those of a body inside a body follow the kernel that drives it, and lie inside that one.
+    """
+    spans = [one for one in spans if one.clock == "wall"]
+    if not spans:
+        return
+    depth = min(len(one.path) for one in spans)
+    firsts = [k for k, one in enumerate(spans) if len(one.path) == depth]
+    total = sum(spans[k].seconds for k in firsts)
+    scale = min(1.0, (end_s - start_s) / total) if total else 0.0
+    for k, following in zip(firsts, [*firsts[1:], len(spans)], strict=True):
+        until = min(start_s + spans[k].seconds * scale, end_s)
+        yield spans[k], start_s, until
+        yield from _inside(spans[k + 1 : following], start_s, until)
+        start_s = until
 
 
 def _laid(
@@ -133,6 +164,8 @@ def _events(clock: _Clock, rows: Sequence[TaskRow], values: Sequence[ValueRow]) 
         name = " + ".join(node.names) or node.label
         args = _node_args(node, clock.is_measured)
         yield _slice(name, "node", clock.number, lane_of[node.task], start, end, args)
+    for task, one, start, end in clock.bodies:
+        yield _slice(one.label, "body", clock.number, lane_of[task], start, end, _body_args(one))
     yield from _arrows(clock, rows, lane_of)
     yield from _counters(clock, values)
 
@@ -194,6 +227,17 @@ def _node_args(row: NodeRow, is_measured: bool) -> Event:
         **({"kernel": row.kernel} if row.kernel else {}),
         **({"cycles": row.cycles} if row.cycles else {}),
         **measured,
+    }
+
+
+def _body_args(one: BodySpan) -> Event:
+    return {
+        "in": " / ".join(one.path),
+        "turns": one.turns,
+        "device": one.device,
+        "kernel": one.kernel,
+        "estimate_us": one.estimate_s * 1e6,
+        "measured_us": one.seconds * 1e6,
     }
 
 

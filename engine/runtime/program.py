@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from trireme.backend.arena import MemoryUse
@@ -34,16 +34,20 @@ class Program:
         return needs
 
     def memory_uses(self) -> dict[str, MemoryUse]:
-        """Return the use of each memory space, as compiled."""
+        """Return the use of each memory space, as compiled, that of bodies included."""
         specs, made = self.plan.placement.specs, dict[str, dict[int, Executable]]()
         for task, executable in zip(self.plan.tasks, self.executables, strict=True):
             if executable is not None:
                 made.setdefault(specs[task.device].memory, {})[task.index] = executable
         device_of = {task.index: task.device for task in self.plan.tasks}
-        return {
+        found = {
             memory: compiled_use(use, made.get(memory, {}), device_of)
             for memory, use in self.plan.memory.items()
         }
+        for body in self.bodies.values():
+            for memory, use in body.memory_uses().items():
+                found[memory] = found[memory].with_part(use) if memory in found else use
+        return found
 
     def listings(self, form: str) -> dict[str, str]:
         """Return the generated code as text by file name, bodies included; form: "ir" or "asm"."""
@@ -60,8 +64,9 @@ class Program:
 
 
 def memory_rows(program: Program) -> list[MemoryRow]:
-    """Return a program's use of each memory space."""
+    """Return a program's use of each memory space, that of its bodies included."""
     scratch, constants = program.scratch_bytes(), program.constant_bytes()
+    inner = [row for body in program.bodies.values() for row in memory_rows(body)]
     rows = []
     for memory, packing in program.plan.arenas.items():
         mine = [n for n, d in program.devices.items() if d.spec.memory == memory]
@@ -74,4 +79,13 @@ def memory_rows(program: Program) -> list[MemoryRow]:
                 sum(constants[n] for n in mine),
             )
         )
-    return rows
+    return _added([*rows, *inner])
+
+
+def _added(rows: Sequence[MemoryRow]) -> list[MemoryRow]:
+    """Return one row for each memory space, the sum of its rows."""
+    found: dict[str, MemoryRow] = {}
+    for row in rows:
+        old = found.get(row.memory)
+        found[row.memory] = row if old is None else old.with_part(row)
+    return list(found.values())
