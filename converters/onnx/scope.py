@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from trireme.converters.fold import Dims, fold, fold_dims
 from trireme.converters.onnx.file import Files
-from trireme.converters.onnx.fold import Dims, fold, fold_dims
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.contents import as_target
 from trireme.ir.graph import TensorType, Value

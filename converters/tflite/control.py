@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from trireme.converters.fold import FoldingBuilder
 from trireme.converters.tflite.file import FileGraph
 from trireme.converters.tflite.scope import MOST_DEPTH, BodyScope
 from trireme.converters.tflite.use import ConversionState, Converter, OperatorUse
-from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import UNKNOWN, Graph, TensorType
 from trireme.ir.interpreter import interpret
 from trireme.ir.op import get_op
@@ -243,7 +243,7 @@ def call_once(use: OperatorUse) -> None:
         return
     model.initialised.add(graph.index)
     before = set(model.touched)
-    scope = BodyScope(model, GraphBuilder(graph.name), depth=use.state.scope.depth)
+    scope = BodyScope(model, FoldingBuilder(graph.name), depth=use.state.scope.depth)
     inline(use, scope, graph, ())
     late = [name for name in scope.written if name in before]
     if late:

@@ -84,11 +84,15 @@ _SUBGRAPH_FIELDS = {
 
 @dataclass(frozen=True, eq=False)
 class FileTensor:
-    """A tensor of the file; `data` is a view of the file's bytes when it is a constant."""
+    """A tensor of the file; `data` is a view of the file's bytes when it is a constant.
+
+    shape: the shape that LiteRT gives it first; signature: the same, -1 where it is open
+    """
 
     index: int
     name: str
     shape: tuple[int, ...]
+    signature: tuple[int, ...]
     dtype: str
     quant: Quant | None
     data: Array | None
@@ -242,6 +246,10 @@ class FileReader:
             name = text_of(tensor.Name(), f"{field}.name") or f"tensor_{index}"
             rank = self.count(tensor.ShapeLength(), f"{field}.shape")
             shape = tuple(int(d) for d in tensor.ShapeAsNumpy()) if rank else ()
+            signed = tensor.ShapeSignatureLength() == rank > 0
+            open_axes = (
+                [d < 0 for d in tensor.ShapeSignatureAsNumpy()] if signed else [False] * rank
+            )
             dtype = _DTYPES.get(_TENSOR_TYPES.get(tensor.Type(), ""))
             sparse = tensor.Sparsity() is not None
             variable = bool(tensor.IsVariable())
@@ -252,7 +260,8 @@ class FileReader:
         plain = not sparse and dtype not in _WITHOUT_DATA
         data = self._data(tensor, field, shape, dtype) if plain else None
         quant = self._quant(tensor, field, shape, dtype)
-        return FileTensor(index, name, shape, dtype, quant, data, variable, sparse)
+        signature = tuple(-1 if o else d for o, d in zip(open_axes, shape, strict=True))
+        return FileTensor(index, name, shape, signature, dtype, quant, data, variable, sparse)
 
     def _data(self, tensor: Any, field: str, shape: tuple[int, ...], dtype: str) -> Array | None:
         """Return the constant's data as a view of the file; None for any other tensor."""

@@ -2,20 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 import numpy as np
 import tflite
 
 from trireme.converters.tflite.ops import same
 from trireme.converters.tflite.use import Converter, OperatorUse
+from trireme.ops.shapes import known_length
 from trireme.support.errors import ModelFileError
 
 _INT64_MOST = 2**63 - 1
-Cut = tuple[int, int, int, int]
+
+
+@dataclass(frozen=True)
+class _Made:
+    """An integer that only a run makes: a value of int64 with one element."""
+
+    value: int
+
+
+Number = int | _Made
+Cut = tuple[Number, Number, int, int]
 """One axis of a slice: (start, end, axis, step)."""
 
 
 def reshape(use: OperatorUse) -> None:
     """RESHAPE to the shape in input 1, or in the options of older files."""
+    if use.has(1) and not use.is_constant(1):
+        use.done("reshape", use.value(0), use.sizes(1), allowzero=1)
+        return
     shape = use.ints(1) if use.has(1) else use.option_ints("NewShape")
     if any(dim < -1 for dim in shape):
         raise ModelFileError(f"{use.source}: the new shape is {list(shape)}")
@@ -55,6 +72,13 @@ def transpose(use: OperatorUse) -> None:
 
 def slice_(use: OperatorUse) -> None:
     """SLICE (x, begin, size), where a size of -1 goes to the end."""
+    if not use.is_constant(1, 2):
+        first, count = use.sizes(1), use.sizes(2)
+        to_end = use.add("less", count, use.int_constant([0]))
+        last = use.add("add", first, count)
+        chosen = use.add("where", to_end, use.int_constant([_INT64_MOST]), last)
+        use.done("slice", use.value(0), first, chosen)
+        return
     begin, size = use.ints(1), use.ints(2)
     if len(begin) != len(size):
         raise ModelFileError(f"{use.source}: begin {begin} and size {size} differ in length")
@@ -64,18 +88,18 @@ def slice_(use: OperatorUse) -> None:
 
 def strided_slice(use: OperatorUse) -> None:
     """STRIDED_SLICE (x, begin, end, strides) with its five masks, as slice, squeeze, unsqueeze."""
-    begin, end, steps = use.ints(1), use.ints(2), use.ints(3)
+    begin, end, steps = _numbers(use, 1), _numbers(use, 2), use.ints(3)
     if not len(begin) == len(end) == len(steps) or 0 in steps:
         raise ModelFileError(f"{use.source}: begin {begin}, end {end}, strides {steps}")
     masks = {k: use.option(f"{k}Mask") for k in ("Begin", "End", "Ellipsis", "NewAxis")}
     shrink = use.option("ShrinkAxisMask")
     if use.option("Offset", False):
-        end = tuple(b + e for b, e in zip(begin, end, strict=True))
+        end = tuple(_plus(use, b, e) for b, e in zip(begin, end, strict=True))
     axis, out_axis = 0, 0
     cuts: list[Cut] = []
     new: list[int] = []
     gone: list[int] = []
-    skipped = len(use.dims(0)) - sum(
+    skipped = len(use.type(0).shape) - sum(
         not (masks["NewAxis"] | masks["Ellipsis"]) >> i & 1 for i in range(len(begin))
     )
     for i, (first, last, step) in enumerate(zip(begin, end, steps, strict=True)):
@@ -88,7 +112,7 @@ def strided_slice(use: OperatorUse) -> None:
             out_axis += 1
             continue
         if shrink & bit:
-            step, last = 1, first + 1 if first != -1 else _INT64_MOST
+            step, last = 1, _after(use, first)
             gone.append(axis)
         else:
             out_axis += 1
@@ -101,20 +125,58 @@ def strided_slice(use: OperatorUse) -> None:
     _sliced(use, cuts, gone, new)
 
 
+def _numbers(use: OperatorUse, position: int) -> tuple[Number, ...]:
+    """Return the integers of an input, those that only a run makes as values."""
+    if use.is_constant(position):
+        return use.ints(position)
+    whole = use.sizes(position)
+    count = known_length(use.builder.values[whole], f"{use.source}: input {position}")
+    parts = [use.add("gather", whole, use.int_constant([k]), axis=0) for k in range(count)]
+    known = [use.builder.values[part].data for part in parts]
+    return tuple(
+        _Made(part) if data is None else int(data[0])
+        for part, data in zip(parts, known, strict=True)
+    )
+
+
+def _value_of(use: OperatorUse, numbers: Sequence[Number]) -> int:
+    """Return integers as a list of int64."""
+    plain = [number for number in numbers if isinstance(number, int)]
+    if len(plain) == len(numbers):
+        return use.int_constant(plain)
+    parts = [n.value if isinstance(n, _Made) else use.int_constant([n]) for n in numbers]
+    return use.add("concat", *parts, axis=0)
+
+
+def _plus(use: OperatorUse, a: Number, b: Number) -> Number:
+    if isinstance(a, int) and isinstance(b, int):
+        return a + b
+    return _Made(use.add("add", _value_of(use, [a]), _value_of(use, [b])))
+
+
+def _after(use: OperatorUse, first: Number) -> Number:
+    """Return the end of a slice of one element; the last element has the largest."""
+    if isinstance(first, int):
+        return first + 1 if first != -1 else _INT64_MOST
+    is_last = use.add("equal", first.value, use.int_constant([-1]))
+    after = _value_of(use, [_plus(use, first, 1)])
+    return _Made(use.add("where", is_last, use.int_constant([_INT64_MOST]), after))
+
+
 def _sliced(use: OperatorUse, cuts: list[Cut], gone: list[int], new: list[int]) -> None:
     """Emit slice, then squeeze and unsqueeze where axes go or come."""
     quant = use.quant(0)
-    ranges = tuple([cut[part] for cut in cuts] for part in range(4))
-    steps: list[tuple[str, tuple[list[int], ...]]] = [("slice", ranges)]
+    ranges: tuple[list[Number], ...] = tuple([cut[part] for cut in cuts] for part in range(4))
+    steps: list[tuple[str, tuple[Sequence[Number], ...]]] = [("slice", ranges)]
     steps += [("squeeze", (gone,))] if gone else []
     steps += [("unsqueeze", (new,))] if new else []
     value = use.value(0)
     for position, (op, lists) in enumerate(steps):
-        constants = [use.int_constant(numbers) for numbers in lists]
+        operands = [_value_of(use, numbers) for numbers in lists]
         if position == len(steps) - 1:
-            use.done(op, value, *constants)
+            use.done(op, value, *operands)
         else:
-            value = use.add(op, value, *constants, quant=quant)
+            value = use.add(op, value, *operands, quant=quant)
 
 
 def split(use: OperatorUse) -> None:
@@ -269,13 +331,13 @@ def _batch_blocks(use: OperatorUse) -> tuple[tuple[int, ...], tuple[int, ...], t
 
 
 def broadcast_to(use: OperatorUse) -> None:
-    """BROADCAST_TO a constant shape."""
-    use.done("expand", use.value(0), use.int_constant(use.ints(1)))
+    """BROADCAST_TO a shape."""
+    use.done("expand", use.value(0), use.sizes(1))
 
 
 def tile(use: OperatorUse) -> None:
-    """TILE by constant repeats."""
-    use.done("tile", use.value(0), use.int_constant(use.ints(1)))
+    """TILE by repeats."""
+    use.done("tile", use.value(0), use.sizes(1))
 
 
 MOVERS: dict[str, Converter] = {

@@ -25,7 +25,7 @@ def cumsum(use: OperatorUse) -> None:
 
 def fill(use: OperatorUse) -> None:
     """FILL (shape, value)."""
-    use.done("expand", use.value(1), use.int_constant(use.ints(0)))
+    use.done("expand", use.value(1), use.sizes(0))
 
 
 def local_response_normalization(use: OperatorUse) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from trireme.converters.fold import FoldingBuilder
 from trireme.converters.tflite.file import FileGraph
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import Quant
@@ -103,7 +104,7 @@ class BodyScope:
 
     def inner(self, name: str) -> BodyScope:
         """Return the scope of a body."""
-        return BodyScope(self.model, GraphBuilder(name), self, self.depth)
+        return BodyScope(self.model, FoldingBuilder(name), self, self.depth)
 
     def read(self, name: str, where: str) -> int:
         """Return the value of a state.

@@ -201,6 +201,16 @@ class OperatorUse:
             raise ModelFileError(f"{self.source}: input {position} is no list of integers")
         return tuple(int(v) for v in data.reshape(-1))
 
+    def is_constant(self, *positions: int) -> bool:
+        """Whether inputs are constants."""
+        return all(self.builder.values[self.value(k)].is_constant for k in positions)
+
+    def sizes(self, position: int) -> int:
+        """Return an input of sizes or places as a value of int64: a constant, or made in a run."""
+        if self.is_constant(position):
+            return self.int_constant(self.ints(position))
+        return self.add("cast", self.value(position), to="int64")
+
     def int_constant(self, values: Sequence[int]) -> int:
         """Add an int64 constant (a shape, axes, pads) and return its value."""
         return self.builder.constant(f"{self.source}_ints", np.array(values, np.int64))
@@ -261,7 +271,7 @@ class OperatorUse:
             raise ModelFileError(f"{self.source}: tensor '{tensor.name}' is made twice")
         declared = TensorType(tensor.shape, tensor.dtype, tensor.quant)
         check = self.state.scope.model.check_shapes and tensor.shape
-        if type.dtype != tensor.dtype or (check and not _fits(type.shape, tensor.shape)):
+        if type.dtype != tensor.dtype or (check and not _fits(type.shape, tensor.signature)):
             raise ModelFileError(
                 f"{self.source}: output '{tensor.name}' is declared {declared}, but is made {type}"
             )
@@ -288,7 +298,8 @@ class OperatorUse:
 def _fits(made: Sequence[Dim], declared: Sequence[int]) -> bool:
     """Whether a shape is the declared one, as far as it is known."""
     return len(made) == len(declared) and all(
-        dim == known or isinstance(dim, str) for dim, known in zip(made, declared, strict=True)
+        dim == known or known < 0 or isinstance(dim, str)
+        for dim, known in zip(made, declared, strict=True)
     )
 
 

@@ -8,12 +8,13 @@ stay views of the file, and quantisation stays in the types.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
 import trireme.ops  # noqa: F401  (fills the registry)
+from trireme.converters.fold import FoldingBuilder
 from trireme.converters.tflite.control import CONTROL
 from trireme.converters.tflite.entries import FileModel, read_file
 from trireme.converters.tflite.file import FileGraph, FileTensor, open_bytes, reading
@@ -24,8 +25,8 @@ from trireme.converters.tflite.order import ORDERERS
 from trireme.converters.tflite.recurrent import RECURRENT
 from trireme.converters.tflite.scope import BodyScope, ModelScope
 from trireme.converters.tflite.use import ConversionState, OperatorUse
-from trireme.ir.builder import GraphBuilder
-from trireme.ir.graph import Graph, TensorType
+from trireme.ir.dims import symbol_name
+from trireme.ir.graph import Dim, Graph, TensorType
 from trireme.model_file.notes import OnNote, log_note
 from trireme.support.errors import ConvertError, GraphError, ModelFileError
 from trireme.support.mapped import OnOpen, ignore_file
@@ -50,6 +51,7 @@ def convert(
     *,
     name: str | None = None,
     shapes: Mapping[str, Sequence[int]] | None = None,
+    open_inputs: Collection[str] = (),
     signature: str | None = None,
     use_mmap: bool = True,
     on_open: OnOpen = ignore_file,
@@ -64,6 +66,9 @@ def convert(
     never truncate it, or pass use_mmap=False.
 
     shapes: replaces the shapes of inputs by name
+    open_inputs: inputs whose open dimensions become symbols, "name_axis". Others have the sizes
+        that LiteRT gives them first: a batch of 1. Where an axis behind the first is open, the
+        file has no useful sizes, and every open dimension of the input becomes a symbol
     signature: selects one of several graphs by its key; inputs and outputs then have its names.
         None takes the first graph
     on_open: called with the file
@@ -78,11 +83,13 @@ def convert(
     graph = file.main
     fallback = Path(source).stem if isinstance(source, str | Path) else graph.name
     scope = BodyScope(
-        ModelScope(file.graphs, not shapes, _convert_operators), GraphBuilder(name or fallback)
+        ModelScope(file.graphs, not (shapes or open_inputs), _convert_operators),
+        FoldingBuilder(name or fallback),
     )
     state = ConversionState(scope, graph)
     try:
-        _add_inputs(graph, state, shapes or {}, {} if signature is None else file.entry.names)
+        names = {} if signature is None else file.entry.names
+        _add_inputs(graph, state, shapes or {}, open_inputs, names)
         _convert_operators(state)
         outputs = [state.value(index, "SubGraph.outputs") for index in graph.outputs]
         scope.finish()
@@ -144,6 +151,7 @@ def _add_inputs(
     file: FileGraph,
     state: ConversionState,
     shapes: Mapping[str, Sequence[int]],
+    open_inputs: Collection[str],
     given: Mapping[int, str],
 ) -> None:
     """Add the inputs and name the outputs; `given` are names by tensor, before the tensors' own."""
@@ -152,7 +160,7 @@ def _add_inputs(
         return given.get(tensor) or file.tensors[tensor].name
 
     names = _unique([name_of(i) for i in file.inputs])
-    unknown = sorted(set(shapes) - set(names))
+    unknown = sorted({*shapes, *open_inputs} - set(names))
     if unknown:
         raise ConvertError(
             f"no input is called {', '.join(map(repr, unknown))}",
@@ -162,7 +170,12 @@ def _add_inputs(
         tensor = file.tensors[index]
         if index in state.ids or tensor.data is not None:
             raise ModelFileError(f"input '{name}' is listed twice or is a constant")
-        shape = tuple(int(dim) for dim in shapes.get(name, tensor.shape))
+        shape: tuple[Dim, ...] = tuple(int(dim) for dim in shapes.get(name, tensor.shape))
+        if name not in shapes and (name in open_inputs or -1 in tensor.signature[1:]):
+            shape = tuple(
+                f"{symbol_name(name)}_{axis}" if dim < 0 else dim
+                for axis, dim in enumerate(tensor.signature)
+            )
         state.ids[index] = state.builder.input(name, TensorType(shape, tensor.dtype, tensor.quant))
     outputs = _unique([*names, *(name_of(i) for i in file.outputs)])[len(names) :]
     state.names = dict(zip(file.outputs, outputs, strict=True))

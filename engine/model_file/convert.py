@@ -41,6 +41,8 @@ class Format:
         then takes `python_ops` too
     classes: full names of classes whose objects the converter takes beside files; it then takes
         `example_inputs` and `dynamic_shapes` too
+    has_usual_sizes: whether its files give open dimensions a size, which they have by default; the
+        converter then takes `open_inputs` too, the names of inputs that stay open
     """
 
     name: str
@@ -50,13 +52,21 @@ class Format:
     has_signatures: bool = False
     has_python_ops: bool = False
     classes: tuple[str, ...] = ()
+    has_usual_sizes: bool = False
 
 
 _FORMATS: dict[str, Format] = {
     one.name: one
     for one in (
         Format("onnx", ".onnx", "trireme.converters.onnx:convert", has_python_ops=True),
-        Format("tflite", ".tflite", "trireme.converters.tflite.walk:convert", b"TFL3", True),
+        Format(
+            "tflite",
+            ".tflite",
+            "trireme.converters.tflite.walk:convert",
+            b"TFL3",
+            has_signatures=True,
+            has_usual_sizes=True,
+        ),
         Format(
             "torch",
             ".pt2",
@@ -133,6 +143,7 @@ def convert(
     symbols = {name: shape for name, shape in given.items() if is_open(shape)}
     options: dict[str, Any] = {"shapes": sizes or None, "use_mmap": mmap, "on_open": on_open}
     options |= {"signature": signature, "on_note": on_note} if found.has_signatures else {}
+    options |= {"open_inputs": tuple(symbols)} if found.has_usual_sizes else {}
     options |= examples if found.classes else {}
     options |= {"python_ops": python_ops} if found.has_python_ops else {}
     return bind_shapes(_made_by(found, source, options), symbols)

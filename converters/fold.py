@@ -13,10 +13,11 @@ import numpy as np
 
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.contents import FOLLOWED, followed
-from trireme.ir.graph import Dim, Value
+from trireme.ir.graph import Dim, Quant, Value
 from trireme.ir.interpreter import interpret
 from trireme.ir.op import call_of, get_op
-from trireme.support.dtypes import Array
+from trireme.ir.verify import infer_types
+from trireme.support.dtypes import Array, numpy_dtype
 
 MOST_ELEMENTS = 1 << 16
 """The most elements of a tensor that folding makes or reads."""
@@ -25,6 +26,73 @@ _KEPT = ("dequantize", "dequantize_linear")
 """Ops that are not folded: a pass makes types of them."""
 
 Dims = tuple[Dim, ...]
+
+
+class FoldingBuilder(GraphBuilder):
+    """A builder that computes small integers, such as shapes, instead of adding their nodes."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self._dims: dict[int, Dims] = {}
+
+    def add_node(
+        self,
+        op: str,
+        inputs: Sequence[int | None],
+        attrs: Mapping[str, Any],
+        *,
+        outputs: int = 1,
+        names: Sequence[str] = (),
+        quants: Sequence[Quant | None] = (),
+        source: str = "",
+        pin: str | None = None,
+        after: Sequence[int] = (),
+    ) -> tuple[int, ...]:
+        """Add a node, or constants where its outputs are integers that are known now."""
+        values = [None if i is None else self.values[i] for i in inputs]
+        plain = pin is None and not after and not any(quants)
+        folded = self._folded(op, values, attrs, outputs) if plain else None
+        if folded is not None:
+            named = [*names, *[f"{op}_folded"] * (outputs - len(names))]
+            return tuple(map(self.constant, named, folded))
+        made = super().add_node(
+            op,
+            inputs,
+            attrs,
+            outputs=outputs,
+            names=names,
+            quants=quants,
+            source=source,
+            pin=pin,
+            after=after,
+        )
+        if op == "shape":
+            self._dims[made[0]] = self.type(inputs[0] or 0).shape
+        elif plain and made:
+            elements = fold_dims(values, op, get_op(op).bind(attrs), self._dims)
+            if elements is not None and elements.shape == self.type(made[0]).shape:
+                self._dims[made[0]] = tuple(elements.reshape(-1))
+        return made
+
+    def _folded(
+        self, op: str, values: Sequence[Value | None], attrs: Mapping[str, Any], outputs: int
+    ) -> list[Array] | None:
+        """Return the outputs of a node on integers, where they are known now."""
+        first = values[0] if values else None
+        if first is None:
+            return None
+        if op == "shape" and first.type.is_static:
+            return [np.array(first.type.dims, np.int64)]
+        if any(v is not None and (v.dtype not in FOLLOWED or v.type.quant) for v in values):
+            return None
+        found = fold(values, op, attrs, outputs)
+        if found is None and outputs == 1 and get_op(op).bounded and not get_op(op).has_body:
+            bound = get_op(op).bind(attrs)
+            elements = fold_dims(values, op, bound, self._dims)
+            if elements is not None and all(isinstance(d, int) for d in elements.reshape(-1)):
+                (type, *_) = infer_types(get_op(op), values, bound, outputs, op)
+                return [elements.astype(numpy_dtype(type.dtype))]
+        return found
 
 
 def fold(
