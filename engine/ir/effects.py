@@ -146,7 +146,7 @@ class States(MutableMapping[str, Array]):
     def memory(self, name: str) -> Array:
         """Return the memory of a state, which stays where it is from now on: 64-byte aligned."""
         if name not in self._fixed:
-            memory = _aligned(self.types[name])
+            memory = aligned_memory(self.types[name])
             memory[...] = self.arrays.get(name, self.initial[name])
             self.arrays[name] = memory
             self._fixed.add(name)
@@ -196,7 +196,7 @@ class States(MutableMapping[str, Array]):
         return len(self.arrays)
 
 
-def _aligned(type: TensorType) -> Array:
+def aligned_memory(type: TensorType) -> Array:
     """Return new memory at a multiple of 64 bytes."""
     room = np.empty(type.nbytes + 64, np.uint8)
     skip = -room.ctypes.data % 64

@@ -23,13 +23,14 @@ from trireme.support.arguments import check_arguments, checked, choice, later_na
 from trireme.support.errors import InternalError, PlacementError, RunError
 
 if TYPE_CHECKING:
-    from trireme.backend.device import Device, Progress
+    from trireme.backend.device import Buffer, Device, Progress
     from trireme.cost.calibration import Calibration
     from trireme.ir.bind_shapes import Shapes
-    from trireme.ir.graph import Value
+    from trireme.ir.graph import Graph, Value
     from trireme.model_file.cache import Model
     from trireme.placement.options import FixedPlacement, PlacementOptions
     from trireme.placement.placement import Placement
+    from trireme.runtime.context import ExecutionContext
     from trireme.runtime.dataflow.executor import PrimitiveSpan
     from trireme.runtime.dataflow.program import DataflowProgram
     from trireme.runtime.dynamic.ahead import PreparedShapes
@@ -42,10 +43,13 @@ if TYPE_CHECKING:
     from trireme.runtime.prepare import Prepared
     from trireme.runtime.program import Program
     from trireme.runtime.states.held import TiedStates
+    from trireme.runtime.states.program import StatefulProgram
     from trireme.runtime.states.rules import StateRules
     from trireme.runtime.streams.open_stream import OpenStream
     from trireme.runtime.streams.stream import Stream
     from trireme.support.dtypes import Array
+
+    Places = Callable[[Graph], Mapping[int, Buffer]]
 
 __getattr__ = later_names(
     __name__,
@@ -257,6 +261,7 @@ class Session(ProgramSession):
         """Have runs find the instance for their shapes."""
         from trireme.ir.bind_shapes import shape_advice
         from trireme.runtime.dynamic.program import open_program
+        from trireme.runtime.states.program import PolymorphicOnly, open_stateful
 
         how, asked = self.execution_options, replace(self.placement_options, pins={})
         if asked.fixed is not None:
@@ -274,7 +279,19 @@ class Session(ProgramSession):
             execution_options=replace(how, passes=(), passes_off=(), signature=None),
         )
         open_polymorphic = partial(self._of_shapes, prepared, mode)
-        self._open = open_program(prepared, asked, how, open_region, open_polymorphic, buckets)
+        open_plain = partial(
+            open_program, prepared, asked, how, open_region, open_polymorphic, buckets
+        )
+
+        def on_buffers(mine: Prepared, places: Places) -> OpenProgram:
+            open_one = partial(self._of_shapes, mine, mode, places=places)
+            return open_program(mine, asked, how, open_region, open_one, kind=PolymorphicOnly)
+
+        self._open = (
+            open_plain()
+            if prepared.tied is None
+            else open_stateful(prepared, bool(buckets), on_buffers, open_plain)
+        )
         self._devices = prepared.devices
         self._closing.callback(self._open.close)
 
@@ -290,11 +307,19 @@ class Session(ProgramSession):
         self._closing.callback(self._open.close)
 
     def _of_shapes(
-        self, prepared: Prepared, mode: Mode, program: PolymorphicGraph, shapes: FeedShapes
+        self,
+        prepared: Prepared,
+        mode: Mode,
+        program: PolymorphicGraph,
+        shapes: FeedShapes,
+        places: Places | None = None,
     ) -> ProgramSession:
-        """Return a session for some shapes of a program that serves all."""
+        """Return a session for some shapes of a program that serves all.
+
+        places: says where inputs of a graph lie that are not in the arena
+        """
         made = program.program(shapes)
-        return _ShapeSession(self, prepared, mode, program, made)
+        return _ShapeSession(self, prepared, mode, program, made, places)
 
     @property
     def inputs(self) -> list[Value]:
@@ -323,7 +348,7 @@ class Session(ProgramSession):
         """
         return () if self._open is None else tuple(self._open.stages)
 
-    _open: OpenProgram | DataflowProgram | None
+    _open: OpenProgram | DataflowProgram | StatefulProgram | None
     _tied: TiedStates | None
 
     @checked(RunError)
@@ -473,6 +498,7 @@ class _ShapeSession(ProgramSession):
         mode: Mode,
         graph: PolymorphicGraph,
         program: Program,
+        places: Places | None,
     ) -> None:
         self._begin()
         self.execution_options = whole.execution_options
@@ -480,14 +506,19 @@ class _ShapeSession(ProgramSession):
         self.graph, self.states = program.plan.placement.source, prepared.states
         self.unmeasured, self._calibration = prepared.unmeasured, prepared.calibration
         self._mode, self._whole_graph, self._is_priced = mode, graph, False
-        self._keep(program, graph.context(program), mode)
+        self._places = places
+        self._keep(program, self._memory(program), mode)
 
     def price(self) -> None:
         """Have the estimates of its shapes, which runs do without."""
         if not self._is_priced:
             program = self._whole_graph.priced(self._program)
-            self._keep(program, self._whole_graph.context(program), self._mode)
+            self._keep(program, self._memory(program), self._mode)
             self._is_priced = True
+
+    def _memory(self, program: Program) -> ExecutionContext:
+        places = None if self._places is None else self._places(program.plan.graph)
+        return self._whole_graph.context(program, places)
 
 
 def _priced(region: object) -> ProgramSession:

@@ -94,6 +94,24 @@ def _concat(model, attrs):
     return [activated(model, y, attrs["activation"])]
 
 
+def _append_rows(model, attrs):
+    buffer, length, rows = (model.feeds[f"x{k}"] for k in range(3))
+    ends = len(length), len(length) + rows.shape[attrs["axis"]]
+    first = _rows(model, 0, ends[0], attrs["axis"])
+    last = _rows(model, ends[1], buffer.shape[attrs["axis"]], attrs["axis"])
+    return [model.add("Concat", [first, model.inputs[2], last], axis=attrs["axis"])]
+
+
+def _held_rows(model, attrs):
+    count = len(model.feeds["x1"]) + model.feeds["x2"].shape[attrs["axis"]]
+    return [_rows(model, 0, count, attrs["axis"])]
+
+
+def _rows(model, first, last, axis):
+    ends = [model.constant(np.array([end])) for end in (first, last, axis)]
+    return model.add("Slice", [model.inputs[0], *ends])
+
+
 def _split(model, attrs):
     count = attrs["num_outputs"] or model.feeds["x1"].size
     return model.add("Split", model.inputs, count, **attrs)
@@ -303,6 +321,8 @@ MAKERS = {
     "sub": arithmetic("Sub"),
     "mul": arithmetic("Mul"),
     "div": arithmetic("Div"),
+    "append_rows": _append_rows,
+    "held_rows": _held_rows,
     "concat": _concat,
     "split": _split,
     "softmax": _softmax,

@@ -125,6 +125,9 @@ def build_polymorphic(
     kept = tuple(n for n in sample.graph.nodes if not decided.issuperset(n.outputs))
     context = Context(replace(sample.graph, nodes=kept), isa, threads, recipes=recipes)
     buffer_aliases, copies = find_homes(context.graph)
+    for node in kept:
+        if node.op == "append_rows":  # rows are written where the buffer is
+            buffer_aliases[node.outputs[0]] = buffer_aliases[node.used[0]]
     steps: list[Item] = []
     kernels: dict[int, str] = {}
 
@@ -146,12 +149,30 @@ def build_polymorphic(
         name = " + ".join(dict.fromkeys(step.codes[0].name for step in made))
         kernels |= {node.id: name for node in group.nodes}
         steps += made
+    steps = _needed(context.graph, steps, buffer_aliases)
     operands = [operand for step in steps for operand in (*step.reads, *step.writes)]
     temps = {one.key: one for one in operands if isinstance(one, SizedTemp)}
     slots = tuple(_slots(context.graph, steps, buffer_aliases, temps))
     return PolymorphicProgram(
         graph, sample, decided, tuple(steps), buffer_aliases, temps, slots, kernels, {}
     )
+
+
+def _needed(graph: Graph, steps: Sequence[Item], homes: Mapping[int, int]) -> list[Item]:
+    """Return the steps without copies of rows that every reader reads in the buffer itself."""
+    views = {
+        homes[node.outputs[0]]
+        for node in graph.nodes
+        if node.op == "held_rows" and not graph.is_output(node.outputs[0])
+    }
+    reads = (o.of if isinstance(o, At) else o for step in steps for o in step.reads)
+    read = {homes[o] for o in reads if isinstance(o, int)}
+    unread = views - read
+    return [
+        step
+        for step in steps
+        if not all(isinstance(o, int) and homes[o] in unread for o in step.writes)
+    ]
 
 
 def packed(program: PolymorphicProgram) -> PolymorphicProgram:

@@ -145,6 +145,8 @@ def _step_of(graph: Graph, node: Node) -> tuple[Step, int, float] | None:
         step = _turn(graph, node)
     elif node.op == "expand":
         step = _expansion(graph, node)
+    elif node.op == "held_rows":
+        step = _first_rows(node)
     elif get_op(node.op).alias:
         step = _regrouping(graph, node)
     if step is not None:
@@ -162,6 +164,20 @@ def is_float(graph: Graph, node: Node) -> bool:
 def _turn(graph: Graph, node: Node) -> Step:
     order = order_of(graph, node)
     return lambda _, axes: tuple(axes[axis] for axis in order)
+
+
+def _first_rows(node: Node) -> Step:
+    """Return the step to the first rows of a buffer, whose strides they keep."""
+    axis, out = node.attrs["axis"], node.outputs[0]
+
+    def step(graph: Graph, axes: tuple[Axis, ...]) -> tuple[Axis, ...] | None:
+        place = axis % len(axes)
+        if len(axes[place]) != 1:
+            return None
+        rows = ((graph.type(out).dims[place], axes[place][0][1]),)
+        return (*axes[:place], rows, *axes[place + 1 :])
+
+    return step
 
 
 def _expansion(graph: Graph, node: Node) -> Step:

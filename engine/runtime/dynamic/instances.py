@@ -78,6 +78,7 @@ class StageReport:
         compiled for these shapes, "reference" for numpy, "dataflow" for a dynamic schedule; why is
         why it is not polymorphic
     steps: the nodes that the host ran, because the shapes of their results depend on values
+    state: how the tied states of the session are kept
     bucket: the sizes of symbols that the feeds were padded to; none where shapes run as they are
     padding: the share of the work that was padding, 0 to 1
     """
@@ -88,6 +89,7 @@ class StageReport:
     tier: Tier
     why: str
     steps: tuple[str, ...]
+    state: str = ""
     bucket: Mapping[str, int] = field(default_factory=dict)
     padding: float = 0.0
 
@@ -106,6 +108,7 @@ class StageReport:
             sizes = ", ".join(f"{name}={size}" for name, size in self.bucket.items())
             lines.append(f"  bucket {sizes}: {self.padding:.0%} of the work is padding")
         lines += [f"  then host: {step}" for step in self.steps]
+        lines += [f"  {self.state}"] if self.state else []
         return "\n".join(lines)
 
 

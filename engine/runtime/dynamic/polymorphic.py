@@ -71,13 +71,19 @@ class PolymorphicGraph:
         executable = self._executable.at(_region(placement.graph, plan.tasks[0]))
         return Program(plan, self._costs.devices, (executable,))
 
-    def context(self, program: Program) -> ExecutionContext:
-        """Return memory for the program: the scratch is shared, and grows by half at least."""
+    def context(
+        self, program: Program, places: Mapping[int, Buffer] | None = None
+    ) -> ExecutionContext:
+        """Return memory for the program: the scratch is shared, and grows by half at least.
+
+        places: where inputs lie that are not in the arena
+        """
         needs, devices = program.scratch_bytes()[self._device], program.devices
         if needs and (self._scratch is None or self._scratch.nbytes < needs):
             before = 0 if self._scratch is None else self._scratch.nbytes
             self._scratch = devices[self._device].alloc(max(needs, before * 3 // 2))
-        return ExecutionContext(program, {**dict.fromkeys(devices), self._device: self._scratch})
+        scratch = {**dict.fromkeys(devices), self._device: self._scratch}
+        return ExecutionContext(program, scratch, places)
 
 
 def polymorphic(

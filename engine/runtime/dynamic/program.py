@@ -60,12 +60,17 @@ class OpenProgram:
     """
 
     def __init__(
-        self, graph: Graph, tools: Tools, states: States, buckets: Buckets | None = None
+        self,
+        graph: Graph,
+        tools: Tools,
+        states: States,
+        buckets: Buckets | None = None,
+        kind: type[OpenGraph] = OpenGraph,
     ) -> None:
         self.graph, self._buckets = graph, buckets
         self._kept: Kept[Instance] = Kept(tools.most)
         served = graph if buckets is None else buckets.graph
-        self._open = OpenGraph(served, tools, self._kept, states)
+        self._open = kind(served, tools, self._kept, states)
         self.ahead, self._most = Ahead(), tools.most
         self._inputs = list(graph.input_values())
         self._outputs = list(graph.output_values())
@@ -235,9 +240,11 @@ def open_program(
     open_region: Callable[[Graph], StaticRegion],
     open_polymorphic: Callable[[PolymorphicGraph, Shapes], StaticRegion],
     buckets: Mapping[str, Sequence[int]] | None = None,
+    kind: type[OpenGraph] = OpenGraph,
 ) -> OpenProgram:
     """Return what runs a graph with open shapes on open devices.
 
+    kind: what its instances are of
     asked: of each placement
     buckets: the sizes that symbols are padded to, by name
     open_region, open_polymorphic: open a session for a graph of static shapes
@@ -266,7 +273,7 @@ def open_program(
         how.most_shapes,
     )
     if not buckets:
-        return OpenProgram(prepared.graph, tools, states)
+        return OpenProgram(prepared.graph, tools, states, kind=kind)
     if not all(isinstance(device, PolymorphicDevice) for device in devices.values()):
         tools = replace(tools, polymorphic=_by_bucket)
     return OpenProgram(prepared.graph, tools, states, Buckets(prepared.graph, buckets))

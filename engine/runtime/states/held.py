@@ -28,7 +28,7 @@ class TiedStates:
     def __init__(
         self, graph: Graph, ties: Sequence[Tie], states: States, are_variables: bool
     ) -> None:
-        self._ties, self._states, self._symbols = ties, states, graph.symbols
+        self.ties, self._states, self._symbols = ties, states, graph.symbols
         self.are_variables = are_variables
         if not are_variables:
             states.types |= {tie.name: tie.past.type for tie in ties}
@@ -47,6 +47,8 @@ class TiedStates:
             if (most := _most(tie.past.shape[axis], graph.symbols)) is not None
         ]
 
+        self._unsure = [tie for tie in ties if not _always_fits(tie, graph.symbols)]
+
     def feeds(self, given: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return what the program is fed: what is given, and the states.
 
@@ -59,9 +61,9 @@ class TiedStates:
         if self.are_variables:
             return given
         sizes = self._sizes(given)
-        held = {tie.name: self._array(tie, sizes) for tie in self._ties}
+        held = {tie.name: self._array(tie, sizes) for tie in self.ties}
         if self._bounded:
-            for tie in self._ties:
+            for tie in self.ties:
                 sizes |= self._sizes_of(tie.past, held[tie.name])
             self._check_growth(sizes)
         return {**given, **held}
@@ -86,9 +88,9 @@ class TiedStates:
         """
         made = {name: array for name, array in results.items() if name not in self._present}
         if not self.are_variables:
-            kept = {tie: results[tie.present.name] for tie in self._ties}
-            for tie, array in kept.items():
-                self._check_kept(tie, array)
+            kept = {tie: results[tie.present.name] for tie in self.ties}
+            for tie in self._unsure:
+                self._check_kept(tie, kept[tie])
             for tie, array in kept.items():
                 self._states.arrays[tie.name] = array
         for name, target in (asked or {}).items():
@@ -162,6 +164,14 @@ class TiedStates:
 def _most(dim: Dim, symbols: Mapping[str, Bounds]) -> int | None:
     """Return the most that a dimension can be, None where it has no bound."""
     return bounds_of(dim, symbols)[1] if symbols_of(dim) else None
+
+
+def _always_fits(tie: Tie, symbols: Mapping[str, Bounds]) -> bool:
+    """Whether an output fits its input whatever the sizes are."""
+    return all(
+        symbols_of(dim) == {dim} and symbols.get(str(dim), (0, None)) == (0, None)
+        for dim in (tie.past.shape[axis] for axis in tie.grows)
+    )
 
 
 def _symbol_axes(value: Value) -> list[tuple[int, str]]:

@@ -140,6 +140,33 @@ def _concat_moves(graph: Graph, node: Node) -> list[Move]:
     return steps
 
 
+def held_rows_copy(graph: Graph, node: Node) -> Copy:
+    """Return the copy from a buffer of the rows that count."""
+    x, y = graph.type(node.used[0]).dims, graph.type(node.outputs[0]).dims
+    return Copy(y, dense(x), dense(y), item_bytes(graph, node))
+
+
+def append_rows_copy(graph: Graph, node: Node) -> Copy:
+    """Return the copy of rows into their place in a buffer."""
+    buffer, length, rows = (graph.type(value).dims for value in node.used)
+    target = dense(buffer)
+    at = length[0] * target[node.attrs["axis"] % len(buffer)]
+    return Copy(rows, dense(rows), target, item_bytes(graph, node), 0, at)
+
+
+def _held_rows_moves(graph: Graph, node: Node) -> list[Move]:
+    return [Move(held_rows_copy(graph, node), node.used[0], node.outputs[0])]
+
+
+def _append_rows_moves(graph: Graph, node: Node) -> list[Move]:
+    x = graph.type(node.used[0]).dims
+    whole = Copy(x, dense(x), dense(x), item_bytes(graph, node))
+    return [
+        Move(whole, node.used[0], node.outputs[0]),
+        Move(append_rows_copy(graph, node), node.used[2], node.outputs[0]),
+    ]
+
+
 def concat_reason(graph: Graph, node: Node) -> str | None:
     """Say why a concat has no native kernel, None when it has."""
     if node.attrs["activation"]:
@@ -229,6 +256,8 @@ MovesOf = Callable[[Graph, Node], list[Move]]
 MOVES: dict[str, MovesOf] = {
     "transpose": _transpose_moves,
     "concat": _concat_moves,
+    "append_rows": _append_rows_moves,
+    "held_rows": _held_rows_moves,
     "split": _split_moves,
     "slice": _slice_moves,
     "expand": _expand_moves,
@@ -251,4 +280,6 @@ def _lower(context: Context, node: Node) -> list[Step]:
 
 
 TABLE.add("concat", Rule(concat_reason, _lower), [PLAIN])
-TABLE.add([op for op in MOVES if op != "concat"], Rule(_move_reason, _lower))
+_OF_ROWS = ("append_rows", "held_rows")
+TABLE.add(_OF_ROWS, Rule(move_reason, _lower))
+TABLE.add([op for op in MOVES if op not in ("concat", *_OF_ROWS)], Rule(_move_reason, _lower))

@@ -26,6 +26,7 @@ from trireme.devices.cpu.kernels.lowering import Context, finish
 from trireme.devices.cpu.kernels.movement.move import (
     MOVES,
     Move,
+    append_rows_copy,
     concat_reason,
     const_ints,
     copy_family,
@@ -186,7 +187,17 @@ def _tile_reason(graph: Graph, node: Node) -> str | None:
     return move_reason(graph, node)
 
 
-_PLAIN_MOVES = [op for op in MOVES if op not in ("concat", "slice", "tile")]
+def _appended(graph: Graph, node: Node) -> list[Move]:
+    """Return the copy of the rows alone: the buffer is where it is."""
+    return [Move(append_rows_copy(graph, node), node.used[2], node.outputs[0])]
+
+
+def _lower_append(context: Context, node: Node) -> Sequence[PolymorphicStep]:
+    return copy_steps(context, node, _appended(context.graph, node), _appended)
+
+
+_PLAIN_MOVES = [op for op in MOVES if op not in ("append_rows", "concat", "slice", "tile")]
+POLYMORPHIC.add("append_rows", PolymorphicRule(move_reason, _lower_append))
 POLYMORPHIC.add("concat", PolymorphicRule(concat_reason, _lower), [PLAIN])
 POLYMORPHIC.add("tile", PolymorphicRule(_tile_reason, _lower))
 POLYMORPHIC.add("slice", PolymorphicRule(_slice_reason, _lower))

@@ -1,0 +1,182 @@
+"""States that grow in place: rows are written behind those that are there, and nothing is copied.
+
+Comes in: a graph with symbols whose present outputs are concats of past inputs and new rows. Goes
+out: the same graph on buffers with room for more rows. `append_rows` writes new rows into a buffer.
+`held_rows` is the part of the buffer that counts, and a kernel that walks strides reads it there.
+`length` inputs have no elements: their first axis is as long as the rows that count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import count
+
+from trireme.ir.dims import Bounds, substituted, subtract, symbols_of
+from trireme.ir.graph import UNKNOWN, Dim, Graph, Node, TensorType, Value
+from trireme.ir.verify import check
+from trireme.runtime.states.rules import Tie
+
+_LENGTH = "uint8"
+
+
+@dataclass(frozen=True)
+class StateBuffer:
+    """A state in a buffer.
+
+    axis: along which it grows; rows: the symbol of the rows that count, before a run
+    grown: how many there are after the run; room: the symbol of the buffer's size along the axis
+    length: the name of the input whose first axis is as long as the rows
+    """
+
+    tie: Tie
+    axis: int
+    rows: str
+    grown: Dim
+    room: str
+    length: str
+
+
+@dataclass(frozen=True)
+class GrowingGraph:
+    """A graph on buffers, and the states in them; the other ties are inputs and outputs still.
+
+    A buffer is an input with the name of the past input.
+    """
+
+    graph: Graph
+    buffers: tuple[StateBuffer, ...]
+
+
+def growing(graph: Graph, ties: Sequence[Tie]) -> GrowingGraph | str:
+    """Return the graph on buffers, for the ties that can be; why there is none if none can."""
+    found = [(tie, _concat_of(graph, tie)) for tie in ties]
+    mine = [(tie, node) for tie, node in found if isinstance(node, Node)]
+    if not mine:
+        return next((why for _, why in found if isinstance(why, str)), "no state grows")
+    graph = _with_one_length(graph, [tie for tie, _ in mine])
+    return _Rewrite(graph).on_buffers([(_now(graph, tie), node) for tie, node in mine])
+
+
+def _concat_of(graph: Graph, tie: Tie) -> Node | str:
+    """Return the node that joins a state and new rows; why there is none."""
+    node = graph.producer(tie.present.id)
+    where = f"'{tie.present.name}'"
+    if node is None or node.op != "concat" or node.attrs.get("activation"):
+        return f"{where} is no concat of '{tie.name}' and new rows"
+    if len(node.used) != 2 or node.used[0] != tie.past.id or node.used[1] == tie.past.id:
+        return f"{where} does not join '{tie.name}' and new rows in this order"
+    axis = node.attrs["axis"] % len(tie.past.shape)
+    symbol = tie.past.shape[axis]
+    if tie.grows != (axis,) or symbol == UNKNOWN or symbols_of(symbol) != {symbol}:
+        return f"'{tie.name}' {tie.past.type} grows along other axes than {axis}"
+    if tie.past.dtype == "string" or graph.is_output(tie.past.id):
+        return f"'{tie.name}' is an output too"
+    return node
+
+
+def _now(graph: Graph, tie: Tie) -> Tie:
+    return replace(tie, past=graph.values[tie.past.id], present=graph.values[tie.present.id])
+
+
+def _with_one_length(graph: Graph, ties: Sequence[Tie]) -> Graph:
+    """Return the graph with one symbol for the lengths of states that begin and grow alike."""
+    fed = {value.id for value in graph.input_values()} - {tie.past.id for tie in ties}
+    taken = {name for value in fed for dim in graph.type(value).shape for name in symbols_of(dim)}
+    firsts: dict[object, str] = {}
+    names: dict[str, Dim] = {}
+    for tie in ties:
+        (axis,) = tie.grows
+        symbol = str(tie.past.shape[axis])
+        if tie.initial is None and symbol not in taken:
+            grown = subtract(tie.present.shape[axis], symbol)
+            alike = grown, graph.symbols.get(symbol, (0, None))
+            names[symbol] = firsts.setdefault(alike, symbol)
+    values = {
+        value.id: replace(value, type=replace(value.type, shape=_renamed(value.shape, names)))
+        for value in graph.values.values()
+    }
+    symbols = {
+        name: bounds for name, bounds in graph.symbols.items() if names.get(name, name) == name
+    }
+    return replace(graph, values=values, symbols=symbols)
+
+
+def _renamed(shape: Sequence[Dim], names: Mapping[str, Dim]) -> tuple[Dim, ...]:
+    return tuple(
+        substituted(dim, names) if symbols_of(dim) & names.keys() else dim for dim in shape
+    )
+
+
+class _Rewrite:
+    """Puts states into buffers, in a graph that is used up."""
+
+    def __init__(self, graph: Graph) -> None:
+        self._graph = graph
+        self._values = dict(graph.values)
+        self._symbols: dict[str, Bounds] = dict(graph.symbols)
+        self._new_value = count(max(graph.values) + 1)
+        self._new_node = count(max(node.id for node in graph.nodes) + 1)
+        self._lengths: dict[str, Value] = {}
+
+    def on_buffers(self, ties: Sequence[tuple[Tie, Node]]) -> GrowingGraph:
+        """Return the graph with these ties on buffers."""
+        graph, past = self._graph, {tie.past.id for tie, _ in ties}
+        fed: list[int] = []
+        reads: list[Node] = []
+        writes: dict[int, list[Node]] = {}
+        buffers = []
+        for tie, node in ties:
+            one, value = self._buffer(tie)
+            buffers.append(one)
+            fed.append(value)
+            length = self._lengths[one.rows].id
+            attrs = {"axis": one.axis}
+            if len(graph.users(tie.past.id)) > 1:
+                before = Node(
+                    next(self._new_node), "held_rows", (value, length, None), (tie.past.id,), attrs
+                )
+                reads.append(before)
+            after = self._value(f"{tie.name}.after", self._values[value].type)
+            rows = node.used[1]
+            writes[node.id] = [
+                Node(next(self._new_node), "append_rows", (value, length, rows), (after,), attrs),
+                replace(node, op="held_rows", inputs=(after, length, rows), attrs=attrs),
+            ]
+        present = {tie.present.id for tie, _ in ties}
+        made = [new for node in graph.nodes for new in writes.get(node.id, [node])]
+        used = {v for node in (*reads, *made) for v in (*node.used, *node.outputs)}
+        values = {v: self._values[v] for v in self._values if v in used or v not in past}
+        inputs = [v for v in graph.inputs if v not in past]
+        lengths = [value.id for value in self._lengths.values()]
+        rewritten = replace(
+            graph,
+            inputs=(*inputs, *fed, *lengths),
+            outputs=tuple(v for v in graph.outputs if v not in present),
+            nodes=(*reads, *made),
+            values=values,
+            symbols=self._symbols,
+        )
+        return GrowingGraph(check(rewritten), tuple(buffers))
+
+    def _buffer(self, tie: Tie) -> tuple[StateBuffer, int]:
+        """Return a state's buffer and the input that it is."""
+        (axis,) = tie.grows
+        past = self._values[tie.past.id]
+        rows, room = str(past.shape[axis]), f"room_of_{past.shape[axis]}"
+        if rows not in self._lengths:
+            name = f"length of {rows}"
+            value = self._value(name, TensorType((rows, 0), _LENGTH))
+            self._lengths[rows] = self._values[value]
+            self._symbols[room] = (0, None)
+        shape = (*past.shape[:axis], room, *past.shape[axis + 1 :])
+        value = self._value(tie.name, replace(past.type, shape=shape))
+        grown = self._values[tie.present.id].shape[axis]
+        if len(self._graph.users(past.id)) > 1:
+            self._values[past.id] = replace(past, name=f"{tie.name}.before")
+        return StateBuffer(tie, axis, rows, grown, room, self._lengths[rows].name), value
+
+    def _value(self, name: str, type: TensorType) -> int:
+        made = next(self._new_value)
+        self._values[made] = Value(made, name, type)
+        return made

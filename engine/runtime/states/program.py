@@ -1,0 +1,140 @@
+"""A program with open shapes and states: on buffers where they can be, else as whole arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+from trireme.backend.device import Buffer
+from trireme.ir.graph import Graph
+from trireme.runtime.dynamic.instances import Instance, OpenGraph, Shapes, StageReport
+from trireme.runtime.dynamic.program import OpenProgram, Served
+from trireme.runtime.prepare import Prepared
+from trireme.runtime.states.growth import growing
+from trireme.runtime.states.rooms import Rooms
+from trireme.support.dtypes import Array
+from trireme.support.errors import CompileError
+
+Places = Callable[[Graph], Mapping[int, Buffer]]
+"""Says where inputs of a graph lie that are not in its arena."""
+
+
+class PolymorphicOnly(OpenGraph):
+    """A graph that one program serves at every shape, or an error says why not."""
+
+    def _specialised(self, shapes: Shapes, why: str) -> Instance:
+        raise CompileError(why)
+
+
+class StatefulProgram:
+    """A graph whose states are past inputs and present outputs.
+
+    on_buffers: the program in which states grow in place, None where there is none, and why
+    open_plain: makes the program that takes and gives whole states
+    """
+
+    def __init__(
+        self,
+        rooms: Rooms | None,
+        on_buffers: OpenProgram | None,
+        why: str,
+        open_plain: Callable[[], OpenProgram],
+    ) -> None:
+        self._rooms, self._on_buffers, self._why = rooms, on_buffers, why
+        self._open_plain = open_plain
+        self._plain: OpenProgram | None = None
+        self.last: Instance | None = None
+        self.stages: list[StageReport] = []
+
+    @property
+    def kept(self) -> int:
+        """The number of instances kept."""
+        programs = (self._on_buffers, self._plain)
+        return sum(program.kept for program in programs if program is not None)
+
+    def run(
+        self, feeds: Mapping[str, Any], out: Mapping[str, Array] | None = None
+    ) -> dict[str, Array]:
+        """Return the outputs by name, the presents too, which may be parts of buffers.
+
+        feeds: the pasts too
+        Errors: as `OpenProgram.run`
+        """
+        rooms, program = self._rooms, self._on_buffers
+        if rooms is not None and program is not None:
+            mine = self._fed(rooms, feeds)
+            with self._or_plain():
+                if mine is not None:
+                    results = program.run(mine, out)
+                    self._ran(program, str(rooms))
+                    return results | rooms.made()
+        program = self._whole_states()
+        results = program.run(feeds, out)
+        self._ran(program, f"states are copied: {self._why}")
+        return results
+
+    def whole(self, feeds: Mapping[str, Any]) -> Served:
+        """Return what runs the graph for the shapes of some feeds."""
+        rooms, program = self._rooms, self._on_buffers
+        if rooms is not None and program is not None:
+            mine = self._fed(rooms, feeds)
+            with self._or_plain():
+                if mine is not None:
+                    served = program.whole(mine)
+
+                    def cut(results: Mapping[str, Array]) -> dict[str, Array]:
+                        return served.cut(results) | rooms.made()
+
+                    return replace(served, cut=cut)
+        return self._whole_states().whole(feeds)
+
+    @contextmanager
+    def _or_plain(self) -> Iterator[None]:
+        """Go on after a shape that the program on buffers does not serve, and keep the reason."""
+        try:
+            yield
+        except CompileError as error:
+            self._why = error.summary
+
+    def close(self) -> None:
+        """Close every instance."""
+        for program in (self._on_buffers, self._plain):
+            if program is not None:
+                program.close()
+
+    def _fed(self, rooms: Rooms, feeds: Mapping[str, Any]) -> Mapping[str, Any] | None:
+        found = rooms.feeds(feeds)
+        if found is None:
+            self._why = "the states are of unequal lengths"
+        return found
+
+    def _whole_states(self) -> OpenProgram:
+        if self._plain is None:
+            self._plain = self._open_plain()
+        return self._plain
+
+    def _ran(self, program: OpenProgram, state: str) -> None:
+        self.last = program.last
+        first, *others = program.stages
+        self.stages[:] = [replace(first, state=state), *others]
+
+
+def open_stateful(
+    prepared: Prepared,
+    has_buckets: bool,
+    on_buffers: Callable[[Prepared, Places], OpenProgram],
+    open_plain: Callable[[], OpenProgram],
+) -> StatefulProgram:
+    """Return the program of a graph with tied states.
+
+    on_buffers: opens the program of a graph on buffers, given where they lie
+    """
+    ties = () if prepared.tied is None else prepared.tied.ties
+    found = "shapes are padded to buckets" if has_buckets else growing(prepared.graph, ties)
+    if isinstance(found, str):
+        return StatefulProgram(None, None, found, open_plain)
+    rooms = Rooms(found)
+    program = on_buffers(replace(prepared, graph=found.graph), rooms.places)
+    return StatefulProgram(rooms, program, "", open_plain)
