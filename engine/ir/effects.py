@@ -66,6 +66,19 @@ def writes_state(node: Node) -> bool:
     return get_op(node.op).effect == "writes"
 
 
+def order_reason(node: Node, before: Node) -> str:
+    """Say why a node waits for a node before it, without data between them."""
+    effects = get_op(before.op).effect, get_op(node.op).effect
+    state = f"state {node.attrs['state']!r}" if uses_state(node) else ""
+    if effects == ("reads", "writes"):
+        return f"it reads {state} before this node writes it"
+    if effects == ("writes", "reads"):
+        return f"it writes {state}, which this node reads"
+    if effects == ("writes", "writes"):
+        return f"it writes {state} before this node does"
+    return "its effect comes before this node's"
+
+
 def state_types(graph: Graph) -> dict[str, TensorType]:
     """Return the type of each state of a graph, by name.
 

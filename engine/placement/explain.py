@@ -12,6 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from trireme.ir.effects import order_reason
 from trireme.ir.graph import Graph, Node, node_names
 from trireme.placement.move_cost import MoveEvaluator, Trial
 from trireme.placement.placement import WIDTH, Placement, clipped, clipped_name
@@ -77,6 +78,7 @@ class Explanation:
                 "op": node.op,
                 "source": node.source,
                 "device": self.placement.choices[node.id].device,
+                "after": self._order(node, names),
                 "alternatives": [vars(alternative) for alternative in alternatives],
                 "bodies": {
                     key: explain(body).to_json()
@@ -128,6 +130,8 @@ class Explanation:
                 f"{node.label} {names[node.id]!r}, task {self.placement.stage_of[node.id]}"
             )
             lines += self._value_lines(node, names)
+            for one in self._order(node, names):
+                lines.append(f"    waits for {one['node']} on {one['device']}: {one['why']}")
             lines += _alternative_lines("*", chosen)
             for other in others:
                 lines += _alternative_lines(" ", other)
@@ -141,6 +145,18 @@ class Explanation:
             )
             lines += [f"    {way}" for way in copy.ways]
         return "\n".join(lines)
+
+    def _order(self, node: Node, names: Mapping[int, str]) -> list[dict[str, str]]:
+        """Return the nodes that a node waits for though no data comes from them, and why."""
+        graph, device_of = self.placement.source, self.placement.device_of
+        return [
+            {
+                "node": f"{before.op} {names[before.id]!r}",
+                "device": device_of[before.id],
+                "why": order_reason(node, before),
+            }
+            for before in map(graph.node, node.after)
+        ]
 
     def _value_lines(self, node: Node, names: Mapping[int, str]) -> list[str]:
         """Return a line for each value that a node reads or makes, and where the other end is."""

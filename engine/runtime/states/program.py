@@ -9,7 +9,8 @@ from typing import Any
 
 from trireme.backend.device import Buffer
 from trireme.ir.graph import Graph
-from trireme.runtime.dynamic.instances import Instance, OpenGraph, Shapes, StageReport
+from trireme.runtime.dynamic.instances import Instance, OpenGraph, StageReport
+from trireme.runtime.dynamic.kept import Shapes
 from trireme.runtime.dynamic.program import OpenProgram, Served
 from trireme.runtime.prepare import Prepared
 from trireme.runtime.states.growth import growing
@@ -23,6 +24,9 @@ Places = Callable[[Graph], Mapping[int, Buffer]]
 
 class PolymorphicOnly(OpenGraph):
     """A graph that one program serves at every shape, or an error says why not."""
+
+    def _cut(self) -> list[Any]:
+        return []  # the rows of a buffer are written and read in one region
 
     def _specialised(self, shapes: Shapes, why: str) -> Instance:
         raise CompileError(why)

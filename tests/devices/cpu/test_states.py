@@ -146,6 +146,15 @@ def test_a_read_without_a_later_write_takes_no_copy():
         assert "copy" in kernels[-1] or "assign" in kernels[-1]
 
 
+def test_explain_tells_the_order_of_effects():
+    with Session(swap(), devices=["cpu"]) as session:
+        text = str(explain(session.placement))
+        assert "    waits for variable " in text
+        assert " on cpu: it reads state 's1' before this node writes it" in text
+        (after,) = explain(session.placement).to_json()["nodes"][2]["after"]
+        assert after["why"] == "it reads state 's1' before this node writes it"
+
+
 def why_on_host(graph):
     with Session(graph, devices=["cpu"]) as session:
         assert "host" in session.devices
