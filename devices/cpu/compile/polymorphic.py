@@ -149,7 +149,10 @@ def build_polymorphic(
         name = " + ".join(dict.fromkeys(step.codes[0].name for step in made))
         kernels |= {node.id: name for node in group.nodes}
         steps += made
-    steps = _needed(context.graph, steps, buffer_aliases)
+    needed = _needed(context.graph, steps, buffer_aliases)
+    unread = [step for step in steps if isinstance(step, PolymorphicStep) and step not in needed]
+    kernels |= {node: "state" for step in unread for node in step.nodes}
+    steps = needed
     operands = [operand for step in steps for operand in (*step.reads, *step.writes)]
     temps = {one.key: one for one in operands if isinstance(one, SizedTemp)}
     slots = tuple(_slots(context.graph, steps, buffer_aliases, temps))

@@ -104,6 +104,26 @@ def test_many_random_states_agree_with_the_interpreter(way, is_tame):
         agrees(random_graph(seed, is_tame), seed, **WAYS[way])
 
 
+def test_streams_keep_the_order_of_states():
+    for seed in range(8):
+        print("seed", seed)
+        graph, states = random_graph(seed, True), {}
+        rng = np.random.default_rng(seed)
+        feeds = [rng.standard_normal(SHAPE).astype(np.float32) for _ in range(6)]
+        wanted = [interpret(graph, {graph.inputs[0]: x}, states=states) for x in feeds]
+        for execution in ("sunk", "interactive"):
+            how = ExecutionOptions(execution=execution)
+            fed = [{"x": x} for x in feeds]
+            with (
+                Session(graph, devices=["cpu"], execution_options=how) as session,
+                session.stream(fed, depth=3) as stream,
+            ):
+                for made, want in zip(stream, wanted, strict=True):
+                    for value in graph.outputs:
+                        array = made[graph.values[value].name]
+                        np.testing.assert_allclose(array, want[value], rtol=1e-5, atol=1e-5)
+
+
 def test_tame_states_need_no_host():
     for seed in range(20):
         print("seed", seed)

@@ -266,3 +266,16 @@ def test_random_models_grow_past_their_first_buffers(seed):
             feeds = {"x": rng.standard_normal((2, count, 4)).astype(np.float32)}
             same(session.run(feeds), peer.run(feeds))
         same(session.get_state(), peer.states)
+
+
+def test_rows_that_are_read_in_their_buffer_have_no_copy():
+    model, rng = attention_model(), np.random.default_rng(8)
+    with Session(model.SerializeToString(), states=STATES) as session:
+        session.run(rows(rng, 3))
+        session.run(rows(rng, 1))
+        served = session.at(rows(rng, 1))
+        (executable,) = served.program.executables
+        kernels = {node.op: executable.kernels[node.id] for node in served.graph.nodes}
+        assert "attention" in kernels["held_rows"]
+        assert "append_rows" in kernels["append_rows"]
+        assert "concat" not in kernels
