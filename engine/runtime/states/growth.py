@@ -80,26 +80,36 @@ def _now(graph: Graph, tie: Tie) -> Tie:
 
 
 def _with_one_length(graph: Graph, ties: Sequence[Tie]) -> Graph:
-    """Return the graph with one symbol for the lengths of states that begin and grow alike."""
-    fed = {value.id for value in graph.input_values()} - {tie.past.id for tie in ties}
-    taken = {name for value in fed for dim in graph.type(value).shape for name in symbols_of(dim)}
-    firsts: dict[object, str] = {}
+    """Return the graph with one symbol for the lengths of states that begin and grow alike.
+
+    The bounds of all of them hold for it.
+    """
+    past = {tie.past.id for tie in ties}
+    fed = (value for value in graph.input_values() if value.id not in past)
+    taken = {name for value in fed for dim in value.shape for name in symbols_of(dim)}
+    firsts: dict[Dim, str] = {}
     names: dict[str, Dim] = {}
+    symbols = dict(graph.symbols)
     for tie in ties:
         (axis,) = tie.grows
         symbol = str(tie.past.shape[axis])
-        if tie.initial is None and symbol not in taken:
-            grown = subtract(tie.present.shape[axis], symbol)
-            alike = grown, graph.symbols.get(symbol, (0, None))
-            names[symbol] = firsts.setdefault(alike, symbol)
+        if tie.initial is None and symbol not in taken and symbol not in names:
+            first = firsts.setdefault(subtract(tie.present.shape[axis], symbol), symbol)
+            names[symbol] = first
+            if first != symbol:
+                symbols[first] = _both(symbols.get(first), symbols.pop(symbol, None))
     values = {
         value.id: replace(value, type=replace(value.type, shape=_renamed(value.shape, names)))
         for value in graph.values.values()
     }
-    symbols = {
-        name: bounds for name, bounds in graph.symbols.items() if names.get(name, name) == name
-    }
     return replace(graph, values=values, symbols=symbols)
+
+
+def _both(one: Bounds | None, other: Bounds | None) -> Bounds:
+    """Return the bounds of two symbols that are one."""
+    low, high = one or (0, None)
+    least, most = other or (0, None)
+    return max(low, least), min((n for n in (high, most) if n is not None), default=None)
 
 
 def _renamed(shape: Sequence[Dim], names: Mapping[str, Dim]) -> tuple[Dim, ...]:

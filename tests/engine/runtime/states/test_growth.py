@@ -138,6 +138,19 @@ def test_a_bound_is_the_size_of_the_buffer():
         assert session.get_state()["past.v"].shape == (1, HEADS, 100, DEPTH)
 
 
+def test_states_of_unlike_symbols_that_grow_alike_share_a_length_and_its_bound():
+    model, rng = attention_model(), np.random.default_rng(9)
+    model.graph.input[4].type.tensor_type.shape.dim[2].dim_param = "other"
+    peer, shapes = Peer(model, 1), {"past.v": ("b", HEADS, "other<=90", DEPTH)}
+    with Session(model.SerializeToString(), states=STATES, shapes=shapes) as session:
+        for count in (3, 1, 80):
+            feeds = rows(rng, count)
+            same(session.run(feeds), peer.run(feeds))
+        assert "2 states grow in place, buffers of 90 rows" in state_line(session)
+        with pytest.raises(RunError, match=r"'past.v' would be 91 long"):
+            session.run(rows(rng, 7))
+
+
 def test_states_are_set_and_reset_in_their_buffers():
     model, rng = attention_model(True), np.random.default_rng(3)
     with Session(model.SerializeToString(), states=STATES) as session:
