@@ -50,6 +50,48 @@ def misfit(value: Value, array: Array) -> RunError:
     return RunError(f"input '{value.name}' is {found}, expected {value.type}", fix=fix)
 
 
+def check_targets(
+    out: Any, names: Sequence[str], shapes: Sequence[tuple[int, ...]], dtypes: Sequence[Any]
+) -> None:
+    """See that arrays to write outputs into fit; names, shapes, dtypes: of the outputs, in order.
+
+    Errors: RunError, if one is no array that can be written, does not fit, or is of no output
+    """
+    if not isinstance(out, Mapping):
+        raise RunError(f"out is a {type(out).__name__}, expected a mapping of names to arrays")
+    for name, shape, dtype in zip(names, shapes, dtypes, strict=True):
+        if out.get(name) is not None:
+            check_target(name, out[name], shape, dtype)
+    if set(out) - set(names) or any(array is None for array in out.values()):
+        refuse_targets(out, names)
+
+
+def check_target(name: str, target: Any, shape: tuple[int, ...], dtype: Any) -> None:
+    """See that an array to write an output into fits.
+
+    Errors: RunError
+    """
+    if not isinstance(target, np.ndarray) or not target.flags.writeable:
+        kind = type(target).__name__
+        what = "read-only" if isinstance(target, np.ndarray) else f"a {kind}"
+        raise RunError(f"out['{name}'] is {what}, expected an array to write into")
+    if target.shape != shape or target.dtype != dtype:
+        raise RunError(
+            f"out['{name}'] is {target.dtype}{list(target.shape)}, expected {dtype}{list(shape)}"
+        )
+
+
+def refuse_targets(out: Mapping[str, Any], names: Sequence[str]) -> NoReturn:
+    """Raise RunError naming what is given for no output, and what is no array."""
+    unknown = [str(name) for name in out if name not in names]
+    if not unknown:
+        empty = ", ".join(f"out['{name}']" for name in out if out[name] is None)
+        raise RunError(f"{empty} is None, expected an array to write into")
+    raise RunError(
+        f"no output is called {', '.join(unknown)}", facts=[f"known: {', '.join(names)}"]
+    )
+
+
 def random_array(value: Value, rng: np.random.Generator) -> Array:
     """Return random numbers that suit an input: normal floats, all values of 8-bit integers.
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from trireme.backend.device import HOST
 from trireme.ir.graph import Value
-from trireme.runtime.feeds import as_array, misfit, refuse_names
+from trireme.runtime.feeds import as_array, check_target, misfit, refuse_names, refuse_targets
 from trireme.support.dtypes import Array
 from trireme.support.errors import RunError
 
@@ -191,15 +191,7 @@ class IOBinding:
             target = out.get(port.name)
             if target is not None:
                 given += 1
-                if not isinstance(target, np.ndarray) or not target.flags.writeable:
-                    kind = type(target).__name__
-                    what = "read-only" if isinstance(target, np.ndarray) else f"a {kind}"
-                    raise RunError(f"out['{port.name}'] is {what}, expected an array to write into")
-                if target.shape != port.shape or target.dtype != port.dtype:
-                    raise RunError(
-                        f"out['{port.name}'] is {target.dtype}{list(target.shape)}, "
-                        f"expected {port.dtype}{list(port.shape)}"
-                    )
+                check_target(port.name, target, port.shape, port.dtype)
             if port.rebind is None:
                 targets.append((target, False))
                 continue
@@ -212,13 +204,7 @@ class IOBinding:
             port.rebind(address or port.home)
             targets.append((target, bool(address)))
         if given != len(out):
-            names = [port.name for port in self._outputs]
-            unknown = [str(name) for name in out if name not in names]
-            if not unknown:
-                empty = ", ".join(f"out['{name}']" for name in out if out[name] is None)
-                raise RunError(f"{empty} is None, expected an array to write into")
-            facts = [f"known: {', '.join(names)}"]
-            raise RunError(f"no output is called {', '.join(unknown)}", facts=facts)
+            refuse_targets(out, [port.name for port in self._outputs])
         return targets
 
 

@@ -17,9 +17,9 @@ from trireme.devices.cpu.runtime.pool import PoolCall, StepPool
 from trireme.devices.cpu.runtime.server import Stamped
 from trireme.support.dtypes import Array
 
-_POLL_S = 2e-3
+POLL_S = 2e-3
 """Estimated seconds after which native code looks at the clock."""
-_WAKE_S = 1e-4
+WAKE_S = 1e-4
 """Work for workers, in estimated seconds, that makes waking them worth while."""
 TRY_S = 4e-3
 """Work for workers below which doing it alone is tried too."""
@@ -45,7 +45,7 @@ def step_rows(steps: Sequence[Step]) -> list[StepRow]:
     at, since_poll = 0, 0.0
     for number, step in enumerate(steps):
         since_poll += step.seconds
-        polls = since_poll > _POLL_S
+        polls = since_poll > POLL_S
         since_poll = 0.0 if polls else since_poll
         for base in range(0, step.chunks, runtime.MOST_CHUNKS):
             chunks = min(step.chunks - base, runtime.MOST_CHUNKS)
@@ -59,7 +59,7 @@ def call_flags(rows: Sequence[StepRow]) -> dict[str, bool]:
     shared = [row.step.seconds for row in rows if row.step.chunks > 1]
     return {
         "shared": bool(shared),
-        "wakes": sum(shared) > _WAKE_S,
+        "wakes": sum(shared) > WAKE_S,
         "tries": sum(shared) < TRY_S,
         "polls": any(row.words[-1] for row in rows),
     }

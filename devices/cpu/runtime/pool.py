@@ -30,6 +30,13 @@ BUDGET_NS = 20_000_000
 INSIDE = 2
 """What `repeat` returns when its budget is spent inside a turn."""
 
+_OF_STEPS = [
+    runtime.CALL_STEPS,
+    runtime.CALL_COUNT,
+    runtime.CALL_BUDGET,
+    runtime.CALL_WAKES,
+    runtime.CALL_TRIES,
+]
 _P, _I = ctypes.c_void_p, ctypes.c_int64
 
 
@@ -76,16 +83,24 @@ class PoolCall:
         stamps: Array | None = None,
         alive: object = None,
     ) -> None:
-        self.shared = shared
-        self._keep = (steps, stamps, alive)
+        self._keep = (stamps, alive)
         self.words = aligned_bytes(runtime.CALL_WORDS * 8).view("int64")
-        self.words[runtime.CALL_STEPS] = steps.ctypes.data
-        self.words[runtime.CALL_COUNT] = len(steps)
-        self.words[runtime.CALL_BUDGET] = BUDGET_NS if polls else 0
         self.words[runtime.CALL_STAMPS] = 0 if stamps is None else stamps.ctypes.data
-        self.words[runtime.CALL_WAKES] = wakes
-        self.words[runtime.CALL_TRIES] = tries and shared
+        self.put_steps(steps, shared=shared, wakes=wakes, tries=tries, polls=polls)
         self.pointer: int = self.words.ctypes.data
+
+    def put_steps(
+        self, steps: Array, *, shared: bool, wakes: bool, tries: bool, polls: bool
+    ) -> None:
+        """Have later runs do the steps of a table; no run may be under way."""
+        self.shared, self._steps = shared, steps
+        self.words[_OF_STEPS] = (
+            steps.ctypes.data,
+            len(steps),
+            BUDGET_NS if polls else 0,
+            wakes,
+            tries and shared,
+        )
 
 
 class _PoolState:
