@@ -57,7 +57,7 @@ class Operands:
 _LEAST_BYTES = 1 << 16
 """Weights of a product that are worth being compact."""
 _BEYOND_CACHES = 8 << 20
-"""Constants of a graph that no core's caches hold from one run to the next."""
+"""Weights of a graph that no core's caches hold from one run to the next."""
 
 FAMILIES = {op: f"{op}_f32" for op in ("conv", "fully_connected", "matmul")}
 
@@ -119,8 +119,7 @@ def compact_weights(
         return None
     if size.batch != 1 or product.window or 4 * size.depth * size.columns < _LEAST_BYTES:
         return None
-    constants = (v.type.nbytes for v in context.graph.values.values() if v.is_constant)
-    if sum(constants) < _BEYOND_CACHES:
+    if _weight_bytes(context.graph) < _BEYOND_CACHES:
         return None
     b = operands.b(-(-size.columns // LANES) * LANES)
     if not isinstance(b, Packed):
@@ -133,6 +132,15 @@ def compact_weights(
 
     found = context.pack(node.used[1], f"compact {size.columns}", make)
     return found if found.size else None
+
+
+def _weight_bytes(graph: Graph) -> int:
+    """Return the bytes of the constants that a run reads whole; a gather reads a few rows."""
+    return sum(
+        value.type.nbytes
+        for value in graph.values.values()
+        if value.is_constant and any(user.op != "gather" for user in graph.users(value.id))
+    )
 
 
 def _grows(graph: Graph) -> bool:
