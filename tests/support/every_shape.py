@@ -59,6 +59,8 @@ def fed(graph, rng):
         data = np.abs(data).clip(max=29) if value.name == "i" else data  # indices
         if value.name[0] == "o":  # indices that every axis has
             data = -(data > 0).astype(np.int64)
+        if value.name.startswith("len"):  # of sequences of one step or more
+            data = data > 0
         feeds[value.id] = data.astype(value.dtype)
     return feeds
 

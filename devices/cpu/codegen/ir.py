@@ -113,6 +113,7 @@ class Function:
         self.declarations: set[str] = set()
         self.constants: list[str] = []
         self.words: list[Value] = []
+        self.words_at: Value | None = None
         self._parameters = [p.rpartition(" ") for p in parameters]
         self._slots: list[str] = []
         self._lines: list[str] = []

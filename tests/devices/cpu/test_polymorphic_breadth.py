@@ -2,10 +2,11 @@
 
 import numpy as np
 import pytest
-from every_shape import Case, check_every_shape
+from every_shape import Case, bound, check_every_shape
 
 import trireme.ops  # noqa: F401
 from trireme.devices.cpu.codegen.target import available_isas
+from trireme.devices.cpu.kernels.polymorphic import recurrent as recurrent_kernels
 
 ISAS = available_isas(variants=False)
 
@@ -115,6 +116,30 @@ def pads_by_index(c):
     return [*edges, padded(c, line, 0, 4, 0, 3, mode="reflect")]
 
 
+def recurrent(c, op, gates, *, layout=0, lengths=False, states=0, hidden=19, depth=11, **attrs):
+    """A layer of one direction or two, with its outputs."""
+    both = 2 if attrs.get("direction") == "bidirectional" else 1
+    x = c.input(f"{op}{len(c.builder.values)}", *(("b", "s") if layout else ("s", "b")), depth)
+    w, r = c.weight(both, gates * hidden, depth), c.weight(both, gates * hidden, hidden)
+    inputs = [x, w, r, c.weight(both, 2 * gates * hidden)]
+    inputs.append(c.input(f"len{len(c.builder.values)}", "b", dtype="int32") if lengths else None)
+    shape = ("b", both, hidden) if layout else (both, "b", hidden)
+    inputs += [c.input(f"first{k}{len(c.builder.values)}", *shape) for k in range(states)]
+    outputs = 3 if op == "lstm" else 2
+    attrs = {"hidden_size": hidden, "layout": layout, **attrs}
+    return c.builder.add_node(op, inputs, attrs, outputs=outputs)
+
+
+def recurrent_layers(c):
+    return [
+        *recurrent(c, "lstm", 4),
+        *recurrent(c, "lstm", 4, direction="bidirectional", states=2, layout=1),
+        *recurrent(c, "gru", 3, direction="reverse", linear_before_reset=1, lengths=True),
+        *recurrent(c, "gru", 3, states=1, hidden=32),
+        *recurrent(c, "rnn", 1, direction="bidirectional", hidden=40, activations=("Relu", "Relu")),
+    ]
+
+
 CASES = {
     f.__name__: f
     for f in (
@@ -128,6 +153,7 @@ CASES = {
         resizes_to_the_nearest,
         pads,
         pads_by_index,
+        recurrent_layers,
     )
 }
 
@@ -141,3 +167,15 @@ def test_one_compile_serves_every_shape(cpus, name, isa):
     reasons = [device.polymorphic_reason(graph, node) for node in graph.nodes]
     assert not any(reasons), reasons
     check_every_shape(cpus, device, case, graph, isa)
+
+
+@pytest.mark.parametrize("name", ["lstm", "gru"])
+def test_kernels_of_a_long_sequence_hand_states_on(cpus, monkeypatch, name):
+    monkeypatch.setattr(recurrent_kernels, "LONGEST_S", 1e-9)
+    case = Case(f"long {name}")
+    made = recurrent(case, name, 4 if name == "lstm" else 3, states=1, direction="bidirectional")
+    graph = case.builder.finish(*made)
+    (every,) = cpus[ISAS[0], 1].compile_polymorphic([graph])
+    steps = [len(every.at(bound(graph, {"s": s, "b": 2})).codes) for s in (3, 8, 70)]
+    assert steps == [9, 9, 9]
+    check_every_shape(cpus, cpus[ISAS[0], 1], case, graph, ISAS[0])

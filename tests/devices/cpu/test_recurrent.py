@@ -109,7 +109,7 @@ def test_recurrent(cpus, name, isa):
 @pytest.mark.parametrize("name", ["odd", "many", "gru, linear", "rnn"])
 @pytest.mark.parametrize("outputs", [1, 2])
 def test_a_long_run_is_cut_into_kernels_that_hand_states_on(cpus, monkeypatch, name, outputs):
-    monkeypatch.setattr(recurrent, "_LONGEST_S", 1e-9)
+    monkeypatch.setattr(recurrent, "LONGEST_S", 1e-9)
     agree(cpus, available_isas()[0], *graph_of(np.random.default_rng(SEED), name, outputs))
 
 

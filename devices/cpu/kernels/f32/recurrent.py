@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from trireme.devices.cpu.codegen.index import known
 from trireme.devices.cpu.codegen.kernel_cache import Code
 from trireme.devices.cpu.codegen.target import Isa
 from trireme.devices.cpu.kernels.f32.gemm import (
@@ -39,7 +40,7 @@ from trireme.ops.recurrent_cells import KINDS, activations_of
 from trireme.support.dtypes import Array
 from trireme.support.errors import GraphError
 
-_LONGEST_S = 0.01
+LONGEST_S = 0.01
 """The most seconds of one kernel's steps: no native call may keep signals waiting longer."""
 
 
@@ -99,14 +100,19 @@ def _padded(data: Array, gates: int, units: int) -> Array:
     return np.pad(split, room)
 
 
-def _gates_step(context: Context, node: Node, layer: Layer, target: Temp) -> Step:
+def gates_product(isa: Isa, layer: Layer, depth: int) -> MatmulShape:
     """Return the product of all inputs with the weights of all gates and directions."""
+    columns = layer.directions * layer.cell.gates * layer.padded(isa)
+    size = Size(layer.steps * layer.batch, columns, depth)
+    return MatmulShape(size, a=Strides(depth), b=PACKED, c=Strides(columns), bias=True)
+
+
+def gates_operands(
+    context: Context, node: Node, layer: Layer, depth: int, target: Operand
+) -> Operands:
+    """Return the operands of that product."""
     weight, cell, units = node.used[1], layer.cell, layer.padded(context.isa)
-    depth = context.type(weight).dims[2]
-    rows, columns = layer.steps * layer.batch, layer.directions * cell.gates * units
-    product = MatmulShape(
-        Size(rows, columns, depth), a=Strides(depth), b=PACKED, c=Strides(columns), bias=True
-    )
+    columns = layer.directions * cell.gates * units
 
     def pack(width: int) -> Operand:
         def make() -> Array:
@@ -117,8 +123,7 @@ def _gates_step(context: Context, node: Node, layer: Layer, target: Temp) -> Ste
         return context.pack_later(weight, f"gates {width}", nbytes, make)
 
     bias = _padded(_biases(context, node, layer)[0], cell.gates, units).reshape(-1)
-    operands = Operands(context.operand(node.used[0]), pack, (bias,), target)
-    return product_step(context, node, product, operands, "fully_connected")
+    return Operands(context.operand(node.used[0]), pack, (bias,), target)
 
 
 def _biases(context: Context, node: Node, layer: Layer) -> tuple[Array, Array]:
@@ -137,7 +142,7 @@ def _biases(context: Context, node: Node, layer: Layer) -> tuple[Array, Array]:
     return joined.astype(np.float32), of_state
 
 
-def _recurrent_weights(context: Context, value: int, layer: Layer) -> Packed:
+def recurrent_weights(context: Context, value: int, layer: Layer) -> Packed:
     """Return the recurrent weights as [D, stage, block, H, gates of it, units of a block]."""
     isa, cell, units = context.isa, layer.cell, layer.padded(context.isa)
 
@@ -160,7 +165,7 @@ def _direction(isa: Isa, layer: Layer, weights: Array) -> Array:
     return np.concatenate(parts)
 
 
-def _constants(context: Context, node: Node, layer: Layer) -> list[Operand]:
+def recurrent_constants(context: Context, node: Node, layer: Layer) -> list[Operand]:
     """Return the operands of a kernel that are neither gates, states nor outputs."""
     units, cell = layer.padded(context.isa), layer.cell
     found: list[Operand] = []
@@ -172,7 +177,7 @@ def _constants(context: Context, node: Node, layer: Layer) -> list[Operand]:
         found.append(_padded(context.constant(peepholes or 0), 3, units))
     lengths, label = _given(node, 4), node.label
     if lengths is not None:
-        steps = layer.steps
+        steps = layer.steps if known(layer.steps) else "that of the steps"
         fault = KernelFault(
             lambda bad: f"{label}: a sequence length is {bad}, expected 0 to {steps}"
         )
@@ -183,18 +188,31 @@ def _constants(context: Context, node: Node, layer: Layer) -> list[Operand]:
     return found
 
 
+def gates_bytes(isa: Isa, layer: Layer) -> int:
+    """Return the bytes of what the inputs give the gates."""
+    rows = layer.steps * layer.batch * layer.directions
+    return 4 * rows * layer.cell.gates * layer.padded(isa)
+
+
+def states_bytes(isa: Isa, layer: Layer) -> int:
+    """Return the bytes of the states between kernels."""
+    return 4 * layer.cell.states * layer.directions * layer.batch * layer.padded(isa)
+
+
 def _lower(context: Context, node: Node) -> Sequence[Step]:
     isa, layer = context.isa, layer_of(context.graph, node)
-    cell, units, key = layer.cell, layer.padded(context.isa), f"%{node.outputs[0]}"
-    rows = layer.steps * layer.batch * layer.directions
-    gates = Temp(f"{key} gates", 4 * rows * cell.gates * units)
-    states = Temp(f"{key} states", 4 * cell.states * layer.directions * layer.batch * units)
-    weights = _recurrent_weights(context, node.used[2], layer)
-    constants = _constants(context, node, layer)
+    key = f"%{node.outputs[0]}"
+    gates = Temp(f"{key} gates", gates_bytes(isa, layer))
+    states = Temp(f"{key} states", states_bytes(isa, layer))
+    weights = recurrent_weights(context, node.used[2], layer)
+    constants = recurrent_constants(context, node, layer)
     seconds = layer.seconds(isa)
-    parts = max(1, min(layer.steps, math.ceil(seconds / _LONGEST_S)))
+    parts = max(1, min(layer.steps, math.ceil(seconds / LONGEST_S)))
     edges = [layer.steps * k // parts for k in range(parts + 1)]
-    steps = [_gates_step(context, node, layer, gates)]
+    depth = context.type(node.used[1]).dims[2]
+    product = gates_product(isa, layer, depth)
+    operands = gates_operands(context, node, layer, depth, gates)
+    steps = [product_step(context, node, product, operands, "fully_connected")]
     for k, span in enumerate(zip(edges[:-1], edges[1:], strict=True)):
         made: tuple[Code, int, int] = context.kernel(
             recurrent_kernel, layer, k == 0, k == parts - 1
@@ -209,7 +227,8 @@ def _lower(context: Context, node: Node) -> Sequence[Step]:
     return steps
 
 
-def _reason(graph: Graph, node: Node) -> str | None:
+def recurrent_reason(graph: Graph, node: Node) -> str | None:
+    """Say why a recurrent layer has no native kernel, None when it has."""
     for value in (*node.used[:3], *node.outputs):
         type = graph.type(value)
         if type.dtype != "float32" or type.quant is not None:
@@ -233,4 +252,5 @@ def _reason(graph: Graph, node: Node) -> str | None:
     return None
 
 
-TABLE.add(("rnn", "gru", "lstm"), Rule(_reason, _lower), ["float32"])
+RECURRENT = ("rnn", "gru", "lstm")
+TABLE.add(RECURRENT, Rule(recurrent_reason, _lower), ["float32"])

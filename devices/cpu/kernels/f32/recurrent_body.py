@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from trireme.devices.cpu.codegen.index import known, minus, plus, times
 from trireme.devices.cpu.codegen.ir import Function, Index, Value, Var
 from trireme.devices.cpu.codegen.kernel_cache import Code
 from trireme.devices.cpu.codegen.llvm_types import vector
@@ -58,7 +59,8 @@ class Layer:
     def tile(self, isa: Isa) -> int:
         """Return the sequences that a kernel carries at a time."""
         widest = max(len(stage.gates) * vectors_of(isa, stage, self) for stage in self.cell.stages)
-        return max(1, min(self.batch, 4, (isa.registers - 4) // widest))
+        batch = self.batch if known(self.batch) else 4
+        return max(1, min(batch, 4, (isa.registers - 4) // widest))
 
     def seconds(self, isa: Isa) -> float:
         """Estimate all steps for one thread: weights from the L2 cache, and the activations."""
@@ -85,6 +87,18 @@ def recurrent_kernel(
     first step and the one after the last, y, y_h, y_c; states [states,D,B,Hp] from the kernel
     before come before y, those for the next after
     """
+    names = operand_names(layer, is_first, is_last)
+    fn, operands, chunk, local = begin(f"recurrent_{layer.cell.op}_f32", isa, len(names))
+    items = layer.directions * -(-layer.batch // layer.tile(isa))
+    size, chunks = deal(items, layer.seconds(isa))
+    first: Index = chunk * size if chunks > 1 else 0
+    span = first, fn.minimum(first + size, items)
+    emit_recurrent(fn, layer, (is_first, is_last), operands, chunk, local, span)
+    return finish(fn), chunks, local_bytes(isa, layer)
+
+
+def operand_names(layer: Layer, is_first: bool, is_last: bool) -> list[str]:
+    """Return what the operands of a kernel are."""
     cell = layer.cell
     names = ["gates", "weights"]
     names += ["bias"] * bool(cell.separate) + ["peepholes"] * cell.peepholes
@@ -92,27 +106,45 @@ def recurrent_kernel(
     if is_first:
         names += [f"first {k}" for k, given in enumerate(layer.has_states) if given]
     names += ["span", *["states"] * (not is_first)]
-    names += [*("y", "last 0", "last 1")[: layer.made], *["states"] * (not is_last)]
-    fn, operands, chunk, local = begin(f"recurrent_{cell.op}_f32", isa, len(names))
-    body = _SequenceTile(
-        fn, layer, dict(zip(names, operands, strict=True)), local, (is_first, is_last)
-    )
-    tile = layer.tile(isa)
-    tiles = -(-layer.batch // tile)
-    size, chunks = deal(layer.directions * tiles, layer.seconds(isa))
-    first: Index = chunk * size if chunks > 1 else 0
-    if layer.has_lengths and is_first:
+    return [*names, *("y", "last 0", "last 1")[: layer.made], *["states"] * (not is_last)]
+
+
+def local_bytes(isa: Isa, layer: Layer) -> int:
+    """Return the bytes that each thread needs of its own: four states of a tile of sequences."""
+    return 4 * 4 * layer.tile(isa) * layer.padded(isa)
+
+
+def emit_recurrent(
+    fn: Function,
+    layer: Layer,
+    ends: tuple[bool, bool],
+    operands: Sequence[Value],
+    chunk: Value,
+    local: Value,
+    span: tuple[Index, Index],
+) -> None:
+    """Emit some of the tiles of sequences; steps and batch may be read."""
+    names, tile = operand_names(layer, *ends), layer.tile(fn.isa)
+    body = _SequenceTile(fn, layer, dict(zip(names, operands, strict=True)), local, ends)
+    if layer.has_lengths and ends[0]:
         with fn.when(fn.compare("eq", chunk, 0)):
             body.check()
-    for item in fn.range(first, fn.minimum(first + size, layer.directions * tiles)):
+    tiles = fn.integer("udiv", plus(fn, layer.batch, tile - 1), tile)
+    for item in fn.range(*span):
         direction, at = (fn.integer(op, item, tiles) for op in ("udiv", "urem"))
-        rest = layer.batch - (tiles - 1) * tile
-        if rest == tile or isinstance(at, int):
-            body.sequences(direction, at * tile, rest if tiles == 1 else tile)
+        first = times(fn, at, tile)
+        rest = minus(fn, layer.batch, times(fn, minus(fn, tiles, 1), tile))
+        if isinstance(rest, Value):
+            left = fn.as_value("i64", fn.minimum(minus(fn, layer.batch, first), tile))
+            for count in range(1, tile + 1):
+                with fn.when(fn.compare("eq", left, count)):
+                    body.sequences(direction, first, count)
             continue
-        for is_rest in fn.either(fn.compare("eq", at, tiles - 1)):
-            body.sequences(direction, at * tile, rest if is_rest else tile)
-    return finish(fn), chunks, body.local_bytes
+        if rest == tile or isinstance(at, int):
+            body.sequences(direction, first, rest if tiles == 1 else tile)
+            continue
+        for is_rest in fn.either(fn.compare("eq", at, minus(fn, tiles, 1))):
+            body.sequences(direction, first, rest if is_rest else tile)
 
 
 @dataclass(frozen=True)
@@ -144,13 +176,12 @@ class _SequenceTile:
         self.halves = local  # the output, read and written in turns
         self.inner = fn.at(local, 2 * room)  # an lstm's inner state, or a gru's update gate
         self.rest = fn.at(local, 3 * room)  # a gru's reset state
-        self.local_bytes = 4 * 4 * room
 
     def check(self) -> None:
         """Emit a look at all lengths; one outside 0..S is reported."""
         fn, layer = self.fn, self.layer
         for back in fn.range(0, layer.batch):
-            at = fn.as_value("i64", layer.batch - 1) - back
+            at = fn.as_value("i64", minus(fn, layer.batch, 1)) - back
             length = self._length(at)
             with fn.when(fn.compare("ugt", length, layer.steps)):
                 fn.store(fn.as_value("i64", 1), self.at["fault"], 8)
@@ -172,7 +203,7 @@ class _SequenceTile:
         whole = layer.cell.gates * layer.hidden * self.padded
         weights = fn.at(weights, fn.as_value("i64", direction) * whole)
         for t in fn.range(low, high):
-            now = [self._sequence(first + r, t) for r in range(count)]
+            now = [self._sequence(plus(fn, first, r), t) for r in range(count)]
             self.old = self._half(t)
             self.new = self._half(fn.as_value("i64", t) + 1)
             at = 0
@@ -339,7 +370,7 @@ class _SequenceTile:
         for k in range(self.layer.cell.states):
             given = self.at.get(f"first {k}") if self.is_first else None
             for r in range(self.count):
-                sequence = self.first_sequence + r
+                sequence = plus(fn, self.first_sequence, r)
                 target = fn.at(self._held(k, half), r * self.padded)
                 if not self.is_first:
                     self._copy(self._state(k, sequence), target, self.padded)
@@ -355,7 +386,7 @@ class _SequenceTile:
         for k in range(self.layer.cell.states):
             base = self.at.get(f"last {k}")
             for r in range(self.count):
-                sequence = self.first_sequence + r
+                sequence = plus(fn, self.first_sequence, r)
                 source = fn.at(self._held(k, half), r * self.padded)
                 if not self.is_last:
                     self._copy(source, self._state(k, sequence), self.padded)

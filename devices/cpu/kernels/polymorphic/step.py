@@ -99,6 +99,7 @@ def begin_sized(
 ) -> tuple[Function, list[Value], Value, Value]:
     """Begin a kernel that reads its sizes; as `begin`, whose operands follow the words."""
     fn, (place, *pointers), chunk, local = begin(f"{name}_sized", isa, operands + 1)
+    fn.words_at = place
     fn.words = [fn.load("i64", fn.at(place, k, "i64"), 8) for k in range(words)]
     return fn, pointers, chunk, local
 
