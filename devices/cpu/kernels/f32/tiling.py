@@ -91,10 +91,13 @@ def most_rows(isa: Isa, a_row: int) -> int:
 
 
 @functools.lru_cache(4096)
-def choose_register_tile(isa: Isa, rows: int, columns: int, a_row: int = 0) -> tuple[int, int]:
+def choose_register_tile(
+    isa: Isa, rows: int, columns: int, a_row: int = 0, most: int = 16
+) -> tuple[int, int]:
     """Return (tile_rows, vectors) with the least modelled cycles for a product of that size.
 
     a_row: elements between rows of A where they are read in place; 0 where they were copied
+    most: rows of a tile
     """
 
     def cycles(tile: tuple[int, int]) -> tuple[float, int]:
@@ -108,7 +111,8 @@ def choose_register_tile(isa: Isa, rows: int, columns: int, a_row: int = 0) -> t
         variants = (1 + bool(rest)) * (1 + bool(last))
         return total * (1 + 0.005 * variants), -tile_rows * vectors
 
-    tiles = [tile for tile in _register_tiles(isa) if tile[0] <= most_rows(isa, a_row)]
+    most = min(most, most_rows(isa, a_row))
+    tiles = [tile for tile in _register_tiles(isa) if tile[0] <= most]
     tile_rows, vectors = min(tiles, key=cycles)
     return min(tile_rows, rows), min(vectors, -(-columns // isa.lanes))
 

@@ -27,6 +27,8 @@ from trireme.devices.cpu.kernels.polymorphic.step import begin_sized
 
 _USUAL = 480
 """Rows (or columns) for which tiles are chosen where they vary."""
+_MOST_LINES = 6
+"""Rows of a tile whose distance in A varies: each has an address register of its own."""
 _REST = 4
 """Rows of the tiles at the end of a block: enough to hide the latency of multiply-adds."""
 _BLOCK_ROWS = 96
@@ -59,7 +61,8 @@ def cut_for_all(isa: Isa, product: MatmulShape) -> SizedCut:
     size, window = product.size, product.window
     columns = _USUAL if varies(size.columns) else size.columns
     a_row = 0 if window or varies(product.a.row) else product.a.row
-    rows, vectors = choose_register_tile(isa, _USUAL, columns, a_row)
+    most = _MOST_LINES if not window and varies(product.a.row) else 16
+    rows, vectors = choose_register_tile(isa, _USUAL, columns, a_row, most)
     unit = window.row if window else 8
     width = vectors * isa.lanes
     most = min(isa.l2_bytes // 2 // (4 * _BLOCK_ROWS), isa.l2_bytes // 4 // (4 * width))
@@ -214,7 +217,17 @@ class _SizedMatmul(MatmulEmitter):
         if isinstance(self.last, int) and not self.last:
             return
         with fn.when(self.in_last_group):
-            self._maybe(self.last, lambda: self._sized_panel(self.full_panels, self._last_counts()))
+            self._maybe(self.last, self._last_panel)
+
+    def _last_panel(self) -> None:
+        """Emit the last panel: where its width is read, for half of the vectors, then for all."""
+        counts, half = self._last_counts(), (self.cut.tiling.vectors + 1) // 2
+        if isinstance(self.last, int) or half == len(counts):
+            self._sized_panel(self.full_panels, counts)
+            return
+        fn = self.fn
+        for is_half in fn.either(fn.compare("sle", self.last, half * self.lanes)):
+            self._sized_panel(self.full_panels, counts[:half] if is_half else counts)
 
     def _maybe(self, count: Index, emit: Callable[[], None]) -> None:
         if isinstance(count, int):
