@@ -5,6 +5,7 @@ import pytest
 from every_shape import Case, bound, check_every_shape
 
 import trireme.ops  # noqa: F401
+from trireme.backend.registry import open_device
 from trireme.devices.cpu.codegen.target import available_isas
 from trireme.devices.cpu.kernels.polymorphic import recurrent as recurrent_kernels
 
@@ -140,6 +141,52 @@ def recurrent_layers(c):
     ]
 
 
+def window(c, op, x, kernel, depth=0, outputs=0, strides=(1, 1), pads=(0, 0, 0, 0), **attrs):
+    """A convolution or a pool of images of which one side is open."""
+    attrs = {"strides": strides, "pads": pads, "dilations": (1, 1), "layout": "NHWC", **attrs}
+    if op != "conv":
+        return c.add(op, x, kernel=kernel, **attrs)
+    return c.add("conv", x, c.weight(outputs, *kernel, depth), c.weight(outputs), **attrs)
+
+
+def open_widths(c):
+    x, y = c.input("x", "b", 5, "w", 24), c.input("y", "b", 1, "w", 3)
+    even = {"strides": (2, 2), "pads": (1, 1, 1, 1)}
+    return [
+        window(c, "conv", x, (3, 3), 24, 40, groups=1, **even),
+        window(c, "conv", x, (1, 1), 24, 33, groups=1),
+        window(c, "conv", x, (3, 3), 1, 24, groups=24, **even),
+        window(c, "conv", y, (1, 5), 3, 16, groups=1, pads=(0, 2, 0, 2)),
+        window(c, "max_pool", x, (2, 3), **even),
+        window(c, "average_pool", x, (5, 1), pads=(2, 0, 2, 0)),
+    ]
+
+
+def open_heights(c):
+    x, y = c.input("x", "b", "h", 6, 24), c.input("y", "b", "h", 1, 3)
+    even = {"strides": (2, 2), "pads": (1, 1, 1, 1)}
+    return [
+        window(c, "conv", x, (3, 3), 12, 40, groups=2, **even),
+        window(c, "conv", x, (1, 1), 24, 33, groups=1, strides=(2, 1)),
+        window(c, "conv", x, (5, 5), 1, 24, groups=24, pads=(2, 2, 2, 2)),
+        window(c, "conv", y, (3, 1), 3, 16, groups=1, pads=(1, 0, 1, 0)),
+        window(c, "max_pool", x, (3, 2), **even),
+    ]
+
+
+def lines(c):
+    """Images of one axis, as sounds are."""
+    x, wave = c.input("x", "b", "t", 24), c.input("y", "b", "t", 1)
+    attrs = {"strides": (2,), "dilations": (1,)}
+    return [
+        window(c, "conv", wave, (10,), 1, 16, groups=1, pads=(5, 5), **attrs),
+        window(c, "conv", x, (3,), 24, 40, groups=1, pads=(1, 1), **attrs),
+        window(c, "conv", x, (5,), 1, 24, groups=24, pads=(2, 2), **attrs),
+        window(c, "conv", x, (1,), 24, 33, groups=1, pads=(0, 0), strides=(1,), dilations=(1,)),
+        window(c, "max_pool", x, (3,), pads=(1, 1), **attrs),
+    ]
+
+
 CASES = {
     f.__name__: f
     for f in (
@@ -154,6 +201,9 @@ CASES = {
         pads,
         pads_by_index,
         recurrent_layers,
+        open_widths,
+        open_heights,
+        lines,
     )
 }
 
@@ -163,7 +213,7 @@ CASES = {
 def test_one_compile_serves_every_shape(cpus, name, isa):
     case = Case(name)
     graph = case.builder.finish(*CASES[name](case))
-    device = cpus[isa, 1]
+    device = open_device("cpu", threads=1, isa=isa, winograd=False)
     reasons = [device.polymorphic_reason(graph, node) for node in graph.nodes]
     assert not any(reasons), reasons
     check_every_shape(cpus, device, case, graph, isa)

@@ -108,7 +108,7 @@ def gates_product(isa: Isa, layer: Layer, depth: int) -> MatmulShape:
 
 
 def gates_operands(
-    context: Context, node: Node, layer: Layer, depth: int, target: Operand
+    context: Context, node: Node, layer: Layer, depth: int, target: Temp
 ) -> Operands:
     """Return the operands of that product."""
     weight, cell, units = node.used[1], layer.cell, layer.padded(context.isa)

@@ -1,4 +1,4 @@
-"""Convolutions and pools for every shape: batch, height and width vary, channels do not.
+"""Convolutions and pools for every shape: batch and height or width vary, channels do not.
 
 A convolution is depthwise, direct or a product, as for one shape, with the bits of the kernel of
 that shape. Winograd's algorithm is left out: its results have other bits.
@@ -6,7 +6,9 @@ that shape. Winograd's algorithm is left out: its results have other bits.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
 
 from trireme.devices.cpu.codegen.kernel_cache import Code
 from trireme.devices.cpu.codegen.target import Isa
@@ -33,6 +35,7 @@ from trireme.devices.cpu.kernels.f32.direct_conv import (
 )
 from trireme.devices.cpu.kernels.f32.im2row import ImageWindow
 from trireme.devices.cpu.kernels.f32.products import conv_operands, conv_product, conv_reason
+from trireme.devices.cpu.kernels.lines import as_image
 from trireme.devices.cpu.kernels.lowering import Context, finish
 from trireme.devices.cpu.kernels.polymorphic.products import product_steps
 from trireme.devices.cpu.kernels.polymorphic.sample import deal_evenly, generalised, varies
@@ -138,9 +141,11 @@ def _lower_conv(context: Context, node: Node) -> Sequence[PolymorphicStep]:
 def _image_reason(graph: Graph, node: Node) -> str | None:
     x = dims_of(graph, node.used[0])
     if len(x) != 4 or varies(x[-1]):
-        return f"{node.op} has kernels for every shape with two spatial axes and known channels"
-    if not (varies(x[1]) and varies(x[2])):
-        return f"{node.op} has kernels for every shape where both height and width vary"
+        return (
+            f"{node.op} has kernels for every shape with one or two spatial axes and known channels"
+        )
+    if not (varies(x[1]) or varies(x[2])):
+        return f"{node.op} has kernels for every shape where height or width varies"
     return None
 
 
@@ -154,7 +159,30 @@ def _pool_reason(graph: Graph, node: Node) -> str | None:
     return pool_reason(graph, node) or _image_reason(graph, node)
 
 
-POLYMORPHIC.add("conv", PolymorphicRule(_conv_reason, _lower_conv), ["float32"], "NHWC")
+def _for_lines(rule: PolymorphicRule) -> PolymorphicRule:
+    """Return the rule for images of two axes as one for images of one axis too."""
+
+    def reason(graph: Graph, node: Node) -> str | None:
+        return rule.reason(*as_image(graph, node))
+
+    def lower(context: Context, node: Node) -> Sequence[PolymorphicStep]:
+        graph, wide = as_image(context.graph, node)
+        steps = rule.lower(replace(context, graph=graph), wide)
+        if wide is node:
+            return steps
+        return [replace(step, size=partial(_line_size, step.size, node)) for step in steps]
+
+    return PolymorphicRule(reason, lower)
+
+
+def _line_size(size: Callable[[Graph], Sized], node: Node, graph: Graph) -> Sized:
+    return size(as_image(graph, node)[0])
+
+
+POLYMORPHIC.add("conv", _for_lines(PolymorphicRule(_conv_reason, _lower_conv)), ["float32"], "NHWC")
 POLYMORPHIC.add(
-    ("max_pool", "average_pool"), PolymorphicRule(_pool_reason, _lower_pool), ["float32"], "NHWC"
+    ("max_pool", "average_pool"),
+    _for_lines(PolymorphicRule(_pool_reason, _lower_pool)),
+    ["float32"],
+    "NHWC",
 )

@@ -97,7 +97,8 @@ def _lower(context: Context, node: Node) -> Sequence[PolymorphicStep]:
         first = constants if part == 0 else constants[: len(constants) - sum(sample.has_states)]
         before: tuple[Operand, ...] = (states,) if part else ()
         reads = (gates, weights, *first, *before)
-        writes = (*node.outputs, *([states] if part < _PARTS - 1 else []))
+        after: tuple[Operand, ...] = (states,) if part < _PARTS - 1 else ()
+        writes = (*node.outputs, *after)
         steps.append(_part(context, node, sample, part, (reads, writes)))
     return steps
 
