@@ -22,8 +22,9 @@ from trireme.devices.cpu.kernels.f32.gemm import (
 )
 from trireme.devices.cpu.kernels.f32.panels import pack_panels, panel_bytes
 from trireme.devices.cpu.kernels.f32.products import Operands, constant_reason, product_step
-from trireme.devices.cpu.kernels.f32.recurrent_body import Layer, recurrent_kernel, vectors_of
+from trireme.devices.cpu.kernels.f32.recurrent_body import recurrent_kernel
 from trireme.devices.cpu.kernels.f32.recurrent_cell import ACTIVATIONS, Cell, CellActivation
+from trireme.devices.cpu.kernels.f32.recurrent_layer import Layer, vectors_of
 from trireme.devices.cpu.kernels.f32.tiling import Size
 from trireme.devices.cpu.kernels.lowering import (
     TABLE,

@@ -24,12 +24,8 @@ from trireme.devices.cpu.kernels.f32.recurrent import (
     recurrent_weights,
     states_bytes,
 )
-from trireme.devices.cpu.kernels.f32.recurrent_body import (
-    Layer,
-    emit_recurrent,
-    local_bytes,
-    operand_names,
-)
+from trireme.devices.cpu.kernels.f32.recurrent_body import emit_recurrent
+from trireme.devices.cpu.kernels.f32.recurrent_layer import Layer, local_bytes, operand_names
 from trireme.devices.cpu.kernels.lowering import Context, Operand, finish
 from trireme.devices.cpu.kernels.polymorphic.products import product_steps
 from trireme.devices.cpu.kernels.polymorphic.sample import deal_evenly, generalised
