@@ -187,6 +187,25 @@ def lines(c):
     ]
 
 
+def transposed(c, x, kernel, depth, outputs, strides, pads, more=(0, 0), groups=1, **attrs):
+    sizes = {"strides": strides, "pads": pads, "output_padding": more, "dilations": (1, 1)}
+    attrs = {**sizes, "groups": groups, "layout": "NHWC", **attrs}
+    weight = c.weight(depth, *kernel, outputs // groups)
+    return c.add("conv_transpose", x, weight, c.weight(outputs), **attrs)
+
+
+def transposed_convolutions(c):
+    x, line = c.input("x", "b", "h", "w", 12), c.input("y", "b", 1, "w", 8)
+    return [
+        transposed(c, x, (2, 2), 12, 20, (2, 2), (0, 0, 0, 0), activation="relu"),
+        transposed(c, x, (4, 4), 12, 7, (2, 2), (1, 1, 1, 1)),
+        transposed(c, x, (3, 3), 12, 9, (2, 2), (1, 1, 1, 1), (1, 1)),
+        transposed(c, x, (2, 3), 12, 8, (3, 2), (0, 0, 0, 1), groups=4),
+        transposed(c, x, (3, 3), 12, 5, (1, 1), (1, 1, 1, 1), dilations=(1, 1)),
+        transposed(c, line, (1, 4), 8, 3, (1, 3), (0, 0, 0, 1)),
+    ]
+
+
 CASES = {
     f.__name__: f
     for f in (
@@ -204,6 +223,7 @@ CASES = {
         open_widths,
         open_heights,
         lines,
+        transposed_convolutions,
     )
 }
 

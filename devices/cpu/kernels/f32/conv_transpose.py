@@ -8,16 +8,11 @@ without an input.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from trireme.devices.cpu.codegen.aligned_memory import aligned_copy
-from trireme.devices.cpu.codegen.ir import Function, Index, Value
-from trireme.devices.cpu.codegen.kernel_cache import Code
-from trireme.devices.cpu.codegen.target import Isa
-from trireme.devices.cpu.kernels.copies import Copy, copy_row
+from trireme.devices.cpu.kernels.f32.dealing import deal_step
 from trireme.devices.cpu.kernels.f32.depthwise_pool import MOST_TAPS, depthwise_kernel
 from trireme.devices.cpu.kernels.f32.gemm import (
     PACKED_EACH,
@@ -35,9 +30,6 @@ from trireme.devices.cpu.kernels.lowering import (
     Rule,
     Step,
     Temp,
-    begin,
-    deal,
-    finish,
 )
 from trireme.devices.cpu.kernels.phases import (
     MOST_PHASES,
@@ -50,19 +42,6 @@ from trireme.devices.cpu.kernels.phases import (
 from trireme.ir.graph import Graph, Node
 from trireme.ops.activation import activate
 from trireme.support.dtypes import Array
-
-
-@dataclass(frozen=True)
-class Dealing:
-    """Images [batch, windows, phases of a run, channels] -> image [batch, height, width, channels].
-
-    item: bytes of an element
-    """
-
-    batch: int
-    axes: Sequence[PhaseAxis]
-    channels: int
-    item: int
 
 
 def is_depthwise(graph: Graph, node: Node) -> bool:
@@ -109,31 +88,47 @@ def _bias(context: Context, node: Node) -> Array | None:
     return None if value is None else context.constant(value)
 
 
-def _product(
-    context: Context,
+def run_product(
+    graph: Graph,
     node: Node,
     axes: tuple[PhaseAxis, PhaseAxis],
     runs: tuple[PhaseRange, PhaseRange],
-    target: Temp,
-) -> Step:
-    """Return the step of one pair of runs: a product of gathered rows with its weights."""
-    x, weight, groups = context.type(node.used[0]).dims, node.used[1], node.attrs["groups"]
-    each, bias = context.type(weight).dims[-1], _bias(context, node)
-    phases = runs[0].count * runs[1].count
-    columns, channels = phases * each, x[-1]
+    gathers: bool = False,
+) -> MatmulShape:
+    """Return the product of gathered rows of a pair of runs; gathers: even where rows are dense."""
+    x, groups = graph.type(node.used[0]).dims, node.attrs["groups"]
+    channels, columns = x[-1], _columns(graph, node, runs)
     window = window_for(axes, runs, channels, channels // groups)
-    depth = math.prod(window.kernel) * window.depth
-    rows = x[0] * window.out_height * window.out_width
-    product = MatmulShape(
-        Size(rows, columns, depth, groups),
+    has_bias = len(node.inputs) > 2 and node.inputs[2] is not None
+    return MatmulShape(
+        Size(
+            x[0] * window.out_height * window.out_width,
+            columns,
+            math.prod(window.kernel) * window.depth,
+            groups,
+        ),
         a=Strides(channels, window.depth),
         b=PACKED_EACH,
         c=Strides(groups * columns, columns),
-        bias_batch=columns if bias is not None else 0,
-        bias=bias is not None,
+        bias_batch=columns if has_bias else 0,
+        bias=has_bias,
         activation=node.attrs["activation"],
-        window=None if window.is_dense else window,
+        window=None if window.is_dense and not gathers else window,
     )
+
+
+def _columns(graph: Graph, node: Node, runs: tuple[PhaseRange, PhaseRange]) -> int:
+    return runs[0].count * runs[1].count * graph.type(node.used[1]).dims[-1]
+
+
+def run_operands(
+    context: Context, node: Node, runs: tuple[PhaseRange, PhaseRange], target: Temp
+) -> Operands:
+    """Return the operands of that product."""
+    weight, groups, bias = node.used[1], node.attrs["groups"], _bias(context, node)
+    shape = context.type(weight).dims
+    columns, each = _columns(context.graph, node, runs), shape[-1]
+    depth = len(runs[0].taps) * len(runs[1].taps) * shape[0] // groups
 
     def pack(width: int) -> Operand:
         def make() -> Array:
@@ -147,9 +142,21 @@ def _product(
 
     extra: tuple[Operand, ...] = ()
     if bias is not None:
+        phases = columns // each
         extra = (np.tile(bias.reshape(groups, 1, each), (1, phases, 1)).reshape(-1),)
-    operands = Operands(context.operand(node.used[0]), pack, extra, target)
-    return product_step(context, node, product, operands, "conv")
+    return Operands(context.operand(node.used[0]), pack, extra, target)
+
+
+def _product(
+    context: Context,
+    node: Node,
+    axes: tuple[PhaseAxis, PhaseAxis],
+    runs: tuple[PhaseRange, PhaseRange],
+    target: Temp,
+) -> Step:
+    """Return the step of one pair of runs."""
+    product = run_product(context.graph, node, axes, runs)
+    return product_step(context, node, product, run_operands(context, node, runs, target), "conv")
 
 
 def _depthwise(
@@ -184,125 +191,6 @@ def _depthwise(
     )
 
 
-def dealing_kernel(isa: Isa, dealing: Dealing) -> tuple[Code, int, float]:
-    """Return the kernel that deals results out, its chunks and seconds.
-
-    Operands: the results of each pair of runs, a pixel that no input reaches, y
-    """
-    taken = pairs(dealing.axes)
-    fn, pointers, chunk, _ = begin(f"copy_phases_b{8 * dealing.item}", isa, len(taken) + 2)
-    down, along = dealing.axes
-    rows = dealing.batch * down.out
-    row_bytes = along.out * dealing.channels * dealing.item
-    seconds = rows * (row_bytes / 2.5e10 + 5e-10 * along.windows * len(along.runs))
-    size, chunks = deal(rows, seconds)
-    first: Index = chunk * size if chunks > 1 else 0
-    writer = _Dealer(fn, dealing, dict(zip(taken, pointers, strict=False)), pointers[-2])
-    for row in fn.range(first, fn.minimum(first + size, rows)):
-        line = fn.at(pointers[-1], fn.as_value("i64", row) * row_bytes, "i8")
-        writer.row(row, line)
-    return finish(fn), chunks, seconds
-
-
-class _Dealer:
-    """Writes rows of the output: rows > runs of rows > runs of columns > windows."""
-
-    def __init__(
-        self,
-        fn: Function,
-        dealing: Dealing,
-        results: dict[tuple[PhaseRange, PhaseRange], Value],
-        blank: Value,
-    ) -> None:
-        self.fn, self.dealing, self.results, self.blank = fn, dealing, results, blank
-        self.pixel = dealing.channels * dealing.item
-
-    def row(self, row: Index, line: Value) -> None:
-        """Emit a row of the output, by the phase that it is."""
-        fn, down = self.fn, self.dealing.axes[0]
-        image, oh = (fn.integer(op, row, down.out) for op in ("udiv", "urem"))
-        place = fn.as_value("i64", oh) - down.shift
-        window, phase = (fn.integer(op, place, down.stride) for op in ("udiv", "urem"))
-        source = fn.as_value("i64", image) * down.windows + window
-        self._choose(list(down.runs), source, fn.as_value("i64", phase), line)
-
-    def _choose(self, runs: list[PhaseRange], source: Value, phase: Value, line: Value) -> None:
-        """Emit the choice of a run of rows by the phase."""
-        if len(runs) == 1:
-            self._columns(runs[0], source, phase, line)
-            return
-        middle = len(runs) // 2
-        for is_low in self.fn.either(self.fn.compare("slt", phase, runs[middle].first)):
-            self._choose(runs[:middle] if is_low else runs[middle:], source, phase, line)
-
-    def _columns(self, rows: PhaseRange, source: Value, phase: Value, line: Value) -> None:
-        """Emit a row's pixels, for each run of columns, window by window."""
-        fn, along = self.fn, self.dealing.axes[1]
-        for columns in along.runs:
-            start = columns.first + along.shift
-            low = max(-(start // along.stride), 0)
-            high = max((along.out - start - columns.count) // along.stride + 1, low)
-            block = rows.count * columns.count * self.pixel
-            step, pick = columns.count * self.pixel, phase - rows.first
-            data = self.results.get((rows, columns))
-            base = None
-            if data is not None:
-                at = source * (along.windows * block) + pick * step
-                base = fn.at(data, at, "i8")
-            for window in range(min(low, along.windows)):
-                self._pixels(base, line, columns, window, block)
-            for t in fn.range(low, min(high, along.windows)):
-                self._pixels(base, line, columns, t, block)
-            for window in range(max(low, high), along.windows):
-                self._pixels(base, line, columns, window, block)
-
-    def _pixels(
-        self, base: Value | None, line: Value, columns: PhaseRange, window: Index, block: int
-    ) -> None:
-        """Emit the pixels of one window that lie inside the output."""
-        fn, along = self.fn, self.dealing.axes[1]
-        first, last = 0, columns.count
-        start = window * along.stride + (columns.first + along.shift)
-        if isinstance(start, int):
-            first, last = max(0, -start), min(last, along.out - start)
-        if last <= first:
-            return
-        target = fn.at(line, (start + first) * self.pixel, "i8")
-        if base is not None:
-            place = fn.at(base, window * block + first * self.pixel, "i8")
-            self._copy(place, target, last - first)
-            return
-        for pixel in fn.range(0, last - first):
-            self._copy(self.blank, fn.at(target, pixel * self.pixel, "i8"), 1)
-
-    def _copy(self, source: Value, target: Value, pixels: int) -> None:
-        item, count = self.dealing.item, pixels * self.dealing.channels
-        along = Copy((count,), (1,), (1,), item)
-        copy_row(self.fn, along, source, target, f"i{8 * item}", count)
-
-
-def deal_step(
-    context: Context,
-    node: Node,
-    axes: tuple[PhaseAxis, PhaseAxis],
-    results: Sequence[Temp],
-    blank: Array,
-) -> Step:
-    """Return the step that puts the results of pairs of runs side by side."""
-    y = context.type(node.outputs[0]).dims
-    dealing = Dealing(y[0], tuple(axis.places for axis in axes), y[-1], blank.itemsize)
-    code, chunks, seconds = context.kernel(dealing_kernel, dealing)
-    return Step(
-        code,
-        (*results, blank),
-        node.outputs,
-        chunks,
-        seconds=seconds,
-        nodes=(node.id,),
-        family="copy",
-    )
-
-
 def _lower(context: Context, node: Node) -> list[Step]:
     graph = context.graph
     axes = axes_for(graph, node)
@@ -317,13 +205,18 @@ def _lower(context: Context, node: Node) -> list[Step]:
         results.append(Temp(f"%{node.outputs[0]} phases {number}", 4 * pixels * channels))
         make = _depthwise if by_channel else _product
         steps.append(make(context, node, axes, runs, results[-1]))
-    bias = _bias(context, node)
+    return [*steps, deal_step(context, node, axes, results, blank_pixel(context, node))]
+
+
+def blank_pixel(context: Context, node: Node) -> Array:
+    """Return a pixel that no input reaches: the bias alone."""
+    bias, channels = _bias(context, node), context.type(node.outputs[0]).dims[-1]
     blank = np.zeros(channels, np.float32) if bias is None else bias.astype(np.float32)
-    blank = activate(node.attrs["activation"], blank)
-    return [*steps, deal_step(context, node, axes, results, blank)]
+    return activate(node.attrs["activation"], blank)
 
 
-def _reason(graph: Graph, node: Node) -> str | None:
+def transposed_reason(graph: Graph, node: Node) -> str | None:
+    """Say why a transposed convolution has no native kernel, None when it has."""
     bias = node.inputs[2] if len(node.inputs) > 2 else None
     if bias is not None and not graph.values[bias].is_constant:
         return "conv_transpose has a native kernel for a constant bias only"
@@ -332,4 +225,4 @@ def _reason(graph: Graph, node: Node) -> str | None:
     return conv_reason(graph, node)
 
 
-TABLE.add("conv_transpose", Rule(_reason, _lower), ["float32"], "NHWC")
+TABLE.add("conv_transpose", Rule(transposed_reason, _lower), ["float32"], "NHWC")

@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from trireme.backend.kernel_table import STORED_8
-from trireme.devices.cpu.kernels.f32.conv_transpose import deal_step
+from trireme.devices.cpu.kernels.f32.dealing import deal_step
 from trireme.devices.cpu.kernels.int8.arithmetic import eight_bit_reason
 from trireme.devices.cpu.kernels.int8.linear import lower_conv
 from trireme.devices.cpu.kernels.lines import for_lines

@@ -12,6 +12,7 @@ from trireme.devices.cpu.kernels.polymorphic import (
     recurrent,
     resize,
     rows,
+    transposed,
     triangles,
 )
 from trireme.devices.cpu.kernels.polymorphic.step import POLYMORPHIC, PolymorphicRule
@@ -31,6 +32,7 @@ __all__ = [
     "resize",
     "rows",
     "rule_for",
+    "transposed",
     "triangles",
 ]
 
