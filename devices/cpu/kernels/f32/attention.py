@@ -101,12 +101,17 @@ class AttentionEmitter:
         q, out = fn.at(q, first * shape.q.row), fn.at(out, first * shape.out.row)
         if shape.mask and shape.mask.column:
             mask = [fn.at(mask[0], first * shape.mask.column)]
+        rest = shape.queries % self.block if isinstance(shape.queries, int) else 0
+        if rest > self.block - self.lanes and blocks != 1:
+            # the last block has as many vectors as the others: one piece of code does for all
+            left = fn.as_value("i64", fn.minimum(minus(fn, shape.queries, first), self.block))
+            self._block(left, q, k, v, mask, out)
+            return
         if not known(shape.queries):
             left = fn.as_value("i64", fn.minimum(minus(fn, shape.queries, first), self.block))
             for is_whole in fn.either(fn.compare("eq", left, self.block)):
                 self._block(self.block if is_whole else left, q, k, v, mask, out)
             return
-        rest = shape.queries % self.block
         if not rest or blocks == 1:
             self._block(rest or self.block, q, k, v, mask, out)
             return
