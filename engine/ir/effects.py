@@ -80,18 +80,19 @@ def order_reason(node: Node, before: Node) -> str:
 
 
 def state_types(graph: Graph) -> dict[str, TensorType]:
-    """Return the type of each state of a graph, by name.
+    """Return the type of each state of a graph and its bodies, by name.
 
-    Errors: GraphError, if two nodes disagree on it, or a body of control flow uses a state
+    Errors: GraphError, if two nodes disagree on it
     """
     types: dict[str, TensorType] = {}
     for node in graph.nodes:
         for body in (value for value in node.attrs.values() if isinstance(value, Graph)):
-            if any(map(uses_state, body.nodes)):
-                raise GraphError(
-                    f"{node.label}: its body {body.name!r} uses a state",
-                    fix="carry the state as a value of the loop, and assign it after",
-                )
+            for name, type in state_types(body).items():
+                if types.setdefault(name, type) != type:
+                    raise GraphError(
+                        f"{node.label}: state {name!r} is {type} in its body {body.name!r}, "
+                        f"{types[name]} before"
+                    )
         if not uses_state(node):
             continue
         name, type = node.attrs["state"], graph.type(node.outputs[0])

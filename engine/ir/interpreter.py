@@ -62,7 +62,7 @@ def evaluate(
                 if op.quantized is None:
                     raise GraphError(f"{op.name} has no quantised form")
                 results = op.quantized(call, *arrays)
-            elif op.effect in ("reads", "writes"):
+            elif op.effect in ("reads", "writes") or op.has_body:
                 own = {} if states is None else states
                 results = op.reference(*arrays, **node.attrs, states=own)
             else:

@@ -6,7 +6,7 @@ the node. They are the body's last inputs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,9 +27,14 @@ SAFE_FAMILIES = ("matmul", "conv", "pool", "reduce", "normalize")
 """Families whose nodes cannot fail on float operands of the right shapes."""
 
 
-def run_body(body: Graph, arrays: Sequence[Array]) -> list[Array]:
-    """Return the outputs of a body, in order, given its inputs in order."""
-    results = interpret(body, dict(zip(body.inputs, arrays, strict=True)))
+def run_body(
+    body: Graph, arrays: Sequence[Array], states: MutableMapping[str, Array] | None = None
+) -> list[Array]:
+    """Return the outputs of a body, in order, given its inputs in order.
+
+    states: the states by name, which the body may change
+    """
+    results = interpret(body, dict(zip(body.inputs, arrays, strict=True)), states=states)
     return [results[value] for value in body.outputs]
 
 
@@ -67,10 +72,14 @@ def _infer_if(condition: Value, *captures: Value, then_branch: Graph, else_branc
 
 
 def _if(
-    condition: Array, *captures: Array, then_branch: Graph, else_branch: Graph
+    condition: Array,
+    *captures: Array,
+    then_branch: Graph,
+    else_branch: Graph,
+    states: MutableMapping[str, Array] | None = None,
 ) -> tuple[Array, ...]:
     chosen = then_branch if bool(condition.reshape(-1)[0]) else else_branch
-    return tuple(run_body(chosen, captures))
+    return tuple(run_body(chosen, captures, states))
 
 
 def _no_cost(call: Call) -> int:
@@ -131,6 +140,7 @@ def _loop(
     *values: Array,
     body: Graph,
     carried: int,
+    states: MutableMapping[str, Array] | None = None,
 ) -> tuple[Array, ...]:
     most = None if trip_count is None else int(trip_count.reshape(-1)[0])
     going = True if condition is None else bool(condition.reshape(-1)[0])
@@ -139,7 +149,7 @@ def _loop(
     step = 0
     while going and (most is None or step < most):
         start = (np.array(step, np.int64), np.array(going, np.bool_))
-        ended, *made = run_body(body, [*start, *state, *captures])
+        ended, *made = run_body(body, [*start, *state, *captures], states)
         going, state = bool(ended.reshape(-1)[0]), made[:carried]
         for kept, new in zip(scans, made[carried:], strict=True):
             kept.append(new)
@@ -262,6 +272,7 @@ def _scan(
     scan_input_directions: Ints | None,
     scan_output_axes: Ints | None,
     scan_output_directions: Ints | None,
+    states: MutableMapping[str, Array] | None = None,
 ) -> tuple[Array, ...]:
     axes = scan_input_axes or (0,) * num_scan_inputs
     backward = scan_input_directions or (0,) * num_scan_inputs
@@ -273,7 +284,7 @@ def _scan(
     captures = values[carried + num_scan_inputs :]
     made: list[list[Array]] = [[] for _ in body.outputs[carried:]]
     for parts in zip(*scanned, strict=True):
-        results = run_body(body, [*state, *map(np.asarray, parts), *captures])
+        results = run_body(body, [*state, *map(np.asarray, parts), *captures], states)
         state = results[:carried]
         for kept, new in zip(made, results[carried:], strict=True):
             kept.append(new)

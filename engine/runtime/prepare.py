@@ -23,6 +23,7 @@ from trireme.ir.graph import Graph
 from trireme.ir.selectors import pinned, pins_called
 from trireme.model_file.cache import Model, optimised
 from trireme.model_file.notes import log_note
+from trireme.passes.carried_states import carried_states
 from trireme.placement.options import PlacementOptions
 from trireme.placement.place import place
 from trireme.placement.placement import Placement
@@ -96,7 +97,7 @@ class Preparation:
         self.progress("reading the model", 0, 0)
         files: list[OpenFile] = []
         notes: list[str] = []
-        graph = self._read(model, files, notes)
+        graph = carried_states(self._read(model, files, notes))
         ties = ties_of(graph, self.rules)
         with_ties, are_variables = graph, not is_open(graph)
         if ties and are_variables:

@@ -281,13 +281,14 @@ def test_one_state_has_one_type():
         b.finish(y)
 
 
-def test_bodies_do_not_use_states():
+def test_a_state_has_one_type_in_bodies_too():
     inner = GraphBuilder("body")
     body = inner.finish(inner.add("assign", inner.input("v", T), state="s"))
     b = GraphBuilder("g")
     condition, x = b.input("c", TensorType((), "bool")), b.input("x", T)
+    b.add("variable", b.constant("c", np.zeros(3, np.float32)), state="s")
     y = b.add("if", condition, x, then_branch=body, else_branch=body)
-    with pytest.raises(GraphError, match="uses a state"):
+    with pytest.raises(GraphError, match=r"'s' is float32\[3,8\] in its body 'body', float32\[3\]"):
         b.finish(y)
 
 
