@@ -11,7 +11,7 @@ import numpy as np
 from trireme.ir.graph import Graph, Node
 from trireme.ir.op import call_of, get_op
 from trireme.support.dtypes import Array, numpy_dtype
-from trireme.support.errors import GraphError, RunError, TriremeError
+from trireme.support.errors import GraphError, RunError, ShapeError, TriremeError
 
 Watch = Callable[[Node, tuple[Array, ...]], None]
 
@@ -67,8 +67,9 @@ def evaluate(
                 results = op.reference(*arrays, **node.attrs, states=own)
             else:
                 results = op.reference(*arrays, **node.attrs)
-    except RunError as error:
-        raise RunError(f"{node.label}: {error.summary}", facts=error.facts) from error
+    except (RunError, ShapeError) as error:
+        summary = f"{node.label}: {error.summary}"
+        raise type(error)(summary, facts=error.facts, fix=error.fix) from error
     except TriremeError:
         raise
     except Exception as error:

@@ -92,8 +92,9 @@ class PythonOp:
             shapes: Sequence[Any] = [first.shape] * len(dtypes)
         else:
             found = self._ruled("shape rule", self.shape, inputs, arguments)
-            shapes = [found] if len(dtypes) == 1 else found
-        if not isinstance(shapes, (tuple, list)) or len(shapes) != len(dtypes):
+            listed = isinstance(found, list) and len(found) == 1 and _is_list(found[0])
+            shapes = [found] if len(dtypes) == 1 and not listed else found
+        if not _is_list(shapes) or len(shapes) != len(dtypes):
             raise ShapeError(
                 f"the shape rule of {self.name} gives {shapes!r}, expected {len(dtypes)} shapes"
             )
@@ -146,7 +147,7 @@ class PythonOp:
     def _dims(self, shape: Any) -> Shape:
         """Return a shape that a rule gave, checked."""
         whole = (int, np.integer)
-        if not isinstance(shape, (tuple, list)) or not all(
+        if not _is_list(shape) or not all(
             isinstance(dim, (*whole, str)) and not isinstance(dim, bool) for dim in shape
         ):
             raise ShapeError(f"the shape rule of {self.name} gives {shape!r}, expected a shape")
@@ -293,6 +294,10 @@ def _dtypes(
         if one not in also:
             numpy_dtype(one)
     return tuple(given)
+
+
+def _is_list(found: Any) -> bool:
+    return isinstance(found, (tuple, list))
 
 
 @functools.lru_cache(maxsize=1024)

@@ -210,15 +210,21 @@ class ProgramSession(Closing, Shown):
             yield
 
     def run(
-        self, feeds: Mapping[str, Any], out: Mapping[str, Array] | None = None
+        self,
+        feeds: Mapping[str, Any],
+        out: Mapping[str, Array] | None = None,
+        signature: str | None = None,
     ) -> dict[str, Array]:
         """Return the outputs by name.
 
+        signature: of a model that holds several graphs, the one to run; all share their states
         Shapes: each feed has its input's shape and dtype; `out` may give arrays to write into.
         Large arrays are read and written where they are, so leave them alone during the run.
         Errors: RunError, if a feed or `out` is unknown or does not fit, or a feed is missing;
-        DeviceError from a device
+        DeviceError from a device; ConvertError, if the model has no such signature
         """
+        if signature is not None:
+            return self._run_signature(signature, feeds, out)
         for _ in self._taken:  # as `with self._lock`, quicker
             try:
                 return self._run(feeds, out)
@@ -228,6 +234,14 @@ class ProgramSession(Closing, Shown):
             finally:
                 self._lock.release()
         raise InternalError("a lock cannot be taken")
+
+    def _run_signature(
+        self, signature: str, feeds: Mapping[str, Any], out: Mapping[str, Array] | None
+    ) -> dict[str, Array]:
+        """Return the outputs of one of several graphs of the model."""
+        if signature == self.execution_options.signature:
+            return self.run(feeds, out)
+        raise RunError(f"the session holds one graph, signature {signature!r} was asked for")
 
     @contextmanager
     def _alone(self) -> Iterator[None]:

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from trireme.runtime.options import ExecutionOptions
     from trireme.runtime.prepare import Prepared
     from trireme.runtime.program import Program
+    from trireme.runtime.signatures import OtherSignatures
     from trireme.runtime.states.held import TiedStates
     from trireme.runtime.states.program import StatefulProgram
     from trireme.runtime.states.rules import StateRules
@@ -163,6 +164,7 @@ class Session(ProgramSession):
         )
         self._begin()
         self._open, self._tied, self._asked = None, None, asked
+        self._others: OtherSignatures | None = None
         self._key = stored_key(vars(asked))
         self._stored = None if self._key is None else self._key.open()
         try:
@@ -461,6 +463,30 @@ class Session(ProgramSession):
         self._check_open()
         return self._open.run(feeds, out)
 
+    def _run_signature(
+        self, signature: str, feeds: Mapping[str, Any], out: Mapping[str, Array] | None
+    ) -> dict[str, Array]:
+        own = self._asked.execution_options
+        if own is not None and signature == own.signature:
+            return self.run(feeds, out)
+        from trireme.runtime.signatures import OtherSignatures
+
+        self._check_open()
+        with self._lock:
+            if self._others is None:
+                self._others = OtherSignatures(partial(_of_signature, self._asked))
+                self._closing.callback(self._others.close)
+        return self._others.run(self, signature, feeds, out)
+
+    def reset(self) -> None:
+        """Give every state its initial value, those of other signatures too.
+
+        Errors: RunError, if a stream is under way
+        """
+        super().reset()
+        if self._others is not None:
+            self._others.reset()
+
     @property
     def spans(self) -> Sequence[PrimitiveSpan]:
         """With a dynamic schedule, when each op of the last run ran, in which frames and turns."""
@@ -528,6 +554,22 @@ def _priced(region: object) -> ProgramSession:
     if isinstance(region, _ShapeSession):
         region.price()
     return region
+
+
+def _of_signature(asked: Asked, signature: str) -> Session:
+    """Open a session of another graph of a session's model."""
+    from trireme.runtime.options import ExecutionOptions
+
+    how = replace(asked.execution_options or ExecutionOptions(), signature=signature)
+    return Session(
+        asked.model,
+        devices=asked.devices,
+        threads=asked.threads,
+        fallback=asked.fallback,
+        mode=asked.mode,
+        calibration=asked.calibration,
+        execution_options=how,
+    )
 
 
 def _hold(

@@ -13,7 +13,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,6 +22,8 @@ from trireme.runtime.dataflow.graph import DataflowGraph, Port, Primitive
 from trireme.support.dtypes import Array
 from trireme.support.errors import InternalError, RunError
 
+MOST_SPANS = 100_000
+"""Spans that are kept of a run, the last ones: a loop may take any number of turns."""
 RunNode = Callable[[Graph, Node, list[Array | None]], Sequence[Array]]
 
 
@@ -108,7 +110,8 @@ class Executor:
     ) -> None:
         self.graph, self._run_node, self._timeout_s = graph, run_node, timeout_s
         self._pool = ThreadPoolExecutor(workers, "dataflow") if workers else None
-        self.spans: list[PrimitiveSpan] = []
+        self._under_way: set[Future[None]] = set()
+        self.spans: deque[PrimitiveSpan] = deque(maxlen=MOST_SPANS)
 
     def close(self) -> None:
         """End the threads."""
@@ -124,10 +127,10 @@ class Executor:
         self._done: queue.SimpleQueue[tuple[_Ready, Any]] = queue.SimpleQueue()
         self._busy = 0
         self._results: dict[Port, Any] = {}
-        self.spans = []
+        self.spans = deque(maxlen=MOST_SPANS)
         self._wanted = {port for port in self.graph.outputs if isinstance(port, Port)}
         root = _Frame("", None, 0)
-        start = root.iterations[0] = _Iteration(root, 0)
+        start = self._latest = root.iterations[0] = _Iteration(root, 0)
         self._begin(start, feeds)
         self._loop()
         return [self._results[one] if isinstance(one, Port) else one for one in self.graph.outputs]
@@ -145,40 +148,49 @@ class Executor:
 
     def _loop(self) -> None:
         deadline = None if self._timeout_s is None else time.monotonic() + self._timeout_s
-        while self._ready or self._busy:
-            if deadline is not None and time.monotonic() > deadline:
-                raise RunError(
-                    f"{self.graph.name} did not end within {self._timeout_s:g} s",
-                    fix="a larger timeout_s, or a trip count",
-                )
-            if self._ready:
-                self._start(self._ready.popleft())
-            if self._busy and (not self._ready or not self._done.empty()):
-                self._take(*self._done.get())
+        try:
+            while self._ready or self._busy:
+                if deadline is not None and time.monotonic() > deadline:
+                    raise self._timed_out()
+                if self._ready:
+                    self._start(self._ready.popleft())
+                if self._busy and (not self._ready or not self._done.empty()):
+                    self._take(*self._done.get())
+        except BaseException:
+            wait(list(self._under_way))  # no work of this run is left behind
+            raise
+
+    def _timed_out(self) -> RunError:
+        """Return the error of a run that takes too long: the outermost loop, and its turn."""
+        frames = _path(self._latest)
+        name, turn = frames[0] if frames else (self.graph.name, 0)
+        return RunError(
+            f"{name} did not end within {self._timeout_s:g} s: {turn:,} turns are done",
+            fix="a larger timeout_s, or a trip count",
+        )
 
     def _start(self, ready: _Ready) -> None:
         """Run a primitive: an op on a worker where there is one, all others at once."""
-        _, primitive, inputs = ready
+        self._latest, primitive, inputs = ready
         is_dead = any(token is DEAD for token in inputs) and primitive.kind != "merge"
         if primitive.kind == "op" and self._pool is not None and not is_dead:
             self._busy += 1
-            self._pool.submit(self._work, ready)
+            work = self._pool.submit(self._work, ready, self._done)
+            self._under_way.add(work)
+            work.add_done_callback(self._under_way.discard)
             return
         self._finish(ready, None if is_dead else self._compute(ready), is_dead)
 
-    def _work(self, ready: _Ready) -> None:
+    def _work(self, ready: _Ready, done: queue.SimpleQueue[tuple[_Ready, Any]]) -> None:
         try:
             result: Any = self._compute(ready)
         except BaseException as error:
             result = error
-        self._done.put((ready, result))
+        done.put((ready, result))
 
     def _take(self, ready: _Ready, result: Any) -> None:
         self._busy -= 1
         if isinstance(result, BaseException):
-            while self._busy:  # no work of this run is left behind
-                self._done.get()
-                self._busy -= 1
             raise result
         self._finish(ready, result, False)
 

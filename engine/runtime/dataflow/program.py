@@ -97,7 +97,8 @@ class DataflowProgram:
         self.graph = graph
         self.ops = CompiledOps(workshop, states)
         self.primitives = lower(graph, parallel_iterations)
-        self._executor = Executor(self.primitives, self.ops.run, workers)
+        timeout_s = workshop.options.timeout_s
+        self._executor = Executor(self.primitives, self.ops.run, workers, timeout_s)
         self._inputs, self._outputs = list(graph.input_values()), list(graph.output_values())
         self._on = ", ".join(workshop.devices)
         self.stages: list[StageReport] = []

@@ -7,15 +7,40 @@ import logging
 import numpy as np
 import pytest
 from ai_edge_litert.interpreter import Interpreter
-from tflite_builder import Op, Signature, Sub, T, model_of
+from litert import interpreter
+from tflite_builder import Op, Signature, Sub, T, constant, model_of
 
 import trireme
 from trireme.runtime.options import ExecutionOptions
 from trireme.runtime.session import Session
-from trireme.support.errors import ConvertError, ModelFileError
+from trireme.support.errors import ConvertError, ModelFileError, RunError, TriremeError
 from trireme.tools.cli import main
 
 X = np.linspace(-2, 2, 6, dtype=np.float32).reshape(2, 3)
+
+
+RESOURCE = T((1,), "resource")
+
+
+def once(subgraph):
+    return Op("CALL_ONCE", [], [], "CallOnceOptions", {"InitSubgraphIndex": subgraph})
+
+
+def handle(tensor):
+    options = {"Container": "", "SharedName": "counter"}
+    return Op("VAR_HANDLE", [], [tensor], "VarHandleOptions", options)
+
+
+def read(source, target):
+    return Op("READ_VARIABLE", [source], [target], "ReadVariableOptions")
+
+
+def assign(source, value):
+    return Op("ASSIGN_VARIABLE", [source, value], [], "AssignVariableOptions")
+
+
+def add_op(a, b, y):
+    return Op("ADD", [a, b], [y], "AddOptions")
 
 
 def unary(code, name):
@@ -95,3 +120,74 @@ def test_the_command_line_takes_a_signature(path, tmp_path, capsys):
     np.testing.assert_array_equal(np.load(out)["sound"], -X)
     assert main(["info", str(path), "--signature", "other"]) == 3
     assert "signatures: 'encode', 'decode', 'spare'" in capsys.readouterr().err
+
+
+def test_a_run_may_name_its_signature(path):
+    for model in (path, path.read_bytes()):
+        with Session(model) as session:
+            np.testing.assert_allclose(session.run({"t0": X})["t1"], np.tanh(X), rtol=1e-5)
+            for signature in [*SIGNATURES, SIGNATURES[0]]:
+                (name,), (out,) = signature.inputs, signature.outputs
+                found = session.run({name: X}, signature=signature.key)
+                np.testing.assert_allclose(found[out], WANTED[signature.key], rtol=1e-5)
+            with pytest.raises(ConvertError, match="no signature 'other'"):
+                session.run({"t0": X}, signature="other")
+        with pytest.raises(RunError, match="closed"):
+            session.run({"code": X}, signature="decode")
+
+
+@pytest.mark.parametrize("suffix", [".trm", ""])
+def test_a_run_of_a_model_without_signatures_refuses_one(tmp_path, suffix):
+    model = trireme.convert(model_of(SUBS[:1]))
+    if suffix:
+        trireme.save(model, tmp_path / f"one{suffix}")
+        model = tmp_path / f"one{suffix}"
+    refused = pytest.raises(TriremeError, match="has no signatures, 'decode' was asked for")
+    with Session(model) as session, refused:
+        session.run({"t0": X}, signature="decode")
+
+
+def counters():
+    """Two signatures over one variable: one adds x to it, one reads it twice over."""
+    shape = X.shape
+    add = Sub(
+        [RESOURCE, T(shape), T(shape), T(shape)],
+        [once(2), handle(0), read(0, 2), add_op(1, 2, 3), assign(0, 3)],
+        [1],
+        [3],
+    )
+    look = Sub(
+        [RESOURCE, T(shape), T(shape)],
+        [once(2), handle(0), read(0, 1), add_op(1, 1, 2)],
+        [],
+        [2],
+    )
+    signatures = [
+        Signature("add", 0, {"x": 1}, {"total": 3}),
+        Signature("look", 1, {}, {"twice": 2}),
+    ]
+    start = np.full(shape, 3, np.float32)
+    first = Sub([RESOURCE, constant(start)], [handle(0), assign(0, 1)], [], [])
+    return model_of([add, look, first], signatures)
+
+
+def test_signatures_of_a_session_share_its_variables(tmp_path):
+    path = tmp_path / "counters.tflite"
+    path.write_bytes(counters())
+    peer = interpreter(path)  # LiteRT's fast kernels crash here
+    peers = {name: peer.get_signature_runner(name) for name in ("add", "look")}
+    how = ExecutionOptions(signature="add")
+    with Session(path, execution_options=how) as session, Session(path) as plain:
+        for name in ("look", "add", "add", "look", "add", "look", "look"):
+            feeds = {"x": X} if name == "add" else {}
+            (wanted,) = peers[name](**feeds).values()
+            for one in (session, plain):
+                (found,) = one.run(feeds, signature=name).values()
+                np.testing.assert_array_equal(found, wanted)
+            np.testing.assert_array_equal(session.states["counter"], plain.states["counter"])
+        session.set_state({"counter": X})
+        (found,) = session.run({}, signature="look").values()
+        np.testing.assert_array_equal(found, 2 * X)
+        session.reset()
+        (found,) = session.run({}, signature="look").values()
+        np.testing.assert_array_equal(found, np.full(X.shape, 6, np.float32))

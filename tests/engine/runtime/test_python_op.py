@@ -308,6 +308,13 @@ def test_symbols_pass_through_the_shape_rule():
     np.testing.assert_array_equal(next(iter(made.values())), largest(X, k=2)[0])
 
 
+def test_a_list_of_one_shape_is_a_shape():
+    doubled = trireme.python_op(
+        lambda x: np.tile(x, 2), shape=lambda x: [(x[0], 2 * x[1])], name="d"
+    )
+    np.testing.assert_array_equal(run(graph_with(doubled))["y0"], 2 * np.tile(np.maximum(X, 0), 2))
+
+
 def test_a_result_whose_size_only_the_run_knows():
     positive = trireme.python_op(lambda x: x[x > 0], shape=lambda x: ("?",), name="positive")
     graph = graph_with(positive)

@@ -1,0 +1,70 @@
+"""Run the other graphs of a model with several: a session for each, and their states together.
+
+A .tflite file may hold a signature that trains and one that infers, over the same variables. States
+of one name are one state, as they are in the file's own runtime: each run of another signature is
+given them, and gives them back.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from trireme.support.dtypes import Array
+
+if TYPE_CHECKING:
+    from trireme.runtime.program_session import ProgramSession
+
+
+class OtherSignatures:
+    """The sessions of a session's other signatures, each opened at its first run."""
+
+    def __init__(self, open_session: Callable[[str], ProgramSession]) -> None:
+        self._open = open_session
+        self._lock = threading.Lock()
+        self._sessions: dict[str, ProgramSession] = {}
+        self._states: dict[str, Array] = {}
+
+    def run(
+        self,
+        main: ProgramSession,
+        name: str,
+        feeds: Mapping[str, Any],
+        out: Mapping[str, Array] | None,
+    ) -> dict[str, Array]:
+        """Return the outputs of a signature by name; its states are those of `main`.
+
+        Errors: ConvertError, if the model has no such signature; those of opening and running it
+        """
+        with self._lock:
+            session = self._sessions.get(name)
+            if session is None:
+                session = self._sessions[name] = self._open(name)
+            self._take(main)
+            session.set_state(_known(self._states, session))
+            try:
+                return session.run(feeds, out)
+            finally:
+                self._take(session)
+                main.set_state(_known(self._states, main))
+
+    def _take(self, session: ProgramSession) -> None:
+        """Keep the states of a session; those that are initial there are initial."""
+        own = session.states.types
+        others = {name: array for name, array in self._states.items() if name not in own}
+        self._states = {**others, **session.get_state()}
+
+    def reset(self) -> None:
+        """Forget the states that only other signatures have."""
+        with self._lock:
+            self._states.clear()
+
+    def close(self) -> None:
+        """Close the sessions."""
+        for session in self._sessions.values():
+            session.close()
+
+
+def _known(states: Mapping[str, Array], session: ProgramSession) -> dict[str, Array]:
+    return {name: array for name, array in states.items() if name in session.states.types}
