@@ -13,12 +13,16 @@ from trireme.placement.kernel_advice import advice_json, advise
 from trireme.placement.placement import Placement
 from trireme.plan.plan import Plan, make_plan
 from trireme.profiling.prediction import predict
+from trireme.runtime.program_session import ProgramSession
+from trireme.runtime.session import Session
+from trireme.support.errors import RunError
 from trireme.tools.commands import prepared_session
 from trireme.tools.described import described_placement, is_described
 from trireme.tools.options import argument
 from trireme.tools.output import emit, write_trace
 from trireme.tools.parsed import plan_choices
 from trireme.tools.streams import clipped_to, wrapped_to
+from trireme.tools.usual import remark, usual_feeds
 
 ARGUMENTS = (
     argument(
@@ -48,7 +52,27 @@ def explain(options: argparse.Namespace) -> int:
         _show(options, placement, make_plan(placement, **plan_choices(options)), {}, [])
         return 0
     with prepared_session(options) as session:
-        _show(options, session.placement, session.plan, session.dropped, session.unmeasured)
+        served: ProgramSession = session
+        sizes: list[str] = []
+        if session.has_open_shapes:
+            feeds = usual_feeds(session.graph)
+            session.run(feeds)
+            sizes = [remark(session.graph)]
+            if len(session.stages) > 1 or not all(one.has_plan for one in session.stages):
+                return _show_stages(options, session, sizes)
+            served = session.at(feeds)
+        _show(options, served.placement, served.plan, session.dropped, session.unmeasured, sizes)
+    return 0
+
+
+def _show_stages(options: argparse.Namespace, session: Session, sizes: Sequence[str]) -> int:
+    """Show what runs each stage, and why, where no one plan runs the model."""
+    if options.nodes or options.plan or options.trace:
+        raise RunError("a model in stages has no one plan: leave out nodes, --plan and --trace")
+    stages = [str(one) for one in session.stages]
+    remarks = [*sizes, *session.unmeasured]
+    data = {"stages": stages, "unmeasured": session.unmeasured, "remarks": list(sizes)}
+    emit(options, data, "\n".join([*stages, *(wrapped_to(sys.stdout, one) for one in remarks)]))
     return 0
 
 
@@ -58,14 +82,15 @@ def _show(
     plan: Plan,
     dropped: Mapping[str, str],
     unmeasured: Sequence[str],
+    sizes: Sequence[str] = (),
 ) -> None:
     text, data = _reasons(options, placement)
-    remarks = [*(f"left out: {name}: {why}" for name, why in dropped.items()), *unmeasured]
+    remarks = [*sizes, *(f"left out: {name}: {why}" for name, why in dropped.items()), *unmeasured]
     lines = [text, *(wrapped_to(sys.stdout, one) for one in remarks)]
     if options.plan:
         lines.append(str(plan))
     write_trace(options, predict(plan, options.mode == "serial"))
-    data |= {"dropped": dict(dropped), "unmeasured": list(unmeasured)}
+    data |= {"dropped": dict(dropped), "unmeasured": list(unmeasured), "remarks": list(sizes)}
     emit(options, data, "\n".join(lines))
 
 

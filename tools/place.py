@@ -58,6 +58,7 @@ from trireme.tools.parsed import (
 from trireme.tools.place_over import show_ranges
 from trireme.tools.progress import Progress
 from trireme.tools.streams import clipped_to, wrapped_to
+from trireme.tools.usual import at_usual_sizes
 from trireme.version import __version__
 
 ARGUMENTS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
@@ -124,7 +125,8 @@ def place_model(options: argparse.Namespace) -> int:
         progress(f"placing {options.model}")
         if options.over:
             return show_ranges(options, load(options), devices)
-        graph = optimise(load(options), disable=passes_off(options))
+        given, sizes = at_usual_sizes(load(options))
+        graph = optimise(given, disable=passes_off(options))
         graph = graph if options.batch is None else batched(graph, options.batch)
         described = options.soc is not None
         add_host(devices, graph, States({} if described else state_types(graph)))
@@ -143,7 +145,8 @@ def place_model(options: argparse.Namespace) -> int:
         progress.done()
         for device in devices.values():
             device.close()
-    lines, data = [clipped_to(sys.stdout, str(placement))], dict(placement.to_json())
+    lines, data = [*sizes, clipped_to(sys.stdout, str(placement))], dict(placement.to_json())
+    data["remarks"] = sizes
     if options.trace:
         plan = make_plan(placement, **plan_choices(options))
         write_trace(options, predict(plan, options.mode == "serial"))

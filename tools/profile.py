@@ -12,6 +12,7 @@ from trireme.profiling.profile import Profile
 from trireme.runtime.session import Session
 from trireme.runtime.streams.measure import profile_stream, streamed_s
 from trireme.runtime.streams.replicas import Replicas
+from trireme.support.errors import RunError
 from trireme.support.limits import MOST_THREADS
 from trireme.support.units import time_text
 from trireme.tools.commands import device_lines, prepared_session
@@ -73,6 +74,9 @@ def profile(options: argparse.Namespace) -> int:
     with prepared_session(options) as session:
         progress = Progress()
         feeds = make_feeds(options, session.inputs)
+        if _in_stages(session, feeds):
+            progress.done()
+            return _of_stages(options, session, feeds)
         result = session.profile(feeds, options.runs, options.warmup, progress)
         progress.done()
         write_trace(options, result)
@@ -81,6 +85,25 @@ def profile(options: argparse.Namespace) -> int:
         text = "\n".join([str(result), *device_lines(session), *session.unmeasured])
         data = {"dropped": session.dropped, "unmeasured": session.unmeasured}
         emit(options, {**result.to_json(), **data}, text)
+    return 0
+
+
+def _in_stages(session: Session, feeds: Mapping[str, Any]) -> bool:
+    """Whether no one program runs these feeds."""
+    if not session.has_open_shapes:
+        return False
+    session.run(feeds)
+    return len(session.stages) > 1 or not all(stage.has_plan for stage in session.stages)
+
+
+def _of_stages(options: argparse.Namespace, session: Session, feeds: Mapping[str, Any]) -> int:
+    """Show what each stage takes."""
+    if options.trace or options.stream:
+        raise RunError("a model in stages has no one plan, so --trace and --stream have none")
+    result = session.profile_stages(feeds, options.runs, options.warmup)
+    data = {"dropped": session.dropped, "unmeasured": session.unmeasured}
+    text = "\n".join([str(result), *device_lines(session), *session.unmeasured])
+    emit(options, {**result.to_json(), **data}, text)
     return 0
 
 

@@ -30,14 +30,15 @@ if TYPE_CHECKING:
     from trireme.model_file.cache import Model
     from trireme.placement.options import FixedPlacement, PlacementOptions
     from trireme.placement.placement import Placement
+    from trireme.profiling.staged import StagedProfile
     from trireme.runtime.context import ExecutionContext
     from trireme.runtime.dataflow.executor import PrimitiveSpan
     from trireme.runtime.dataflow.program import DataflowProgram
     from trireme.runtime.dynamic.ahead import PreparedShapes
-    from trireme.runtime.dynamic.instances import StageReport
     from trireme.runtime.dynamic.kept import Shapes as FeedShapes
     from trireme.runtime.dynamic.polymorphic import PolymorphicGraph
     from trireme.runtime.dynamic.program import OpenProgram
+    from trireme.runtime.dynamic.reports import StageReport
     from trireme.runtime.executors import Mode
     from trireme.runtime.options import ExecutionOptions
     from trireme.runtime.prepare import Prepared
@@ -66,6 +67,7 @@ __getattr__ = later_names(
         "PreparedShapes": "trireme.runtime.dynamic.ahead",
         "Progress": "trireme.backend.device",
         "Shapes": "trireme.ir.bind_shapes",
+        "StagedProfile": "trireme.profiling.staged",
         "StateRules": "trireme.runtime.states.rules",
         "OpenStream": "trireme.runtime.streams.open_stream",
         "Stream": "trireme.runtime.streams.stream",
@@ -343,6 +345,13 @@ class Session(ProgramSession):
         return super().devices if self._open is None else self._devices
 
     @property
+    def has_open_shapes(self) -> bool:
+        """Whether runs may have different shapes, or a shape depends on values."""
+        from trireme.runtime.dynamic.program import OpenProgram
+
+        return isinstance(self._open, OpenProgram)
+
+    @property
     def stages(self) -> tuple[StageReport, ...]:
         """With open shapes, the stages of the last run: what ran where, and what the host ran.
 
@@ -352,6 +361,37 @@ class Session(ProgramSession):
 
     _open: OpenProgram | DataflowProgram | StatefulProgram | None
     _tied: TiedStates | None
+
+    @checked(RunError)
+    def profile_stages(
+        self, feeds: Mapping[str, Any], runs: int = 20, warmup: int = 2
+    ) -> StagedProfile:
+        """Return what the stages of `runs` runs took, after `warmup` runs that are not counted.
+
+        It is for models of open shapes that no one program runs (`stages` has several, or steps of
+        the host): each region stands beside its prediction, and steps of the host are measured.
+        Errors: as `run`; RunError, if shapes are fixed or the schedule is dynamic
+        """
+        from trireme.profiling.staged import profile_of_stages
+        from trireme.runtime.dynamic.program import OpenProgram
+
+        served = self._open
+        if not isinstance(served, OpenProgram):
+            raise RunError("the session has no stages", fix="use profile instead")
+        if runs < 1 or warmup < 0:
+            raise RunError(f"a profile needs at least one run, not {runs} after {warmup}")
+        given = self._with_states(feeds)
+        with self._alone():
+            for _ in range(warmup):
+                served.watched(given)
+            seen = [served.watched(given) for _ in range(runs)]
+            last = seen[-1]
+            predicted = [
+                None if one is None else _priced(one).placement.makespan_s for one in last.regions
+            ]
+            times = [one.times for one in seen]
+            walls = [one.wall_s for one in seen]
+            return profile_of_stages(self.graph.name, walls, last, predicted, times)
 
     @checked(RunError)
     def prepare(

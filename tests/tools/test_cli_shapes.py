@@ -85,3 +85,42 @@ def test_a_range_of_sizes(model, capsys):
     assert "one placement holds for the whole range" in capsys.readouterr().out
     assert main(["place", model, "--at", "n=2", "--over", "seq"]) != 0
     assert "expected SYMBOL=1..512" in capsys.readouterr().err
+
+
+def test_a_profile_in_stages(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    b = GraphBuilder("chosen")
+    x = b.input("x", TensorType(("n", 8), "float32"))
+    where = b.add("non_zero", b.add("relu", x), names=["where"])
+    trireme.save(b.finish(where), tmp_path / "chosen.trm")
+    np.save(tmp_path / "x.npy", np.ones((3, 8), np.float32))
+    given = ["profile", str(tmp_path / "chosen.trm"), "--input", f"x={tmp_path / 'x.npy'}"]
+    assert main([*given, "--runs", "2"]) == 0
+    shown = capsys.readouterr().out
+    assert "in stages, 2 runs" in shown
+    assert "then host: non_zero" in shown
+    assert "grew outside of the arenas" in shown
+    assert main([*given, "--runs", "1", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["stages"][0]["grown_bytes"] == 2 * 24 * 8
+    assert main([*given, "--trace", str(tmp_path / "t.json")]) != 0
+    assert "no one plan" in capsys.readouterr().err
+
+
+def test_usual_sizes_where_none_are_given(model, capsys):
+    assert main(["explain", model]) == 0
+    assert "at usual sizes n=64, seq=64" in capsys.readouterr().out
+    assert main(["explain", model, "--shape", "x=n<=8,seq", "--json"]) == 0
+    assert "n=8, seq=64" in json.loads(capsys.readouterr().out)["remarks"][0]
+    assert main(["place", model, "--at", "n=2"]) == 0
+    assert "at usual sizes seq=64" in capsys.readouterr().out
+
+
+def test_stages_are_explained(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    b = GraphBuilder("chosen")
+    x = b.input("x", TensorType(("n", 8), "float32"))
+    trireme.save(b.finish(b.add("non_zero", b.add("relu", x))), tmp_path / "chosen.trm")
+    assert main(["explain", str(tmp_path / "chosen.trm")]) == 0
+    assert "then host: non_zero" in capsys.readouterr().out
+    assert main(["explain", str(tmp_path / "chosen.trm"), "--plan"]) != 0
+    assert "no one plan" in capsys.readouterr().err

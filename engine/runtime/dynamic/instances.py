@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 from trireme.ir.bind_shapes import bind_shapes, sizes_of
 from trireme.ir.effects import States
@@ -20,11 +20,10 @@ from trireme.runtime.dynamic.closed import ClosedGraph, why_not_closed
 from trireme.runtime.dynamic.kept import Kept, Shapes
 from trireme.runtime.dynamic.polymorphic import PolymorphicGraph, usual_shapes
 from trireme.runtime.dynamic.regions import Served, regions
+from trireme.runtime.dynamic.reports import StageReport, StageWatch, Tier
 from trireme.runtime.dynamic.stage import Stage, cut, has_little_work, with_symbols
 from trireme.support.dtypes import Array
 from trireme.support.errors import CompileError, RunError, ShapeError
-
-Tier = Literal["polymorphic", "specialised", "reference", "dataflow"]
 
 
 class StaticRegion(Protocol):
@@ -65,51 +64,6 @@ class Tools:
     served: Served | None
     run_step: Callable[[Graph, Node, list[Array | None]], Sequence[Array]]
     most: int
-
-
-@dataclass(frozen=True)
-class StageReport:
-    """What one stage of a run was.
-
-    shapes: of its inputs, by name
-    nodes: the nodes of its region
-    on: the devices of the region, or "numpy reference"; "" without nodes
-    tier: "polymorphic" where one program serves every shape, "specialised" where the program is
-        compiled for these shapes, "reference" for numpy, "dataflow" for a dynamic schedule; why is
-        why it is not polymorphic
-    steps: the nodes that the host ran, because the shapes of their results depend on values
-    state: how the tied states of the session are kept
-    bucket: the sizes of symbols that the feeds were padded to; none where shapes run as they are
-    padding: the share of the work that was padding, 0 to 1
-    """
-
-    shapes: Mapping[str, tuple[int, ...]]
-    nodes: int
-    on: str
-    tier: Tier
-    why: str
-    steps: tuple[str, ...]
-    state: str = ""
-    bucket: Mapping[str, int] = field(default_factory=dict)
-    padding: float = 0.0
-
-    @property
-    def has_plan(self) -> bool:
-        """Whether one plan runs all of the stage."""
-        return not self.steps and self.tier in ("polymorphic", "specialised")
-
-    def __str__(self) -> str:
-        shapes = ", ".join(f"{name} {list(shape)}" for name, shape in self.shapes.items())
-        lines = [f"{shapes}:"]
-        if self.nodes:
-            why = f" ({self.why})" if self.why else ""
-            lines = [f"{shapes}: {self.nodes} nodes on {self.on}, {self.tier}{why}"]
-        if self.bucket:
-            sizes = ", ".join(f"{name}={size}" for name, size in self.bucket.items())
-            lines.append(f"  bucket {sizes}: {self.padding:.0%} of the work is padding")
-        lines += [f"  then host: {step}" for step in self.steps]
-        lines += [f"  {self.state}"] if self.state else []
-        return "\n".join(lines)
 
 
 @dataclass(frozen=True)
@@ -291,7 +245,7 @@ class OpenGraph:
     def run(self, arrays: Sequence[Array], done: list[StageReport]) -> list[Array]:
         """Return the outputs in order, given an array for each input in order.
 
-        done: gets the report of each stage
+        done: gets the report of each stage; a StageWatch gets what each took as well
         """
         shapes = tuple(array.shape for array in arrays)
         if parts := self.parts(shapes):
@@ -299,12 +253,17 @@ class OpenGraph:
         instance = self.instance(shapes)
         stage = instance.stage
         done.append(instance.report)
+        watch = done.begin(instance.region) if isinstance(done, StageWatch) else None
         known: dict[int, Array] = dict(zip(stage.graph.inputs, arrays, strict=True))
         if stage.region is not None:
             known |= self._run_region(instance, stage.region, known)
+        if watch is not None:
+            watch.region_ran()
         for node in stage.steps:
             results = self._tools.run_step(stage.graph, node, _operands(stage.graph, node, known))
             known |= dict(zip(node.outputs, results, strict=True))
+            if watch is not None:
+                watch.step_ran(results)
         if instance.rest is not None and stage.rest is not None:
             rest = stage.rest  # the ids are those of this stage; the next one has its own
             results = instance.rest.run([known[value] for value in rest.inputs], done)

@@ -127,10 +127,15 @@ def polymorphic(
 
 def usual_shapes(graph: Graph) -> list[tuple[int, ...]]:
     """Return usual sizes for the shapes of a graph's inputs, within the bounds of its symbols."""
-    sizes = {name: _usual(bounds) for name, bounds in graph.symbols.items()}
+    sizes = usual_sizes(graph)
     return [
         tuple(int(substituted(dim, sizes)) for dim in value.shape) for value in graph.input_values()
     ]
+
+
+def usual_sizes(graph: Graph) -> dict[str, int]:
+    """Return a usual size for each symbol, within its bounds."""
+    return {name: _usual(bounds) for name, bounds in graph.symbols.items()}
 
 
 def _usual(bounds: Bounds) -> int:

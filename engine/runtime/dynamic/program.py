@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -25,13 +26,13 @@ from trireme.runtime.dynamic.buckets import BucketFit, Buckets
 from trireme.runtime.dynamic.instances import (
     Instance,
     OpenGraph,
-    StageReport,
     StaticRegion,
     Tools,
 )
 from trireme.runtime.dynamic.kept import Kept, Shapes
 from trireme.runtime.dynamic.polymorphic import PolymorphicGraph, polymorphic
 from trireme.runtime.dynamic.regions import served_nodes
+from trireme.runtime.dynamic.reports import StageReport, StageWatch
 from trireme.runtime.feeds import as_array, refuse_names
 from trireme.runtime.options import ExecutionOptions
 from trireme.runtime.prepare import Prepared
@@ -138,6 +139,22 @@ class OpenProgram:
             fit = buckets.fit(shapes)
         return fit, buckets.padded(arrays, fit)
 
+    def watched(self, feeds: Mapping[str, Any]) -> StageWatch:
+        """Return what the stages of a run were and what each took.
+
+        Errors: as `run`
+        """
+        arrays = fed_arrays(self._inputs, feeds)
+        if self._buckets is not None:
+            _, arrays = self._fitted(self._buckets, arrays)
+        seen = StageWatch()
+        with _as_run_error(self._inputs, tuple(array.shape for array in arrays)):
+            begun = time.perf_counter()
+            self._open.run(arrays, seen)
+            seen.wall_s = time.perf_counter() - begun
+        self.stages[:] = seen
+        return seen
+
     def prepare(self, shapes: Sequence[Mapping[str, Sequence[int]]]) -> None:
         """Have the instances of shapes made in the background, those that are there left out.
 
@@ -198,6 +215,7 @@ class OpenProgram:
             raise RunError(
                 "this model runs in stages, and only `run` runs them all",
                 facts=[f"the host runs {steps}, whose shapes depend on values"],
+                fix="session.profile_stages(feeds) profiles each stage",
             )
         return instance.region
 

@@ -214,3 +214,28 @@ def test_what_shapes_decide_is_in_every_region_that_reads_it():
     assert [len(part.nodes) for part in regions(graph, served, join_first=True)] == [2, 3]
     assert regions(graph, frozenset(one.id for one in graph.nodes)) == ()
     assert regions(graph, frozenset()) == ()
+
+
+def test_a_profile_has_each_stage_beside_its_prediction():
+    (feeds,) = images(1)
+    with Session(recurrent()) as session:
+        found = session.profile_stages(feeds, runs=3, warmup=1)
+        assert len(found.wall_s) == 3
+        assert [row.tier for row in found.stages] == [stage.tier for stage in session.stages]
+        for row in found.stages:
+            assert (row.predicted_s is None) == (row.tier == "reference")
+            assert 0 < row.region_s < max(found.wall_s)
+        assert found.to_json()["stages"][0]["shapes"] == {"x": [2, 3, 40, 50]}
+    with Session(detector()) as session:
+        found = session.profile_stages(feeds, runs=2)
+        (step,) = found.stages[-1].steps
+        assert "non_max_suppression" in step[0]
+        chosen = session.run(feeds)["chosen"]
+        assert found.stages[-1].grown_bytes == chosen.nbytes
+        assert "grew outside of the arenas" in str(found)
+        with pytest.raises(RunError, match="profile_stages") as caught:
+            session.profile(feeds)
+        assert "in stages" in str(caught.value)
+    fixed = Session(recurrent(), shapes={"x": (1, 3, 16, 16)})
+    with fixed as session, pytest.raises(RunError, match="has no stages"):
+        session.profile_stages({"x": np.zeros((1, 3, 16, 16), np.float32)})
