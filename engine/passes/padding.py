@@ -12,21 +12,19 @@ An axis is followed as its factors, so that a reshape may join it with others an
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from trireme.ir.axis_factors import Factors, product, regrouped
 from trireme.ir.axis_map import AxisUse
-from trireme.ir.dims import exact_divide, multiply, simplified, symbols_of
-from trireme.ir.graph import UNKNOWN, Dim, Graph, Node, TensorType, Value
+from trireme.ir.dims import simplified, symbols_of
+from trireme.ir.graph import Dim, Graph, Node, TensorType, Value
 from trireme.ir.op import Call, get_op
 from trireme.ops.axis_maps import axis_map_of
 from trireme.support.dtypes import INTS, Array, itemsize, numpy_dtype
 from trireme.support.errors import ShapeError
-
-Factors = tuple[tuple[Dim, ...], ...]
-"""The factors of each axis of a value, the slowest first."""
 
 
 @dataclass(frozen=True)
@@ -44,13 +42,14 @@ class Mask:
 
 @dataclass(frozen=True)
 class Decided:
-    """A value that shapes decide. Its first elements must not depend on the added ones.
+    """A value that is known before a run. Its first elements must not depend on the added ones.
 
-    counts_from_start: whether all its elements must be 0 or more, because they name places
+    below: where its elements name places along an axis, the length of the axis. They must be 0 or
+        more, and those of the true sizes must lie within the true length
     """
 
     value: int
-    counts_from_start: bool
+    below: Dim | None = None
 
 
 @dataclass(frozen=True)
@@ -86,7 +85,7 @@ class _Proof:
     contents: Mapping[int, Array]
     factors: dict[int, Factors] = field(default_factory=dict)
     fills: dict[tuple[int, int], float] = field(default_factory=dict)
-    decided: dict[tuple[int, bool], Decided] = field(default_factory=dict)
+    decided: dict[tuple[int, Dim | None], Decided] = field(default_factory=dict)
     masked: dict[tuple[int, int, float], int] = field(default_factory=dict)
     inputs: dict[tuple[object, ...], tuple[int, Mask]] = field(default_factory=dict)
 
@@ -95,7 +94,7 @@ class _Proof:
         self.next_node = max((node.id for node in self.graph.nodes), default=0) + 1
         self.nodes: list[Node] = []
         for value in self.graph.input_values():
-            if value.dtype.startswith("float") or value.quant is not None:
+            if _has_zeros(value):
                 self.fills |= {(value.id, axis): 0.0 for axis in range(len(value.shape))}
         for node in self.graph.nodes:
             self.nodes.append(node if self._is_untouched(node) else self._followed(node))
@@ -111,9 +110,20 @@ class _Proof:
         return Padded(graph, masks, outputs, tuple(self.decided.values()))
 
     def _is_untouched(self, node: Node) -> bool:
+        """Whether a node has no axis to follow. What shapes decide may still reach its results."""
         if all(out in self.contents for out in node.outputs):
             return True
-        return not any(self._is_open(d) for v in (*node.used, *node.outputs) for d in self._dims(v))
+        if any(self._is_open(d) for v in (*node.used, *node.outputs) for d in self._dims(v)):
+            return False
+        if not get_op(node.op).alias:
+            for value in node.used:
+                self._look_at(value)
+        return True
+
+    def _look_at(self, value: int, below: Dim | None = None) -> None:
+        """Have a value that shapes decide looked at for each size."""
+        if value in self.contents or below is not None:
+            self.decided[value, below] = Decided(value, below)
 
     def _dims(self, value: int) -> tuple[Dim, ...]:
         symbols = self.graph.symbols
@@ -143,8 +153,7 @@ class _Proof:
         for position, value in enumerate(node.inputs):
             if value is None or position in axes.sizes:
                 continue
-            if value in self.contents:
-                self.decided[value, False] = Decided(value, False)
+            self._look_at(value)
             for axis, factors in enumerate(self._factors(value)):
                 if not any(map(self._is_open, factors)):
                     continue
@@ -165,16 +174,15 @@ class _Proof:
         where = f"axis {axis} of '{self.values[value].name}'"
         if use.refused:
             raise _refused(node, f"{use.refused} ({where})")
-        if factors > 1 and (use.resized or use.needs is not None):
+        if factors > 1 and (use.resized or use.needs is not None or use.places is not None):
             raise _refused(node, f"{where} is joined with another one")
         if use.places is not None:
             places = node.inputs[use.places]
-            known = None if places is None else self.values[places].data
-            if places in self.contents and places is not None:
-                self.decided[places, True] = Decided(places, True)
-                known = self.contents[places]
-            if known is None or (known.size and known.min() < 0):
+            known = None if places is None else self.contents.get(places, self.values[places].data)
+            if places is None or known is None or known.min(initial=0) < 0:
                 raise _refused(node, f"it picks places of {where} that may count from the end")
+            (length,) = self._factors(value)[axis]
+            self._look_at(places, length)
 
     def _follow_outputs(
         self, node: Node, uses: Mapping[tuple[int, int], AxisUse], may_add: bool
@@ -204,7 +212,7 @@ class _Proof:
         is_open = self._is_open(dim)
         if not is_open and not any(self._is_open(one) for factors in same for one in factors):
             return (dim,)
-        if len(same) == 1 and _product(next(iter(same))) == dim:
+        if len(same) == 1 and product(next(iter(same))) == dim:
             return next(iter(same))
         if not same and (may_add or any(use.resized for _, use, _ in sources)):
             return (dim,)
@@ -229,7 +237,7 @@ class _Proof:
         """Follow the factors of axes through other axes over the same elements in order."""
         source, out = node.used[0], node.outputs[0]
         before = [factor for axis in self._factors(source) for factor in axis if factor != 1]
-        made = _regrouped(before, self._dims(out), self._is_open)
+        made = regrouped(before, self._dims(out), self._is_open)
         if made is None:
             raise _refused(node, f"it parts {self.values[source].type} in other places")
         self.factors[out] = made
@@ -317,6 +325,13 @@ class _Proof:
         return fresh
 
 
+def _has_zeros(value: Value) -> bool:
+    """Whether the elements that are added to an input count as 0."""
+    if value.quant is not None:
+        return len(value.quant.zero_points) == 1
+    return value.dtype.startswith("float")
+
+
 def _refused(node: Node, why: str) -> ShapeError:
     return ShapeError(f"{node.label}: padding would reach its results: {why}")
 
@@ -333,52 +348,3 @@ def _scalar(number: float, dtype: str) -> Array:
     if math.isinf(number) and dtype in INTS:
         number = _limits(dtype)[number > 0]
     return np.asarray(number > 0 if dtype == "bool" else number, numpy_dtype(dtype))
-
-
-def _product(factors: Sequence[Dim]) -> Dim:
-    made: Dim = 1
-    for factor in factors:
-        made = multiply(made, factor)
-    return made
-
-
-def _regrouped(
-    factors: list[Dim], dims: Sequence[Dim], is_open: Callable[[Dim], bool]
-) -> Factors | None:
-    """Return factors in order, grouped as the axes of a shape; None where they do not fit.
-
-    Open factors stay whole. Others are joined and parted as the shape has them.
-    """
-    left = _neighbours_joined(factors, is_open)
-    made: list[tuple[Dim, ...]] = []
-    for dim in dims:
-        group: list[Dim] = []
-        while _product(group) != dim:
-            if not left:
-                return None
-            factor = left.pop(0)
-            part = (
-                factor if is_open(factor) else _part_of(factor, exact_divide(dim, _product(group)))
-            )
-            group.append(part)
-            if part != factor:
-                left.insert(0, exact_divide(factor, part))
-        made.append(tuple(group) or (1,))
-    return None if left else tuple(made)
-
-
-def _neighbours_joined(factors: list[Dim], is_open: Callable[[Dim], bool]) -> list[Dim]:
-    made: list[Dim] = []
-    for factor in factors:
-        if made and not is_open(factor) and not is_open(made[-1]):
-            made[-1] = multiply(made[-1], factor)
-        else:
-            made.append(factor)
-    return made
-
-
-def _part_of(factor: Dim, needed: Dim) -> Dim:
-    """Return the part of a factor that an axis needs; the whole where it needs no such part."""
-    share = exact_divide(factor, needed)
-    fits = UNKNOWN not in (needed, share) and multiply(share, needed) == factor
-    return needed if fits else factor

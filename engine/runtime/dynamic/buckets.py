@@ -13,10 +13,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from trireme.ir.axis_factors import Factors
 from trireme.ir.bind_shapes import sizes_of
 from trireme.ir.dims import Bounds, substituted, symbols_of
 from trireme.ir.graph import Dim, Graph, Value
-from trireme.passes.padding import Factors, padded
+from trireme.passes.padding import padded
 from trireme.runtime.dynamic.closed import ClosedGraph, why_not_closed
 from trireme.runtime.dynamic.stage import flops_of
 from trireme.support.dtypes import Array
@@ -125,10 +126,12 @@ class Buckets:
         large = self._closed.at(
             [[int(substituted(dim, made)) for dim in value.shape] for value in self._inputs]
         )
-        for one in self._padded.decided:
-            _check_decided(small.values[one.value], large.values[one.value], one.counts_from_start)
         work = flops_of(large)
-        return BucketFit(sizes, true, made, 1 - flops_of(small) / work if work else 0.0)
+        fit = BucketFit(sizes, true, made, 1 - flops_of(small) / work if work else 0.0)
+        for one in self._padded.decided:
+            length = None if one.below is None else fit.length(one.below, True)
+            _check_decided(small.values[one.value], large.values[one.value], length)
+        return fit
 
     def shapes(self, fit: BucketFit) -> Shapes:
         """Return the shapes of the inputs of the padded graph, masks included."""
@@ -160,16 +163,21 @@ def _usual(bounds: Bounds) -> int:
     return max(least, 2 if most is None else min(most, 2))
 
 
-def _check_decided(small: Value, large: Value, counts_from_start: bool) -> None:
-    """Raise ShapeError unless the contents of a value are the first ones of it in the bucket."""
+def _check_decided(small: Value, large: Value, length: int | None) -> None:
+    """Raise ShapeError unless the contents of a value are the first ones of it in the bucket.
+
+    length: of the axis that they name places of, None where they name none
+    """
     a, b = small.data, large.data
     if a is None or b is None or a.ndim != b.ndim:
         return
     first = b[tuple(slice(0, size) for size in a.shape)]
     if not np.array_equal(a, first, equal_nan=a.dtype.kind == "f"):
         raise ShapeError(f"'{small.name}' has other values in the bucket: they depend on the size")
-    if counts_from_start and b.size and b.min() < 0:
+    if length is not None and b.min(initial=0) < 0:
         raise ShapeError(f"'{small.name}' names places that count from the end")
+    if length is not None and a.max(initial=-1) >= length:
+        raise ShapeError(f"'{small.name}' names place {a.max()} of {length}")
 
 
 def _grown(value: Value, array: Array, shape: Sequence[int]) -> Array:

@@ -264,3 +264,38 @@ def test_profiles_and_other_kinds_of_runs_are_padded_and_cut():
         out = {"y": np.empty((2, 5, 16), np.float32)}
         assert session.run(feeds, out=out)["y"] is out["y"]
         assert np.array_equal(out["y"], wanted)
+
+
+def test_a_number_that_the_size_decides_is_refused():
+    """A mean as a sum over the length: the bucket has another length."""
+    b = GraphBuilder("mean")
+    x = b.input("x", TensorType((2, "seq"), "float32"))
+    axes = b.constant("axes", np.array([1], np.int64))
+    total = b.add("reduce_sum", x, axes, keepdims=0)
+    length = b.add("cast", b.add("shape", x, start=1, end=2), to="float32")
+    graph = b.finish(b.add("div", total, length, names=["y"]))
+    with Session(graph, buckets={"seq": [4, 8]}) as session:
+        full = np.arange(8, dtype=np.float32).reshape(2, 4)
+        assert session.run({"x": full})["y"].tolist() == [1.5, 5.5]
+        with pytest.raises(RunError, match="has other values in the bucket"):
+            session.run({"x": full[:, :3]})
+
+
+def test_a_place_beyond_the_true_size_is_an_error():
+    b = GraphBuilder("fifth")
+    x = b.input("x", TensorType(("seq", 3), "float32"))
+    fifth = b.constant("fifth", np.array([4], np.int64))
+    graph = b.finish(b.add("gather", b.add("tanh", x), fifth, axis=0, names=["y"]))
+    with Session(graph, buckets={"seq": [8]}) as session:
+        assert session.run({"x": np.ones((5, 3), np.float32)})["y"].shape == (1, 3)
+        with pytest.raises(RunError, match="'fifth' names place 4 of 3"):
+            session.run({"x": np.ones((3, 3), np.float32)})
+
+
+def test_a_place_that_counts_from_the_end_is_refused():
+    b = GraphBuilder("last")
+    x = b.input("x", TensorType(("seq", 3), "float32"))
+    last = b.constant("last", np.array([-1], np.int64))
+    graph = b.finish(b.add("gather", b.add("tanh", x), last, axis=0))
+    with pytest.raises(ShapeError, match="may count from the end"):
+        Session(graph, buckets={"seq": [8]})
