@@ -4,6 +4,7 @@ import numpy as np
 import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from open_graphs import random_graph, run
 
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import TensorType
@@ -239,3 +240,25 @@ def test_a_profile_has_each_stage_beside_its_prediction():
     fixed = Session(recurrent(), shapes={"x": (1, 3, 16, 16)})
     with fixed as session, pytest.raises(RunError, match="has no stages"):
         session.profile_stages({"x": np.zeros((1, 3, 16, 16), np.float32)})
+
+
+@pytest.mark.parametrize("part", range(6))
+def test_random_graphs_in_regions(part):
+    """Any choice of served nodes gives parts that compute what the graph computes."""
+    seed = SEED + part
+    print("seed", seed)
+    rng, cuts = np.random.default_rng(seed), 0
+    for number in range(60):
+        graph = random_graph(rng)
+        served = frozenset(one.id for one in graph.nodes if rng.random() < 0.6)
+        parts = regions(graph, served, join_first=bool(rng.integers(2)))
+        x = rng.standard_normal((2, 5, 6)).astype(np.float32)
+        if not parts:
+            continue
+        cuts += 1
+        known = dict(zip(graph.inputs, [x], strict=True))
+        for one in parts:
+            known |= dict(zip(one.outputs, run(one, [known[v] for v in one.inputs]), strict=True))
+        for value, wanted in zip(graph.outputs, run(graph, [x]), strict=True):
+            assert np.array_equal(known[value], wanted), (number, str(graph), served)
+    assert cuts > 20
