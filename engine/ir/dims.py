@@ -104,7 +104,8 @@ def larger(a: Dim, b: Dim) -> Dim:
 def bounds_of(dim: Dim, symbols: Mapping[str, Bounds]) -> Bounds:
     """Return bounds of a dimension, given those of its symbols; a symbol is 0 or more."""
     low, high = range_of(dim, symbols)
-    return max(0, int(low)), None if high == math.inf else int(high)
+    least = int(low) if 0 < low < math.inf else 0
+    return least, int(high) if math.isfinite(high) else None
 
 
 def range_of(dim: Dim, symbols: Mapping[str, Bounds]) -> tuple[float, float]:

@@ -18,7 +18,7 @@ import numpy as np
 
 from trireme.ir.axis_map import AxisMap
 from trireme.ir.dtype_rules import DtypeRule, Like
-from trireme.ir.graph import Graph, Node, Quant, TensorType, Value
+from trireme.ir.graph import Dim, Graph, Node, Quant, TensorType, Value
 from trireme.ir.python_op import PythonOp
 from trireme.support.dtypes import Array
 from trireme.support.errors import GraphError, InternalError
@@ -198,6 +198,7 @@ class OpDef:
     axes: the axes along which the op works; None where `Axes` cannot express them
     fill: the value of more elements along the named axes that leaves the result at the others as it
         is; None where there is none
+    most: the most of each dimension of the outputs that only a run can tell; None without a bound
     axis_map: what a call does along each axis of its inputs, where other traits do not say it;
         `ops.axis_maps.axis_map_of` gives the map of any call
     layout_inputs: the inputs whose axes are in the order that the attribute `layout` gives
@@ -232,6 +233,7 @@ class OpDef:
     clamp: tuple[float, float] | None = None
     axes: Axes | None = None
     fill: float | None = None
+    most: Callable[[Call], Dim] | None = None
     axis_map: Callable[[Call], AxisMap | None] | None = None
     layout_inputs: tuple[int, ...] = ()
     main_input: int = 0

@@ -6,11 +6,12 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from trireme.ir.dims import smaller
 from trireme.ir.dtype_rules import Like
-from trireme.ir.graph import UNKNOWN, Value
-from trireme.ir.op import Attr, Sample, define
+from trireme.ir.graph import UNKNOWN, Dim, Value
+from trireme.ir.op import Attr, Call, Sample, define
 from trireme.ops.detection import suppress
-from trireme.ops.shapes import Types, expect, expect_rank, one
+from trireme.ops.shapes import Types, expect, expect_rank, ints_of, one, product
 from trireme.support.dtypes import FLOATING, INDICES, Array
 
 
@@ -54,6 +55,14 @@ def _non_max_suppression(
     return np.array(picked, np.int64).reshape(-1, 3)
 
 
+def _most_kept(call: Call) -> Dim:
+    """Return how many boxes there may be: of each class of each image, no more than are asked."""
+    images, classes, boxes = call.type(1).shape
+    asked = ints_of(call.input(2))
+    each = smaller(boxes, max(asked[0], 0)) if asked else boxes
+    return product((images, classes, each))
+
+
 def _samples(rng: np.random.Generator) -> Iterable[Sample]:
     ends = np.sort(rng.random((2, 12, 2, 2)), axis=2).reshape(2, 12, 4).astype(np.float32)
     scores = rng.random((2, 3, 12)).astype(np.float32)
@@ -73,6 +82,7 @@ define(
     _non_max_suppression,
     attrs={"center_point_box": Attr("int", 0)},
     flops=lambda call: 20 * call.type(1).elements,
+    most=_most_kept,
     samples=_samples,
     family="other",
     dtypes=(FLOATING, Like("boxes"), INDICES, FLOATING, FLOATING),

@@ -8,7 +8,7 @@ import numpy as np
 
 from trireme.ir.dtype_rules import Like
 from trireme.ir.graph import UNKNOWN, Dim, TensorType, Value
-from trireme.ir.op import Attr, Sample, define
+from trireme.ir.op import Attr, Call, Sample, define
 from trireme.ops.bounds import check_range
 from trireme.ops.movement import draw, ints, move
 from trireme.ops.shapes import (
@@ -75,6 +75,7 @@ define(
     family="other",
     attrs={"axis": Attr("int", -1), "largest": Attr("int", 1), "sorted": Attr("int", 1)},
     flops=lambda call: 10 * call.type(0).elements,
+    most=lambda call: call.type(0).shape[axis_of(call.attrs["axis"], len(call.type(0).shape))],
     moves=True,
     dtypes=(REALS, INDICES),
 )
@@ -85,9 +86,16 @@ move(
     lambda x: one((max(len(x.shape), 0), UNKNOWN), "int64"),
     lambda x: np.array(np.nonzero(np.atleast_1d(x))[: x.ndim], np.int64).reshape(x.ndim, -1),
     moves=False,
+    most=lambda call: product(call.type(0).shape),
     samples=lambda rng: [Sample((rng.integers(0, 2, (3, 5)).astype(np.float32),))],
     dtypes=(ANY,),
 )
+
+
+def _along_or_all(call: Call) -> Dim:
+    """Return the length of the axis, of all elements where there is none."""
+    shape, axis = call.type(0).shape, call.attrs["axis"]
+    return product(shape) if axis is None else shape[axis_of(axis, len(shape))]
 
 
 def _infer_unique(x: Value, *, axis: int | None, sorted: int) -> Types:
@@ -127,6 +135,7 @@ define(
     outputs="y indices? inverse_indices? counts?",
     family="other",
     attrs={"axis": Attr("int", None), "sorted": Attr("int", 1)},
+    most=_along_or_all,
     moves=True,
     flops=lambda call: 10 * call.type(0).elements,
     samples=lambda rng: [
@@ -154,6 +163,7 @@ move(
     _infer_compress,
     lambda x, condition, axis: np.compress(condition, x, axis=axis),
     rearranges=True,
+    most=_along_or_all,
     attrs={"axis": Attr("int", None)},
     samples=lambda rng: [
         Sample((draw(rng, 4, 3), np.array([1, 0, 1, 1], bool)), {"axis": 0}),

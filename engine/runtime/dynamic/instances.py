@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from trireme.ir.bind_shapes import bind_shapes, sizes_of
+from trireme.ir.dims import substituted
 from trireme.ir.effects import States
 from trireme.ir.graph import Graph, Node
 from trireme.ir.interpreter import interpret
@@ -21,7 +22,7 @@ from trireme.runtime.dynamic.kept import Kept, Shapes
 from trireme.runtime.dynamic.polymorphic import PolymorphicGraph, usual_shapes
 from trireme.runtime.dynamic.regions import Served, regions
 from trireme.runtime.dynamic.reports import StageReport, StageWatch, Tier
-from trireme.runtime.dynamic.stage import Stage, cut, has_little_work, with_symbols
+from trireme.runtime.dynamic.stage import Stage, cut, has_little_work, most_of, with_symbols
 from trireme.support.dtypes import Array
 from trireme.support.errors import CompileError, RunError, ShapeError
 
@@ -42,6 +43,10 @@ class StaticRegion(Protocol):
 
     def close(self) -> None:
         """Release the resources."""
+
+
+MOST_RESERVED_BYTES = 64 << 20
+"""Scratch memory is planned for the bounds of symbols up to this; above, it grows with the runs."""
 
 
 @dataclass(frozen=True)
@@ -89,6 +94,7 @@ class OpenGraph:
     """A graph whose inputs have open shapes, and its instances.
 
     path: the shapes of the stages before this one
+    most: by input, the most of its dimensions that only a run tells
     """
 
     def __init__(
@@ -98,22 +104,26 @@ class OpenGraph:
         kept: Kept[Instance],
         states: States,
         path: tuple[Shapes, ...] = (),
+        most: Mapping[int, int] | None = None,
     ) -> None:
         self.graph, self._tools, self._kept = graph, tools, kept
         self._states, self._path = states, path
         self._names = [value.name for value in graph.input_values()]
         self._making = threading.Lock()
         if path:
-            self.graph = tools.optimise(with_symbols(graph))
+            self.graph = tools.optimise(with_symbols(graph, most or {}))
         self._polymorphic = None if path else self._compiled_once(usual_shapes(graph))
         self._parts: list[_Part] | None = None
 
     def _compiled_once(self, shapes: Sequence[Sequence[int]]) -> PolymorphicGraph | str | None:
         """Return the program for every shape, or why none; None if these shapes do not fit."""
         try:
-            return self._tools.polymorphic(self.graph, shapes)
+            made = self._tools.polymorphic(self.graph, shapes)
         except (ShapeError, RunError):  # sizes of several symbols may have to agree
             return None
+        if isinstance(made, PolymorphicGraph):
+            _reserve(made, self.graph)
+        return made
 
     def instance(self, shapes: Shapes) -> Instance:
         """Return the instance for these shapes of the inputs, in their order.
@@ -164,10 +174,10 @@ class OpenGraph:
         return parts if parts and parts[1].graph._pays() else []
 
     def _opened(self, graphs: Sequence[Graph]) -> list[_Part]:
-        parts = []
+        parts, most = [], most_of(self.graph, self.graph.nodes)
         for number, graph in enumerate(graphs):
             path = (*self._path, ((-1 - number,),))
-            one = OpenGraph(graph, self._tools, self._kept, self._states, path)
+            one = OpenGraph(graph, self._tools, self._kept, self._states, path, most)
             parts.append(_Part(one, graph.inputs, graph.outputs))
         return parts
 
@@ -235,7 +245,7 @@ class OpenGraph:
         rest = None
         if stage.rest is not None:
             path = (*self._path, shapes)
-            rest = OpenGraph(stage.rest, self._tools, self._kept, self._states, path)
+            rest = OpenGraph(stage.rest, self._tools, self._kept, self._states, path, stage.most)
         tier: Tier = "reference" if region is None else "specialised"
         return Instance(stage, region, rest, _report(stage, region, tier, why))
 
@@ -290,6 +300,23 @@ class OpenGraph:
         return {value: results[region.values[value].name] for value in region.outputs}
 
 
+def _reserve(program: PolymorphicGraph, graph: Graph) -> None:
+    """Have the scratch memory of the largest shapes, if all symbols have a bound and it is small.
+
+    So no run within the bounds allocates scratch.
+    """
+    sizes = {name: most for name, (_, most) in graph.symbols.items() if most is not None}
+    if len(sizes) != len(graph.symbols):
+        return
+    inputs = graph.input_values()
+    try:
+        largest = program.program([[int(substituted(d, sizes)) for d in v.shape] for v in inputs])
+    except (ShapeError, RunError, CompileError):  # the bounds do not go together
+        return
+    if sum(largest.scratch_bytes().values()) <= MOST_RESERVED_BYTES:
+        program.context(largest)
+
+
 @dataclass(frozen=True)
 class _Part:
     """A region of an open graph, and the values of that graph that it reads and makes."""
@@ -303,7 +330,7 @@ def _report(stage: Stage, region: StaticRegion | None, tier: Tier, why: str) -> 
     nodes = () if stage.region is None else stage.region.nodes
     on = "numpy reference" if region is None else ", ".join(region.devices)
     shapes = {value.name: value.type.dims for value in stage.graph.input_values()}
-    steps = tuple(node.label for node in stage.steps)
+    steps = tuple(_step_text(stage, node) for node in stage.steps)
     return StageReport(shapes, len(nodes), on if nodes else "", tier, why, steps)
 
 
@@ -318,3 +345,9 @@ def _value(graph: Graph, value: int, known: Mapping[int, Array]) -> Array:
     if value not in known:
         raise RunError(f"'{graph.values[value].name}' was not made")
     return known[value]
+
+
+def _step_text(stage: Stage, node: Node) -> str:
+    """Return the label of a step, with the proven most of what only a run tells."""
+    most = stage.most.get(node.outputs[0])
+    return node.label if most is None else f"{node.label}, at most {most}"

@@ -8,12 +8,12 @@ nodes wait in the rest, a graph whose inputs get their shapes from the arrays of
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from trireme.backend.device import HOST
 from trireme.ir.bind_shapes import retyped
-from trireme.ir.dims import symbol_name, symbols_of
+from trireme.ir.dims import bounds_of, symbol_name, symbols_of
 from trireme.ir.graph import UNKNOWN, Graph, Node, TensorType
 from trireme.ir.op import call_of, get_op
 from trireme.support.errors import PlacementError
@@ -21,12 +21,16 @@ from trireme.support.errors import PlacementError
 
 @dataclass(frozen=True)
 class Stage:
-    """A graph with static inputs, cut in three. `region` and `rest` are None without nodes."""
+    """A graph with static inputs, cut in three. `region` and `rest` are None without nodes.
+
+    most: by results of steps, the most of the dimensions that only a run tells, where proven
+    """
 
     graph: Graph
     region: Graph | None
     steps: tuple[Node, ...]
     rest: Graph | None
+    most: Mapping[int, int] = field(default_factory=dict)
 
     @property
     def is_whole(self) -> bool:
@@ -64,7 +68,19 @@ def cut(graph: Graph) -> Stage:
         part_of(graph, "region", region, made) if region else None,
         tuple(steps),
         part_of(graph, "rest", rest, results) if rest else None,
+        most_of(graph, steps),
     )
+
+
+def most_of(graph: Graph, nodes: Iterable[Node]) -> dict[int, int]:
+    """Return the most of each result's unknown dimensions, where inference proves any."""
+    found: dict[int, int] = {}
+    for node in nodes:
+        rule = get_op(node.op).most
+        most = None if rule is None else bounds_of(rule(call_of(graph, node)), graph.symbols)[1]
+        if most is not None:
+            found |= {out: most for out in node.outputs if UNKNOWN in graph.type(out).shape}
+    return found
 
 
 def _check_pin(node: Node) -> None:
@@ -100,15 +116,20 @@ def part_of(graph: Graph, name: str, nodes: Sequence[Node], outputs: Sequence[in
     return Graph(f"{graph.name}.{name}", tuple(inputs), tuple(outputs), inside, values, symbols)
 
 
-def with_symbols(graph: Graph) -> Graph:
-    """Return the graph with a symbol for each unknown dimension of its inputs."""
-    types = []
+def with_symbols(graph: Graph, most: Mapping[int, int]) -> Graph:
+    """Return the graph with a symbol for each unknown dimension of its inputs.
+
+    most: bounds of such dimensions, by the input's id
+    """
+    types, bounds = [], dict(graph.symbols)
     for value in graph.input_values():
         names = [f"{symbol_name(value.name)}_{axis}" for axis in range(len(value.shape))]
         dims = zip(value.shape, names, strict=True)
         shape = tuple(name if dim == UNKNOWN else dim for dim, name in dims)
         types.append(replace(value.type, shape=shape))
-    return retyped(graph, types)
+        new = [name for name in shape if isinstance(name, str) and name not in value.shape]
+        bounds |= {name: (0, most.get(value.id)) for name in new}
+    return retyped(replace(graph, symbols=bounds), types)
 
 
 def is_planned(type: TensorType) -> bool:

@@ -91,7 +91,7 @@ def test_the_advice_can_be_followed_on_the_command_line(tmp_path, capsys, monkey
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     path = tmp_path / "open.onnx"
     path.write_bytes(open_model())
-    assert main(["place", str(path)]) != 0
+    assert main(["run", str(path)]) != 0
     advised = capsys.readouterr().err.partition("e.g. ")[2].partition(", or")[0].split()
     assert advised == ["--shape", "input=1,3,224,224"]
     assert main(["place", str(path), *advised]) == 0

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from op_samples import SEED
 
-from trireme.ir.op import Axes, all_ops, get_op
+from trireme.ir.graph import UNKNOWN, TensorType, Value
+from trireme.ir.op import Axes, Call, all_ops, get_op
 from trireme.ops.activation import edge_values
 from trireme.support.errors import TriremeError
 
@@ -234,3 +235,24 @@ def test_axes_are_of_known_kinds():
     for op in all_ops():
         for field, hint in hints.items():
             assert op.axes is None or getattr(op.axes, field) in typing.get_args(hint)
+
+
+def test_the_most_of_what_only_a_run_tells():
+    """No dimension that inference leaves open is above the trait, and some reach it."""
+    found = set()
+    for op in all_ops():
+        for sample in samples_of(op) if op.most else ():
+            given = [None if x is None else np.asarray(x) for x in sample.inputs]
+            values = [
+                x if x is None else Value(i, "x", TensorType(x.shape, str(x.dtype)))
+                for i, x in enumerate(given)
+            ]
+            attrs = op.bind(sample.attrs)
+            open_types = op.infer(*values, **attrs)
+            most = op.most(Call(tuple(values), open_types, attrs))
+            for type, made in zip(open_types, run(op, given, sample.attrs), strict=False):
+                for dim, size in zip(type.shape, made.shape, strict=True):
+                    if dim == UNKNOWN:
+                        assert size <= most, (op.name, sample.note)
+                        found.add(op.name)
+    assert found == {op.name for op in all_ops() if op.most}

@@ -334,3 +334,28 @@ def test_a_later_stage_reads_its_own_inputs_once_it_is_optimised():
     with Session(data) as session:
         for size in (5, 9, 5, 1):
             agrees(session, oracle, {"x": rng.standard_normal(size).astype(np.float32)})
+
+
+def test_a_proven_bound_is_shown_and_holds_for_later_stages():
+    data = chosen_rows()
+    with Session(data) as session:
+        feeds = {"x": np.random.default_rng(4).standard_normal((9, 4)).astype(np.float32)}
+        found = session.run(feeds)["y"]
+        first, second = session.stages
+        assert "compress" in first.steps[0]
+        assert first.steps[0].endswith("at most 9")
+        (rows,) = {shape[0] for shape in second.shapes.values()}
+        assert rows == len(found) <= 9
+
+
+def test_scratch_memory_is_planned_for_the_bounds():
+    data = conv_net()
+    bounds = {"x": ("n<=2", 3, "h<=32", "w<=32")}
+    rng = np.random.default_rng(5)
+    with Session(data, shapes=bounds) as session:
+        program = session._open._open._polymorphic
+        before = program._scratch
+        for h, w in ((8, 9), (32, 32), (17, 3)):
+            session.run({"x": rng.standard_normal((2, 3, h, w)).astype(np.float32)})
+        assert program._scratch is before
+        assert before is not None
