@@ -45,6 +45,8 @@ class StaticRegion(Protocol):
         """Release the resources."""
 
 
+MOST_FITTING = 1024
+"""Shapes that are remembered to lie within the bounds."""
 MOST_RESERVED_BYTES = 64 << 20
 """Scratch memory is planned for the bounds of symbols up to this; above, it grows with the runs."""
 
@@ -114,6 +116,7 @@ class OpenGraph:
             self.graph = tools.optimise(with_symbols(graph, most or {}))
         self._polymorphic = None if path else self._compiled_once(usual_shapes(graph))
         self._parts: list[_Part] | None = None
+        self._fitting: set[Shapes] = set()
 
     def _compiled_once(self, shapes: Sequence[Sequence[int]]) -> PolymorphicGraph | str | None:
         """Return the program for every shape, or why none; None if these shapes do not fit."""
@@ -158,8 +161,11 @@ class OpenGraph:
                 sizes_of(self.graph, shapes)
                 self._decide(shapes)
                 self._parts = self._cut() if isinstance(self._polymorphic, str) else []
-            if self._parts:
+            if self._parts and shapes not in self._fitting:
                 sizes_of(self.graph, shapes)
+                if len(self._fitting) >= MOST_FITTING:
+                    self._fitting.clear()
+                self._fitting.add(shapes)
             return self._parts
 
     def _cut(self) -> list[_Part]:
