@@ -13,7 +13,7 @@ import numpy as np
 
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.contents import FOLLOWED, followed
-from trireme.ir.graph import Dim, Quant, Value
+from trireme.ir.graph import Dim, Graph, Quant, Value
 from trireme.ir.interpreter import interpret
 from trireme.ir.op import call_of, get_op
 from trireme.ir.verify import infer_types
@@ -113,7 +113,7 @@ def fold(
         type = builder.type(value)
         if not type.is_static or type.elements > MOST_ELEMENTS:
             return None
-    graph = builder.finish(*made)
+    graph = Graph("fold", (), made, tuple(builder.nodes), builder.values)  # checked when added
     if definition.flops(call_of(graph, graph.nodes[0])) > MOST_FLOPS:
         return None
     results = interpret(graph, {})

@@ -91,7 +91,9 @@ class Jit:
             return found
         from trireme.devices.cpu.codegen import emit
 
-        texts = [self.recipes.text_of(kernel) for kernel in new]
+        waiting = {kernel: self.recipes.text_of(kernel) for kernel in new}
+        new.sort(key=lambda kernel: len(waiting[kernel]), reverse=True)  # the longest begin first
+        texts = [waiting[kernel] for kernel in new]
         made = emit.objects(self.isa, new, physical_threads(), texts)
         for done, (kernel, data) in enumerate(zip(new, made, strict=True)):
             progress("compiling kernels", done + 1, len(new))
