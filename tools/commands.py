@@ -98,6 +98,8 @@ def prepared_session(options: argparse.Namespace) -> Session:
 def device_lines(session: Session) -> list[str]:
     """Return a line for each device that is left out or unused, and for each of several stages."""
     lines = [f"left out: {name}: {why}" for name, why in session.dropped.items()]
+    if session.is_stored:  # one device, which runs all
+        return lines
     if not all(stage.has_plan and not stage.bucket for stage in session.stages):
         return lines + [str(stage) for stage in session.stages]
     unused = session.placement.unused

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from trireme.backend.capabilities import PolymorphicExecutable
 from trireme.backend.core_latency import CoreLatency
@@ -24,15 +25,8 @@ from trireme.devices.cpu.compile import table
 from trireme.devices.cpu.compile.buffer_aliases import is_alias
 from trireme.devices.cpu.compile.cost_features import TERM_LIMITS, cost_features_of
 from trireme.devices.cpu.compile.executable import CpuExecutable
-from trireme.devices.cpu.compile.polymorphic import (
-    CpuPolymorphic,
-    build_polymorphic,
-    packed,
-    polymorphic_reason,
-)
 from trireme.devices.cpu.compile.program import REFERENCE, LoweredGroups, build, pack
 from trireme.devices.cpu.compile.states import why_host_keeps
-from trireme.devices.cpu.kernels.polymorphic.sample import GenericSample, sample_of
 from trireme.devices.cpu.options import NO_CACHE, CpuOptions
 from trireme.devices.cpu.runtime.compiled import native_of
 from trireme.devices.cpu.runtime.core_latency import HandoverProbe
@@ -46,6 +40,9 @@ from trireme.ir.graph import Graph, Node
 from trireme.support.errors import DeviceError
 from trireme.support.limits import MOST_THREADS
 from trireme.support.user_files import cache_folder
+
+if TYPE_CHECKING:
+    from trireme.devices.cpu.kernels.polymorphic.sample import GenericSample
 
 _HANDOVER_S = 10e-6
 """Seconds that a task of an instance takes beyond one of cpu: 9 to 13 us were measured."""
@@ -120,6 +117,9 @@ class CpuDevice(HostMemoryDevice):
             return found
         if any(graph.type(value).dtype == "string" for value in (*node.used, *node.outputs)):
             return "cpu has no memory for strings"
+        from trireme.devices.cpu.compile.polymorphic import polymorphic_reason
+        from trireme.devices.cpu.kernels.polymorphic.sample import sample_of
+
         if self._sampled is None or self._sampled[0] is not graph:
             self._sampled = graph, sample_of(graph), decided_by_shapes(graph)
         return polymorphic_reason(*self._sampled[1:], node)
@@ -129,6 +129,12 @@ class CpuDevice(HostMemoryDevice):
 
         Errors: CompileError
         """
+        from trireme.devices.cpu.compile.polymorphic import (
+            CpuPolymorphic,
+            build_polymorphic,
+            packed,
+        )
+
         recipes = self._jit.recipes
         programs = [build_polymorphic(g, self.isa, self.threads, recipes) for g in graphs]
         self._jit.addresses([code for program in programs for code in program.codes])

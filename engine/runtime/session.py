@@ -340,6 +340,11 @@ class Session(ProgramSession):
         return super().outputs if self._tied is None else self._tied.outputs
 
     @property
+    def is_stored(self) -> bool:
+        """Whether the program of an earlier process runs, and nothing else is prepared yet."""
+        return self._stored is not None
+
+    @property
     def devices(self) -> Mapping[str, Device]:
         """The open devices, by name."""
         return super().devices if self._open is None else self._devices

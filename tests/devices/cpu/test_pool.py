@@ -237,7 +237,7 @@ def test_options_are_checked():
 def test_a_parked_worker_sleeps_as_soon_as_the_run_is_over(tmp_path):
     """With spins that never end, only parking lets it sleep; the next run wakes it."""
     device = open_device("cpu", threads=2, cache_dir=tmp_path / "cache", spins=1 << 60)
-    if not device._pool._futex:
+    if not device._pool.futex:
         pytest.skip("workers sleep in Python here")
     try:
         call, x, y = bound(device)

@@ -63,10 +63,6 @@ def opened(folder):
         session.close()
 
 
-def is_stored(session):
-    return session._stored is not None
-
-
 def entries(folder):
     return sorted(folder.glob("*.program"))
 
@@ -96,7 +92,7 @@ def test_empty_and_full_caches_give_the_same_bits(name, opened, folder):
     wanted = first.run(feeds)
     again = opened(path, threads=2)
     whole = all(kernel != "numpy reference" for kernel in first.program.executables[0].kernels)
-    print(name, "stored" if is_stored(again) else "not stored", whole)
+    print(name, "stored" if again.is_stored else "not stored", whole)
     for session in (again, again, opened(path, threads=2)):
         found = session.run(feeds)
         assert list(found) == list(wanted)
@@ -104,7 +100,7 @@ def test_empty_and_full_caches_give_the_same_bits(name, opened, folder):
     assert [(v.name, v.type) for v in again.inputs] == [(v.name, v.type) for v in first.inputs]
     assert [(v.name, v.type) for v in again.outputs] == [(v.name, v.type) for v in first.outputs]
     if name == ZOO[0]:
-        assert not is_stored(first) and is_stored(again) and len(entries(folder)) == 1
+        assert not first.is_stored and again.is_stored and len(entries(folder)) == 1
 
 
 def test_a_stored_session_answers_everything(model, opened):
@@ -132,7 +128,7 @@ def test_a_stored_session_answers_everything(model, opened):
     }
     for what, ask in asked.items():
         one = opened(model)
-        assert is_stored(one), what
+        assert one.is_stored, what
         assert ask(one) == ask(first), what
         assert (one.run(FEEDS)[output] == wanted[output]).all(), what
         assert not hasattr(one, "no_such_thing")
@@ -140,7 +136,7 @@ def test_a_stored_session_answers_everything(model, opened):
 
 def test_wrong_feeds_and_data_give_the_errors_of_any_session(model, opened):
     first, second = opened(model), opened(model)
-    assert is_stored(second)
+    assert second.is_stored
     bad = [{}, {"ids": FEEDS["ids"], "y": 1}, {"ids": FEEDS["ids"][:3]}, {"ids": [[1.5]]}, None]
     bad += [{"ids": np.array([0, 1, 10, 1, 1])}, {"ids": np.array([0, 1, 1, -11, 1])}]
     for feeds in bad:
@@ -152,7 +148,7 @@ def test_wrong_feeds_and_data_give_the_errors_of_any_session(model, opened):
         assert errors[0] == errors[1]
         (found,), (right,) = second.run(FEEDS).values(), first.run(FEEDS).values()
         assert found.tobytes() == right.tobytes()
-    assert is_stored(second)
+    assert second.is_stored
     second.close()
     with pytest.raises(RunError, match="closed"):
         second.run(FEEDS)
@@ -160,27 +156,27 @@ def test_wrong_feeds_and_data_give_the_errors_of_any_session(model, opened):
 
 def test_other_arguments_files_and_code_have_other_programs(model, opened, folder, monkeypatch):
     opened(model, threads=1)
-    assert is_stored(opened(model, threads=1))
+    assert opened(model, threads=1).is_stored
     for options in (
         {"threads": 2},
         {"threads": 1, "how": {"passes_off": ["fuse_activation"]}},
         {"threads": 1, "devices": ["host"]},
         {"threads": 1, "how": {"device_options": {"cpu": {"cache_dir": folder, "isa": "generic"}}}},
     ):
-        assert not is_stored(opened(model, **options)), options
-    assert is_stored(opened(model, threads=2))
+        assert not opened(model, **options).is_stored, options
+    assert opened(model, threads=2).is_stored
     with monkeypatch.context() as patched:
         patched.setattr(stored, "code_version", lambda: "another")
-        assert not is_stored(opened(model, threads=1))
+        assert not opened(model, threads=1).is_stored
     os.utime(model, ns=(1, 1))
-    assert not is_stored(opened(model, threads=1))
-    assert is_stored(opened(model, threads=1))
+    assert not opened(model, threads=1).is_stored
+    assert opened(model, threads=1).is_stored
 
 
 @pytest.mark.parametrize("how", [{"model_cache": None}, {"execution": "interactive"}])
 def test_nothing_is_stored_where_that_is_off_or_tasks_are_many(model, opened, folder, how):
     for _ in range(2):
-        assert not is_stored(opened(model, how=how))
+        assert not opened(model, how=how).is_stored
     assert not entries(folder)
 
 
@@ -206,10 +202,10 @@ def test_a_damaged_program_is_made_again(model, opened, folder, place, caplog):
     else:
         entry.write_bytes(data[: len(data) // 2 if place == "end" else 0])
     session = opened(model)
-    assert not is_stored(session)
+    assert not session.is_stored
     assert "a damaged file was removed from the cache" in caplog.text
     again = opened(model)
-    assert is_stored(again)
+    assert again.is_stored
     for one in (session, again):
         (found,), (right,) = one.run(FEEDS).values(), wanted.values()
         assert found.tobytes() == right.tobytes()
@@ -221,14 +217,14 @@ def test_a_program_with_other_contents_is_made_again(model, opened, folder, capl
     with monkeypatch.context() as patched:
         patched.setattr(stored, "_tables", lambda told, data: {})
         session = opened(model)
-    assert not is_stored(session) and "could not be used" in caplog.text
-    assert is_stored(opened(model))
+    assert not session.is_stored and "could not be used" in caplog.text
+    assert opened(model).is_stored
 
 
 def test_a_changed_model_is_not_prepared_in_place_of_the_stored_one(model, opened):
     wanted = opened(model).run(FEEDS)
     session = opened(model)
-    assert is_stored(session)
+    assert session.is_stored
     copy = model.with_name("copy.trm")
     shutil.copy(model, copy)
     os.replace(copy, model)
@@ -242,7 +238,7 @@ def test_a_changed_model_is_not_prepared_in_place_of_the_stored_one(model, opene
 def test_threads_may_run_and_prepare_at_once(model, opened):
     wanted = opened(model).run(FEEDS)
     session = opened(model)
-    assert is_stored(session)
+    assert session.is_stored
     found, placed = [], []
 
     def run():
@@ -257,14 +253,14 @@ def test_threads_may_run_and_prepare_at_once(model, opened):
         thread.join(60)
     (right,) = wanted.values()
     assert len(found) == 100 and all((one == right).all() for one in found)
-    assert placed[0] is placed[1] and not is_stored(session)
+    assert placed[0] is placed[1] and not session.is_stored
 
 
 def test_a_forked_child_runs_it(model, opened):
     opened(model, threads=2)
     session = opened(model, threads=2)
     right = next(iter(session.run(FEEDS).values()))
-    assert is_stored(session)
+    assert session.is_stored
     child = os.fork()
     if not child:
         same = (next(iter(session.run(FEEDS).values())) == right).all()
@@ -279,7 +275,7 @@ def test_programs_are_bounded_in_bytes(model, opened, folder, monkeypatch):
     os.utime(entry, (1, 1))
     opened(model, threads=2)
     assert len(entries(folder)) == 1 and entries(folder) != [entry]
-    assert is_stored(opened(model, threads=2))
+    assert opened(model, threads=2).is_stored
 
 
 CODE = """
