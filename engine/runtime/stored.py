@@ -44,6 +44,8 @@ SUFFIX = ".program"
 MOST_PROGRAMS = 100
 MOST_BYTES = 2 << 30
 """Of all stored programs; those unused for longest go first."""
+LARGEST_BYTES = MOST_BYTES // 4
+"""A program with more bytes of packed weights is not stored."""
 _APART = ("model", "devices", "progress", "mode", "calibration", "execution_options")
 """Arguments that a key holds in a form of their own, or not: every mode runs one task the same."""
 _LENGTH = struct.Struct("<Q")
@@ -91,7 +93,9 @@ class StoredKey:
         notes: sentences for the user of the model
         """
         made = _entry(context, files, notes, is_mapped)
-        if made is not None and all(stamp_of(file.path) == file.stamp for file in files):
+        if made is None or sum(array.nbytes for array in made[1]) > LARGEST_BYTES:
+            return
+        if all(stamp_of(file.path) == file.stamp for file in files):
             self._cache().store_mapped(self.key, *made)
 
     def _cache(self) -> MappedCache:

@@ -278,6 +278,12 @@ def test_programs_are_bounded_in_bytes(model, opened, folder, monkeypatch):
     assert opened(model, threads=2).is_stored
 
 
+def test_a_program_with_very_large_weights_is_not_stored(model, opened, folder, monkeypatch):
+    monkeypatch.setattr(stored, "LARGEST_BYTES", 1000)
+    opened(model)
+    assert not entries(folder) and not opened(model).is_stored
+
+
 CODE = """
 import sys, numpy as np, trireme
 session = trireme.Session({path!r}, threads=2)
