@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -22,11 +23,13 @@ from trireme.converters.tflite.linear import LINEAR
 from trireme.converters.tflite.movement import MOVERS
 from trireme.converters.tflite.ops import COMPUTERS
 from trireme.converters.tflite.order import ORDERERS
+from trireme.converters.tflite.python_call import python_calls
 from trireme.converters.tflite.recurrent import RECURRENT
 from trireme.converters.tflite.scope import BodyScope, ModelScope
-from trireme.converters.tflite.use import ConversionState, OperatorUse
+from trireme.converters.tflite.use import ConversionState, Converter, OperatorUse
 from trireme.ir.dims import symbol_name
 from trireme.ir.graph import Dim, Graph, TensorType
+from trireme.ir.python_op import PythonOp
 from trireme.model_file.notes import OnNote, log_note
 from trireme.support.errors import ConvertError, GraphError, ModelFileError
 from trireme.support.mapped import OnOpen, ignore_file
@@ -56,6 +59,7 @@ def convert(
     use_mmap: bool = True,
     on_open: OnOpen = ignore_file,
     on_note: OnNote = log_note,
+    python_ops: Mapping[str, PythonOp] | None = None,
 ) -> Graph:
     """Return the Graph of a .tflite model, given as a path or as its bytes.
 
@@ -73,24 +77,27 @@ def convert(
         None takes the first graph
     on_open: called with the file
     on_note: called with the names of the other graphs, without `signature`
+    python_ops: functions of the user that stand for operators, by name
     Errors: ModelFileError, naming the field, if the file is damaged; ConvertError with all
         operators that are not supported, or with the signatures where there is no such one
     """
     file = read_file(open_bytes(source, use_mmap, on_open), signature)
     if signature is None and file.others:
         on_note(_others_note(file))
-    _check_supported(list(file.graphs.values()))
+    operators = {**OPERATORS, **python_calls(python_ops or {})}
+    _check_supported(list(file.graphs.values()), operators)
     graph = file.main
+    add_operators = partial(_convert_operators, operators)
     fallback = Path(source).stem if isinstance(source, str | Path) else graph.name
     scope = BodyScope(
-        ModelScope(file.graphs, not (shapes or open_inputs), _convert_operators),
+        ModelScope(file.graphs, not (shapes or open_inputs), add_operators),
         FoldingBuilder(name or fallback),
     )
     state = ConversionState(scope, graph)
     try:
         names = {} if signature is None else file.entry.names
         _add_inputs(graph, state, shapes or {}, open_inputs, names)
-        _convert_operators(state)
+        add_operators(state)
         outputs = [state.value(index, "SubGraph.outputs") for index in graph.outputs]
         scope.finish()
         return scope.builder.finish(*outputs)
@@ -102,12 +109,12 @@ def convert(
         ) from error
 
 
-def _convert_operators(state: ConversionState) -> None:
+def _convert_operators(operators: Mapping[str, Converter], state: ConversionState) -> None:
     """Add the nodes of a subgraph whose inputs are bound."""
     state.scope.model.count(state.graph)
     for operator in state.graph.operators:
         with reading(operator.source), np.errstate(all="ignore"):
-            OPERATORS[operator.code](OperatorUse(state, operator))
+            operators[operator.code](OperatorUse(state, operator))
 
 
 def _others_note(file: FileModel) -> str:
@@ -118,15 +125,17 @@ def _others_note(file: FileModel) -> str:
     )
 
 
-def _check_supported(graphs: Sequence[FileGraph]) -> None:
+def _check_supported(graphs: Sequence[FileGraph], known: Collection[str]) -> None:
     """Raise one ConvertError with every operator that has no converter."""
     operators = [op for graph in graphs for op in graph.operators]
-    missing = Counter(op.code for op in operators if op.code not in OPERATORS)
+    missing = Counter(op.code for op in operators if op.code not in known)
     if missing:
         first = {op.code: op.source for op in reversed(operators)}
+        code = next(iter(missing))
         raise ConvertError(
             f"{sum(missing.values())} of {len(operators)} operators are not supported",
             facts=[f"{n} x {code} (first {first[code]})" for code, n in missing.most_common()],
+            fix=f'python_ops={{"{code}": function}} calls a Python operator instead',
         )
     tensors = [tensor for graph in graphs for tensor in _plain_tensors(graph)]
     for trouble, refused in _REFUSED.items():

@@ -65,6 +65,7 @@ _FORMATS: dict[str, Format] = {
             "trireme.converters.tflite.walk:convert",
             b"TFL3",
             has_signatures=True,
+            has_python_ops=True,
             has_usual_sizes=True,
         ),
         Format(
@@ -116,7 +117,7 @@ def convert(
     on_note: called with the names of the other graphs, without `signature` (default: a warning is
         logged)
     python_ops: functions of the user: for a .trm file those that its graph calls, by name; for an
-        .onnx file those that stand for ops, by "domain::Op"
+        .onnx file those that stand for ops, by "domain::Op"; for a .tflite file by the operator
     Errors: ModelFileError, if the file is damaged or of no known kind; ConvertError, listing every
         op that is not supported; either names the file; ShapeError, if `shapes` does not fit a .trm
     """
