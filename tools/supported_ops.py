@@ -15,12 +15,11 @@ import numpy as np
 
 from trireme.backend.device import Device
 from trireme.backend.registry import device_names, kind_named, open_device
-from trireme.converters.tflite.walk import OPERATORS as TFLITE_OPERATORS
-from trireme.converters.torch.table import supported_aten
 from trireme.ir.builder import graph_of_sample
 from trireme.ir.graph import Graph
 from trireme.ir.op import OpDef, Sample, all_ops
 from trireme.support.errors import DeviceError, TriremeError
+from trireme.tools.supported_formats import format_sections
 
 _HEADER = """# Supported ops
 
@@ -28,15 +27,6 @@ Which device has a kernel for which op, by the dtype of the first input: `refere
 numpy reference inside the cpu device (every profile and `explain` say so), `-` is refused with a
 sentence. int8 and uint8 are quantised types. Printed by `trireme supported-ops`; a test keeps it
 current. Control flow and effects run on the `host` device (docs/explanation/execution.md).
-"""
-
-_PYTORCH = """torch.export decomposes most of torch to these ATen ops. `cond`, `while_loop`, `scan`
-and functions of sizes convert too. [How to convert a PyTorch
-model](docs/how-to/convert-pytorch.md) says what becomes of them.
-"""
-
-_TFLITE = """These operators. [How to run a TensorFlow Lite
-model](docs/how-to/run-a-tflite-model.md) says how they run and what is refused.
 """
 
 
@@ -172,9 +162,6 @@ def table_text(table: SupportTable) -> str:
     for name, said in table.demands.items():
         lines += ["", f"## What {name} asks of a node", ""]
         lines += [f"* {sentence}" for sentence in said]
-    lines += ["", "## What a .tflite file may hold", "", _TFLITE]
-    lines += [f"* {operator}" for operator in sorted(TFLITE_OPERATORS)]
-    lines += ["", "## What a PyTorch model may hold", "", _PYTORCH]
-    lines += [f"* {name.removeprefix('aten.')}" for name in supported_aten()]
+    lines += format_sections()
     lines += [f"\n{name} could not be opened: {why}" for name, why in table.absent.items()]
     return "\n".join(lines)

@@ -40,7 +40,7 @@ OPERATORS: dict[str, Callable[[OperatorUse], None]] = (
 """The TensorFlow Lite operators that can be converted, by builtin (or custom) name."""
 
 
-_REFUSED: dict[str, Callable[[FileTensor], bool]] = {
+REFUSED: dict[str, Callable[[FileTensor], bool]] = {
     "stored sparse": lambda t: t.sparse,
     "of strings": lambda t: t.dtype == "string",
     "of packed int4": lambda t: t.dtype == "int4",
@@ -138,7 +138,7 @@ def _check_supported(graphs: Sequence[FileGraph], known: Collection[str]) -> Non
             fix=f'python_ops={{"{code}": function}} calls a Python operator instead',
         )
     tensors = [tensor for graph in graphs for tensor in _plain_tensors(graph)]
-    for trouble, refused in _REFUSED.items():
+    for trouble, refused in REFUSED.items():
         names = [t.name for t in tensors if refused(t)]
         if names:
             more = [f"and {len(names) - 8} more"] if len(names) > 8 else []

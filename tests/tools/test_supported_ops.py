@@ -30,3 +30,17 @@ def test_control_flow_and_strings_are_for_the_host(table):
     rows = {row.op: row.kernels for row in table.rows}
     for op in ("if", "loop", "scan", "string_concat", "regex_full_match"):
         assert set(rows[op].values()) == {"-"}, op
+
+
+def test_the_page_says_of_each_format_what_converts_and_what_does_not(table):
+    text = table_text(table)
+    onnx, refused = text.split("## What an .onnx file may hold")[1].split("### Refused in an")
+    for row in ("| Conv | `conv` |", "| Attention | its function |", "| If | `if` |"):
+        assert row in onnx, row
+    assert "| com.microsoft.MatMulNBits | `matmul_nbits` |" in onnx
+    assert "RandomNormal " in refused.split("##")[0]
+    tflite = text.split("### Refused in a .tflite file")[1].split("## ")[0]
+    for name in ("HASHTABLE_FIND", "of strings"):
+        assert name in tflite, name
+    assert "CONV_2D" not in tflite
+    assert "| add | Scalar, Tensor |" in text.split("## What a PyTorch model may hold")[1]
