@@ -85,7 +85,7 @@ def _shifted(use: NodeUse, weight: Sequence[int]) -> list[int]:
     if any(pads):
         ends = (0, 0, *pads[:half], 0, 0, *pads[half:])
         x = use.add("pad", x, use.constant(ends, "int64"))
-    sizes = [int(dim) for dim in use.scope.builder.type(x).dims[2:]]
+    sizes = [int(dim) for dim in use.scope.builder.type(x).shape[2:]]
     images = []
     for place in np.ndindex(*weight[2:]):
         starts = [k * d for k, d in zip(place, attrs["dilations"], strict=True)]

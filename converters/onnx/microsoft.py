@@ -5,6 +5,7 @@ from __future__ import annotations
 from trireme.converters.onnx import microsoft_fused as fused
 from trireme.converters.onnx import microsoft_quantized as integer
 from trireme.converters.onnx import quantized
+from trireme.converters.onnx.gather_blocks import gather_block_quantized
 from trireme.converters.onnx.microsoft_attention import (
     attention,
     multi_head_attention,
@@ -27,6 +28,7 @@ MICROSOFT_TABLE: dict[str, OpEntry] = {
     "FusedConv": OpEntry("conv", fused.fused_conv),
     "FusedGemm": OpEntry("gemm", fused.fused_gemm),
     "FusedMatMul": OpEntry("matmul", fused.fused_matmul),
+    "GatherBlockQuantized": OpEntry("gather", gather_block_quantized),
     "Gelu": straight("gelu"),
     "GroupQueryAttention": OpEntry("softmax", group_query_attention),
     "MatMulIntegerToFloat": OpEntry("matmul", integer.matmul_integer_to_float),

@@ -1,6 +1,7 @@
 """MatMulInteger, ConvInteger and DynamicQuantizeLinear, exactly as ONNX Runtime computes them."""
 
 import numpy as np
+import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 from onnx_single import Single, answers_of, assert_single
@@ -169,3 +170,17 @@ def test_a_layer_on_a_dynamic_range_is_a_product_of_bytes(name, form):
         kernels = {kernel.split("_")[0] for kernel in session.kernels()}
     assert kernels - {"range"} == {"gemm", "levels"}, kernels
     np.testing.assert_allclose(found, right, rtol=2e-6, atol=1e-5)
+
+
+def test_a_convolution_of_open_batch_is_a_product():
+    case = conv(PIXELS, whole(U8, 5, 4, 3, 3), U8(99), U8(120), pads=[1, 0, 2, 1])
+    model = onnx.ModelProto.FromString(case.model())
+    for value in (*model.graph.input, *model.graph.output):
+        if len(dims := value.type.tensor_type.shape.dim) > 1:
+            dims[0].dim_param = "batch"
+    (right,) = answers_of(case.model(), case.feeds).values()
+    with Session(model.SerializeToString(), devices=["cpu"], threads=1) as session:
+        (found,) = session.run(case.feeds).values()
+        (stage,) = session.stages
+    np.testing.assert_array_equal(found, right)
+    assert stage.tier in ("polymorphic", "specialised"), str(stage)
