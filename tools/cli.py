@@ -156,7 +156,11 @@ class Subcommand:
 
 
 EXAMPLES: dict[str, tuple[str, ...]] = {
-    "convert": ("model.onnx -o model.trm", "model.tflite --optimise"),
+    "convert": (
+        "model.onnx -o model.trm",
+        "model.tflite --optimise",
+        "program.py:collatz --input n=int64[]",
+    ),
     "run": (
         "model.trm --image cat.jpg --labels labels.txt --devices npu,cpu",
         "model.onnx --shape input=1,3,224,224 --input input=x.npy --output y.npz",
@@ -202,6 +206,13 @@ COMMANDS: dict[str, Subcommand] = {
                 help="path of the .trm file (default: beside the model)",
             ),
             _arg("--optimise", action="store_true", help="store the optimised graph"),
+            _arg(
+                "--input",
+                action="append",
+                default=[],
+                metavar="NAME=float32[n<=8,3]",
+                help="type of a parameter of FILE.py:FUNCTION, whose code runs",
+            ),
         ),
     ),
     "run": Subcommand(

@@ -17,12 +17,13 @@ from trireme.model_file import save
 from trireme.passes.pipeline import optimise
 from trireme.runtime.interactive import summary
 from trireme.runtime.session import Session
-from trireme.support.errors import DeviceError
+from trireme.support.errors import ConvertError, DeviceError
 from trireme.support.units import bytes_text, rate_text, time_text
 from trireme.tools.feeds import make_feeds
 from trireme.tools.image import load_labels, top_k
 from trireme.tools.output import emit
 from trireme.tools.parsed import model_shapes, open_session
+from trireme.tools.programs import captured_graph, is_program
 from trireme.tools.progress import Progress
 from trireme.tools.python_ops import python_ops
 from trireme.tools.supported_ops import kernel_lines, support_table, table_text
@@ -39,13 +40,16 @@ def load(options: argparse.Namespace) -> Graph:
 
 
 def convert(options: argparse.Namespace) -> int:
-    """Write a model as a .trm file."""
+    """Write a model, or a function of a Python file, as a .trm file."""
     progress = Progress()
     progress(f"converting {options.model}")
-    graph = load(options)
+    if options.input and not is_program(options.model):
+        raise ConvertError("--input gives types to FILE.py:FUNCTION, and the model is a file")
+    graph = captured_graph(options) if is_program(options.model) else load(options)
     if options.optimise:
         graph = optimise(graph)
-    target = Path(options.output or Path(options.model).with_suffix(".trm"))
+    source = Path(options.model.rpartition(":")[0] if is_program(options.model) else options.model)
+    target = Path(options.output or source.with_suffix(".trm"))
     save(graph, target)
     progress.done()
     nbytes = target.stat().st_size

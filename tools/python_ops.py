@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import importlib.util
 from collections.abc import Mapping
 from pathlib import Path
 
 from trireme.ir.python_op import PythonOp
 from trireme.support.errors import ConvertError
+from trireme.tools.programs import load_code
 
 _VARIABLE = "python_ops"
 
@@ -22,14 +22,7 @@ def python_ops(options: argparse.Namespace) -> Mapping[str, PythonOp] | None:
     if given is None:
         return None
     path = Path(given)
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    if spec is None or spec.loader is None or not path.is_file():
-        raise ConvertError(f"--python-ops: {path} is no Python file")
-    module = importlib.util.module_from_spec(spec)
-    try:
-        spec.loader.exec_module(module)
-    except Exception as error:
-        raise ConvertError(f"--python-ops: {path}: {type(error).__name__}: {error}") from error
+    module = load_code(path, "--python-ops")
     found = vars(module).get(_VARIABLE)
     if not isinstance(found, dict) or not all(isinstance(v, PythonOp) for v in found.values()):
         raise ConvertError(

@@ -1,8 +1,8 @@
 """Print how fast models of transformers are through torch.export, through ONNX and in torch.
 
-Run as `python tests/support/torch_speed.py`; it needs torch and transformers. Each ratio is the
-median over rounds in which the three take turns, on one thread. Biases are random: ONNX's route
-drops the zeros that random weights begin with.
+Run as `python tests/support/torch_speed.py`; it needs torch, transformers and, for torch.compile, a
+C++ compiler. Each ratio is the median over rounds in which the four take turns, on one thread.
+Biases are random: ONNX's route drops the zeros that random weights begin with.
 """
 
 import io
@@ -130,19 +130,28 @@ def row(make):
             with torch.no_grad():
                 model(**inputs)
 
-        seconds = take_turns([lambda: ours.run(fed), lambda: onnx.run(fed), eager])
+        inductor = torch.compile(model)
+
+        def compiled():
+            with torch.no_grad():
+                inductor(**inputs)
+
+        calls = [lambda: ours.run(fed), lambda: onnx.run(fed), eager, compiled]
+        seconds = take_turns(calls)
     ratios = [
         statistics.median(theirs / own for own, theirs in zip(seconds[0], other, strict=True))
         for other in seconds[1:]
     ]
     best = " | ".join(f"{min(one) * 1e3:.2f}" for one in seconds)
-    return f"| {make.__name__} | {best} | {ratios[0]:.2f} | {ratios[1]:.2f} |"
+    return f"| {make.__name__} | {best} | {' | '.join(f'{one:.2f}' for one in ratios)} |"
 
 
 def main():
     torch.set_num_threads(1)
-    print("| model | torch.export, ms | ONNX, ms | torch eager, ms | ONNX: ratio | eager: ratio |")
-    print("|---|---|---|---|---|---|")
+    names = ("torch.export", "ONNX", "torch eager", "torch.compile")
+    ratios = " | ".join(f"{name}: ratio" for name in names[1:])
+    print(f"| model | {' | '.join(f'{name}, ms' for name in names)} | {ratios} |")
+    print("|---" * 8 + "|")
     for make in (bert, vit, resnet, convnext, swin, segformer):
         print(row(make), flush=True)
 
