@@ -10,9 +10,9 @@ from typing import Any
 from trireme.backend.device import Buffer
 from trireme.ir.graph import Graph
 from trireme.runtime.dynamic.instances import Instance, OpenGraph
-from trireme.runtime.dynamic.reports import StageReport
 from trireme.runtime.dynamic.kept import Shapes
 from trireme.runtime.dynamic.program import OpenProgram, Served
+from trireme.runtime.dynamic.reports import StageReport
 from trireme.runtime.prepare import Prepared
 from trireme.runtime.states.growth import growing
 from trireme.runtime.states.rooms import Rooms
