@@ -129,11 +129,8 @@ class CpuDevice(HostMemoryDevice):
 
         Errors: CompileError
         """
-        from trireme.devices.cpu.compile.polymorphic import (
-            CpuPolymorphic,
-            build_polymorphic,
-            packed,
-        )
+        from trireme.devices.cpu.compile.polymorphic import build_polymorphic, packed
+        from trireme.devices.cpu.compile.resizable import CpuPolymorphic
 
         recipes = self._jit.recipes
         programs = [build_polymorphic(g, self.isa, self.threads, recipes) for g in graphs]

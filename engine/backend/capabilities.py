@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
-from trireme.backend.device import BoundCall, Device, Event, Executable, LazySpans
+from trireme.backend.device import BoundCall, Buffer, Device, Event, Executable, LazySpans
+from trireme.ir.decided import DecidedValues
 from trireme.ir.effects import States
 from trireme.ir.graph import Graph, Node
 
@@ -201,6 +202,47 @@ class PolymorphicExecutable(Protocol):
         graph: the compiled graph with static types; what shapes alone decide is constant there
         Errors: CompileError, if the shape does not have the structure that was compiled, such as
             an axis of size 1 that was not known to be broadcast
+        """
+
+
+class ShapeTables(Protocol):
+    """What one shape decides of a program: numbers that a ResizableCall takes.
+
+    scratch_bytes: the scratch memory that a run needs
+    """
+
+    @property
+    def scratch_bytes(self) -> int:
+        """The scratch memory that a run needs."""
+
+
+class ResizableCall(Protocol):
+    """A program that runs shape after shape; for one caller at a time."""
+
+    def tables(self, sizes: tuple[int, ...]) -> Any:
+        """Return the ShapeTables of a shape, in microseconds; they serve this call alone.
+
+        sizes: of the symbols, in the order of the names that the call was made with
+        Errors: CompileError, if the shape does not have the structure that was compiled
+        """
+
+    def run(self, tables: Any, scratch: Buffer | None, places: Sequence[int]) -> None:
+        """Run a shape.
+
+        scratch: at least as many bytes as the tables say
+        places: addresses in host memory, multiples of 16, of the graph's inputs and outputs
+        Errors: RunError, if a kernel found wrong data
+        """
+
+
+@runtime_checkable
+class ResizableExecutable(PolymorphicExecutable, Protocol):
+    """A PolymorphicExecutable, of a device in host memory, whose calls change their shape."""
+
+    def resizable(self, contents: DecidedValues) -> ResizableCall | None:
+        """Return a call on memory of its own; None where each shape needs an executable.
+
+        contents: the symbols' names, and the values that shapes decide
         """
 
 

@@ -317,13 +317,13 @@ class Session(ProgramSession):
         program: PolymorphicGraph,
         shapes: FeedShapes,
         places: Places | None = None,
-    ) -> ProgramSession:
-        """Return a session for some shapes of a program that serves all.
+    ) -> Any:
+        """Return what runs some shapes of a program that serves all: a StaticRegion.
 
         places: says where inputs of a graph lie that are not in the arena
         """
-        made = program.program(shapes)
-        return _ShapeSession(self, prepared, mode, program, made, places)
+        open_session = partial(_ShapeSession, self, prepared, mode, program, places=places)
+        return program.region(shapes, open_session)
 
     @property
     def inputs(self) -> list[Value]:
@@ -593,7 +593,11 @@ class _ShapeSession(ProgramSession):
 
 
 def _priced(region: object) -> ProgramSession:
-    """Return a region as the session that it is, with the estimates of its shapes."""
+    """Return a region as a session, with the estimates of its shapes."""
+    from trireme.runtime.dynamic.resizable import ShapeRun
+
+    if isinstance(region, ShapeRun):
+        region = region.session
     if not isinstance(region, ProgramSession):
         raise InternalError(f"an instance is a {type(region).__name__}")
     if isinstance(region, _ShapeSession):

@@ -5,12 +5,13 @@ import zlib
 
 import numpy as np
 from cpu_run import assert_close, run
+from resized import check_words, resizable, run_tables
 
 from trireme.devices.cpu.compile.program import REFERENCE
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import TensorType
 from trireme.ir.interpreter import interpret
-from trireme.runtime.dynamic.closed import ClosedGraph
+from trireme.runtime.dynamic.closed import ClosedGraph, why_not_closed
 
 SHAPES = 4
 """Drawn shapes of each case, beside that of ones."""
@@ -83,3 +84,33 @@ def check_every_shape(cpus, special, case, graph, isa):
             for g, w, s in zip(got, want, own, strict=True):
                 assert_close(g, w, 1e-5, f"{isa} {sizes} {kernels}")
                 assert g.tobytes() == s.tobytes(), f"{graph.name} {sizes}: not its own bits"
+    if not why_not_closed(graph):
+        check_one_table(cpus[isa, 2], case, graph, list(drawn_shapes(graph, graph.name)))
+
+
+def check_one_table(device, case, graph, shapes):
+    """See that shapes in any order have the words, chunks and bits of their own executables.
+
+    shapes: sizes of the symbols by name
+    """
+    every, call, contents = resizable(device, graph)
+    if call is None:
+        return
+    tables = {}
+    call.resizer.recordings = 1000  # all at once
+    for turn in random.Random(graph.name).choices(range(len(shapes)), k=3 * len(shapes)):
+        one = bound(graph, shapes[turn])
+        if turn not in tables:
+            tables[turn] = call.tables(tuple(shapes[turn][symbol] for symbol in contents.names))
+            check_words(every, call.resizer, tables[turn], one)
+        feeds = fed(one, case.rng)
+        wanted, _, _ = run(device, one, feeds, executable=every.at(one))
+        found = run_tables(device, call, tables[turn], one, feeds)
+        for array, want in zip(found, wanted, strict=True):
+            assert array.tobytes() == want.tobytes(), f"{graph.name} {shapes[turn]}"
+    draw, groups = random.Random(f"{graph.name} again"), call.resizer._groups
+    for _ in range(12):  # the code that was recorded is used once it was right a few times
+        sizes = {symbol: draw.randint(1, MOST[symbol]) for symbol in contents.names}
+        made = call.tables(tuple(sizes[symbol] for symbol in contents.names))
+        check_words(every, call.resizer, made, bound(graph, sizes))
+    assert all(group.recorded for group in groups if group.tries < 2), "nothing was recorded"

@@ -13,13 +13,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from trireme.backend.device import Executable
 from trireme.devices.cpu.codegen.aligned_memory import as_kernels_read
-from trireme.devices.cpu.codegen.jit import Jit
 from trireme.devices.cpu.codegen.kernel_cache import Code, KernelCache
 from trireme.devices.cpu.codegen.target import Isa
 from trireme.devices.cpu.compile.buffer_aliases import find_homes, is_alias
-from trireme.devices.cpu.compile.executable import CpuExecutable
 from trireme.devices.cpu.compile.fusion import Group, chain_terms, grouped
 from trireme.devices.cpu.compile.program import (
     REFERENCE,
@@ -44,8 +41,6 @@ from trireme.devices.cpu.patterns.polymorphic_attention import (
     attention_step,
     find_polymorphic_attention,
 )
-from trireme.devices.cpu.runtime.pool import StepPool
-from trireme.devices.cpu.runtime.server import Server
 from trireme.ir.contents import decided_by_shapes
 from trireme.ir.graph import Graph, Node, Value
 from trireme.support.dtypes import Array, itemsize
@@ -322,18 +317,3 @@ def _offsets(program: PolymorphicProgram, graph: Graph) -> tuple[dict[int | str,
         )
         at += -(-nbytes // _ALIGN) * _ALIGN
     return offsets, at
-
-
-class CpuPolymorphic:
-    """A region compiled for every shape: a PolymorphicExecutable."""
-
-    def __init__(
-        self, program: PolymorphicProgram, jit: Jit, pool: StepPool, server: Server | None
-    ) -> None:
-        self._program, self._jit, self._pool, self._server = program, jit, pool, server
-        self.constant_bytes = sum(array.nbytes for array in program.constants.values())
-
-    def at(self, graph: Graph) -> Executable:
-        """Return the executable of one shape."""
-        program = program_at(self._program, graph)
-        return CpuExecutable(program, self._jit, self._pool, self._server)

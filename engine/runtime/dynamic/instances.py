@@ -238,8 +238,11 @@ class OpenGraph:
 
     def _of_all_shapes(self, program: PolymorphicGraph, shapes: Shapes) -> Instance:
         region = self._tools.open_polymorphic(program, shapes)
-        stage = Stage(region.graph, region.graph, (), None)
-        return Instance(stage, region, None, _report(stage, region, "polymorphic", ""))
+        stage = Stage(self.graph, self.graph, (), None)
+        by_name = dict(zip(self._names, shapes, strict=True))
+        on = ", ".join(region.devices)
+        report = StageReport(by_name, program.node_count, on, "polymorphic", "", ())
+        return Instance(stage, region, None, report)
 
     def _specialised(self, shapes: Shapes, why: str) -> Instance:
         """Return the instance of a program compiled for these shapes."""

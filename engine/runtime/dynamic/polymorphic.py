@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 
-from trireme.backend.capabilities import PolymorphicDevice, PolymorphicExecutable
+from trireme.backend.capabilities import (
+    PolymorphicDevice,
+    PolymorphicExecutable,
+    ResizableExecutable,
+)
 from trireme.backend.device import Buffer, Device
 from trireme.cost.calibration import Calibration
 from trireme.cost.model import CostModel
+from trireme.ir.decided import DecidedValues
 from trireme.ir.dims import Bounds, substituted
 from trireme.ir.effects import uses_state
 from trireme.ir.graph import Graph
@@ -16,9 +22,11 @@ from trireme.ir.op import get_op
 from trireme.placement.options import PlacementOptions
 from trireme.placement.place import place
 from trireme.placement.placement import Placement
-from trireme.plan.plan import Task, make_plan
+from trireme.plan.plan import Plan, Task, make_plan
 from trireme.runtime.context import ExecutionContext
 from trireme.runtime.dynamic.closed import ClosedGraph, why_not_closed
+from trireme.runtime.dynamic.kept import Closes
+from trireme.runtime.dynamic.resizable import ResizableGraph, ShapeRun, symbols_of_inputs
 from trireme.runtime.options import ExecutionOptions
 from trireme.runtime.program import Program
 from trireme.support.errors import CompileError, InternalError
@@ -47,6 +55,38 @@ class PolymorphicGraph:
         self._executable, self._options = executable, options
         self._costs, self._asked = costs, asked
         self._scratch: Buffer | None = None
+        self.node_count = len(placement.graph.nodes)
+
+    def region(
+        self,
+        shapes: tuple[tuple[int, ...], ...],
+        open_session: Callable[[Program], Closes],
+    ) -> Closes | ShapeRun:
+        """Return what runs a set of shapes.
+
+        open_session: opens a session for their program
+        Errors: as `program`
+        """
+
+        def opened() -> Closes:
+            return open_session(self.program(shapes))
+
+        return opened() if self._resizable is None else self._resizable.at(shapes, opened)
+
+    @cached_property
+    def _resizable(self) -> ResizableGraph | None:
+        """The graph as calls that change their shape; None where the device has none."""
+        executable, names = self._executable, symbols_of_inputs(self.closed.graph)
+        if names is None or not isinstance(executable, ResizableExecutable):
+            return None
+        contents = DecidedValues(self.closed.graph, names)
+        call = executable.resizable(contents)
+        if call is None:
+            return None
+        (task,) = self._plan(self._placement).tasks
+        region = _region(self.closed.graph, task)
+        devices = self._costs.devices
+        return ResizableGraph(self.closed, contents, region, call, devices, self._scratch_of)
 
     def program(self, shapes: Sequence[Sequence[int]]) -> Program:
         """Return the program for a set of shapes, in about a millisecond a hundred nodes.
@@ -65,25 +105,34 @@ class PolymorphicGraph:
         return self._program(place(source, self._costs, asked))
 
     def _program(self, placement: Placement) -> Program:
+        plan = self._plan(placement)
+        executable = self._executable.at(_region(placement.graph, plan.tasks[0]))
+        return Program(plan, self._costs.devices, (executable,))
+
+    def _plan(self, placement: Placement) -> Plan:
         plan = make_plan(placement, self._options.subgraphs, self._options.execution)
         if len(plan.tasks) != 1:
             raise InternalError(f"{len(plan.tasks)} tasks of a graph on one device")
-        executable = self._executable.at(_region(placement.graph, plan.tasks[0]))
-        return Program(plan, self._costs.devices, (executable,))
+        return plan
 
     def context(
         self, program: Program, places: Mapping[int, Buffer] | None = None
     ) -> ExecutionContext:
-        """Return memory for the program: the scratch is shared, and grows by half at least.
+        """Return memory for the program, whose scratch all shapes share.
 
         places: where inputs lie that are not in the arena
         """
-        needs, devices = program.scratch_bytes()[self._device], program.devices
+        scratch = self._scratch_of(program.scratch_bytes()[self._device])
+        empty = dict.fromkeys(program.devices)
+        return ExecutionContext(program, {**empty, self._device: scratch}, places)
+
+    def _scratch_of(self, needs: int) -> Buffer | None:
+        """Return scratch memory of at least so many bytes; it grows by half at least."""
         if needs and (self._scratch is None or self._scratch.nbytes < needs):
             before = 0 if self._scratch is None else self._scratch.nbytes
-            self._scratch = devices[self._device].alloc(max(needs, before * 3 // 2))
-        scratch = {**dict.fromkeys(devices), self._device: self._scratch}
-        return ExecutionContext(program, scratch, places)
+            device = self._costs.devices[self._device]
+            self._scratch = device.alloc(max(needs, before * 3 // 2))
+        return self._scratch
 
 
 def polymorphic(

@@ -311,14 +311,16 @@ def _fitting(value: Value, given: Any) -> Array:
     array = as_array(value, given)
     if value.dtype == "string":
         return array.astype(object)
+    shape = value.type.shape
+    if len(shape) == array.ndim and array.dtype == numpy_dtype(value.type.dtype):
+        for dim, size in zip(shape, array.shape, strict=True):
+            if dim != size and isinstance(dim, int):
+                break
+        else:
+            return array
     found = f"{dtype_name(array.dtype)}[{','.join(map(str, array.shape))}]"
-    if array.dtype != numpy_dtype(value.dtype):
-        fix = f"x.astype({value.dtype!r})"
-        raise RunError(f"input '{value.name}' is {found}, expected {value.type}", fix=fix)
-    dims = zip(value.shape, array.shape, strict=False)
-    if len(value.shape) != array.ndim or any(isinstance(a, int) and a != b for a, b in dims):
-        raise RunError(f"input '{value.name}' is {found}, expected {value.type}")
-    return array
+    fix = "" if array.dtype == numpy_dtype(value.dtype) else f"x.astype({value.dtype!r})"
+    raise RunError(f"input '{value.name}' is {found}, expected {value.type}", fix=fix)
 
 
 @contextmanager

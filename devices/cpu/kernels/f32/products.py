@@ -159,7 +159,7 @@ def product_s(isa: Isa, product: MatmulShape) -> float:
     size = product.size
     b_items = size.depth * size.columns * size.batch
     bandwidth = 8e10 if 4 * b_items <= isa.l2_bytes // 2 else 1.8e10
-    return max(2.0 * size.rows * b_items / (7e9 * isa.lanes), 4 * b_items / bandwidth)
+    return max(size.rows * b_items * 2.0 / (7e9 * isa.lanes), 4 * b_items / bandwidth)
 
 
 def _extra(node: Node) -> tuple[bool, bool]:

@@ -116,7 +116,7 @@ def expression_step(
     def size(graph: Graph) -> Sized:
         walk = plan(graph)
         vectors, rows = -(-walk.dims[-1] // lanes), math.prod(walk.dims[:-1])
-        seconds = each_s * vectors * rows
+        seconds = vectors * rows * each_s
         part, chunks = deal_evenly(vectors if len(walk.dims) == 1 else rows, seconds)
         return Sized((*words(walk), part), chunks, seconds)
 

@@ -12,7 +12,7 @@ import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 
 from trireme.devices.cpu.codegen.index import minus, plus, times
 from trireme.devices.cpu.codegen.ir import Index, Value
@@ -22,6 +22,7 @@ from trireme.devices.cpu.kernels.f32.gemm import Cut, MatmulEmitter, MatmulShape
 from trireme.devices.cpu.kernels.f32.im2row import emit_gather
 from trireme.devices.cpu.kernels.f32.tiling import Size, Tiling, choose_register_tile, tile_cycles
 from trireme.devices.cpu.kernels.lowering import finish
+from trireme.devices.cpu.kernels.polymorphic.opaque import opaque
 from trireme.devices.cpu.kernels.polymorphic.sample import varies
 from trireme.devices.cpu.kernels.polymorphic.step import begin_sized
 
@@ -90,9 +91,16 @@ class Blocks:
 
 def blocks_of(isa: Isa, product: MatmulShape, cut: SizedCut) -> Blocks:
     """Return the cut with the least modelled cycles on two threads."""
-    return _blocks(
-        isa.lanes, isa.l2_bytes, product.size, bool(product.window), cut, _cycles(isa, cut)
-    )
+    found = partial(_block_words, isa, bool(product.window), cut)
+    size = product.size
+    return Blocks(*opaque(found, size.rows, size.columns, size.depth, size.batch))
+
+
+def _block_words(
+    isa: Isa, gathers: bool, cut: SizedCut, rows: int, columns: int, depth: int, batch: int
+) -> tuple[int, int, int, int]:
+    size = Size(rows, columns, depth, batch)
+    return _blocks(isa.lanes, isa.l2_bytes, size, gathers, cut, _cycles(isa, cut)).words
 
 
 def _cycles(isa: Isa, cut: SizedCut) -> float:

@@ -1,0 +1,194 @@
+"""Sizes of a step as straight-line code: the arithmetic of one shape, recorded while it runs.
+
+`PolymorphicStep.size` is Python over plans and takes ten microseconds. It is run once with numbers
+that note what is done to them. What it compares becomes a check, so the code serves the shapes that
+go the same way, and says so for others. Numbers that leave the recording (as an index, a text or a
+key) end it: such a step stays as it is.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from trireme.devices.cpu.kernels.polymorphic.opaque import OpaqueNumber
+from trireme.ir.dim_values import Numbers
+
+Code = Callable[[Numbers], Any]
+"""Returns what was recorded, given the numbers; None where they go another way."""
+_MOST_LINES = 400
+
+
+class NotRecorded(Exception):
+    """A number left the recording."""
+
+
+class SizeRecording:
+    """Code under construction."""
+
+    def __init__(self) -> None:
+        self._lines: list[str] = []
+        self._named: dict[str, str] = {}
+        self._functions: dict[str, Any] = {"__builtins__": {}, "inf": math.inf}
+        self._functions |= {one.__name__: one for one in (max, round, math.ceil, math.floor)}
+
+    def number(self, place: int, value: int) -> int:
+        """Return a number of the shape, which notes what is done to it."""
+        noting: int = _Int(self, f"n[{place}]", value)
+        return noting
+
+    def named(self, code: str) -> str:
+        """Return the name of what some code gives."""
+        if code not in self._named:
+            if len(self._lines) >= _MOST_LINES:
+                raise NotRecorded
+            self._named[code] = name = f"t{len(self._named)}"
+            self._lines.append(f"{name}={code}")
+        return self._named[code]
+
+    def check(self, code: str, holds: bool) -> None:
+        """Note that some code was true or false."""
+        line = f"if {'not ' if holds else ''}({code}): return None"
+        if line not in self._named:
+            self._named[line] = ""
+            self._lines.append(line)
+
+    def call(self, function: Callable[..., Numbers], arguments: Sequence[int]) -> Numbers:
+        """Note a call of a function of numbers that is not recorded itself."""
+        values = function(*map(_plain, arguments))
+        name = f"f{len(self._functions)}"
+        self._functions[name] = function
+        made = self.named(f"{name}({', '.join(map(_code, arguments))})")
+        return tuple(_Int(self, f"{made}[{k}]", value) for k, value in enumerate(values))
+
+    def finish(self, result: object) -> Code:
+        """Return the code that gives a result: numbers in tuples."""
+        body = "\n  ".join((*self._lines, f"return {_code(result)}"))
+        space: dict[str, Any] = dict(self._functions)
+        exec(f"def recorded(n):\n  {body}\n", space)  # noqa: S102  lines of this class alone
+        code: Code = space["recorded"]
+        return code
+
+
+def _plain(number: Any) -> Any:
+    if isinstance(number, _Int):
+        return number.plain
+    return number.plain if isinstance(number, _Float) else number
+
+
+def _code(what: object) -> str:
+    if isinstance(what, (_Int, _Float)):
+        return str(what.code)
+    if isinstance(what, tuple):
+        return f"({''.join(f'{_code(part)}, ' for part in what)})"
+    if isinstance(what, (bool, int, float)):
+        return repr(what)
+    raise NotRecorded
+
+
+def _leaves(*_: object, **__: object) -> Any:
+    raise NotRecorded
+
+
+def _made(recording: SizeRecording, code: str, value: Any) -> Any:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise NotRecorded
+    kind = _Int if isinstance(value, int) else _Float
+    return kind(recording, recording.named(code), value)
+
+
+def _binary(symbol: str, function: Callable[[Any, Any], Any], swapped: bool) -> Any:
+    def apply(self: Any, other: Any) -> Any:
+        if not isinstance(other, (int, float)):
+            return NotImplemented
+        a, b = (other, self) if swapped else (self, other)
+        code = f"{_code(a)}{symbol}{_code(b)}"
+        return _made(self.recording, code, function(_plain(a), _plain(b)))
+
+    return apply
+
+
+def _compare(symbol: str, function: Callable[[Any, Any], bool]) -> Any:
+    def apply(self: Any, other: Any) -> Any:
+        if not isinstance(other, (int, float)):
+            return NotImplemented
+        holds = function(self.plain, _plain(other))
+        if _code(self) != _code(other):
+            self.recording.check(f"{_code(self)}{symbol}{_code(other)}", holds)
+        return holds
+
+    return apply
+
+
+def _unary(form: str, function: Callable[[Any], Any]) -> Any:
+    def apply(self: Any) -> Any:
+        return _made(self.recording, form.format(self.code), function(self.plain))
+
+    return apply
+
+
+def _truth(self: Any) -> bool:
+    holds = bool(self.plain)
+    self.recording.check(f"{self.code}!=0", holds)
+    return holds
+
+
+def _round(self: Any, digits: int | None = None) -> Any:
+    if digits is not None:
+        raise NotRecorded
+    return _made(self.recording, f"round({self.code})", round(self.plain))
+
+
+def _identity(self: Any) -> Any:
+    return self
+
+
+_BINARY: Mapping[str, tuple[str, Callable[[Any, Any], Any]]] = {
+    "add__": ("+", operator.add),
+    "sub__": ("-", operator.sub),
+    "mul__": ("*", operator.mul),
+    "floordiv__": ("//", operator.floordiv),
+    "truediv__": ("/", operator.truediv),
+    "mod__": ("%", operator.mod),
+}
+_COMPARE = {
+    "__eq__": ("==", operator.eq),
+    "__ne__": ("!=", operator.ne),
+    "__lt__": ("<", operator.lt),
+    "__le__": ("<=", operator.le),
+    "__gt__": (">", operator.gt),
+    "__ge__": (">=", operator.ge),
+}
+_LEAVING = (
+    "hash int float str repr format trunc index divmod rdivmod pow rpow and rand or ror xor rxor "
+    "invert lshift rlshift rshift rrshift reduce reduce_ex getnewargs"
+)
+_METHODS: dict[str, Any] = {f"__{name}__": _leaves for name in _LEAVING.split()}
+_METHODS |= {f"__{name}": _binary(*row, False) for name, row in _BINARY.items()}
+_METHODS |= {f"__r{name}": _binary(*row, True) for name, row in _BINARY.items()}
+_METHODS |= {name: _compare(*row) for name, row in _COMPARE.items()}
+_METHODS |= {
+    "__neg__": _unary("-{}", operator.neg),
+    "__abs__": _unary("max({0},-{0})", abs),
+    "__ceil__": _unary("ceil({})", math.ceil),
+    "__floor__": _unary("floor({})", math.floor),
+    "__pos__": _identity,
+    "__round__": _round,
+    "__bool__": _truth,
+}
+
+
+def _number(name: str, base: Any) -> Any:
+    """Return a class of numbers that note what is done to them."""
+
+    def make(cls: Any, recording: SizeRecording, code: str, value: Any) -> Any:
+        made = base.__new__(cls, value)
+        made.recording, made.code, made.plain = recording, code, value
+        return made
+
+    return type(name, (base, OpaqueNumber), {**_METHODS, "__new__": make})
+
+
+_Int, _Float = _number("_Int", int), _number("_Float", float)

@@ -1,0 +1,358 @@
+"""What a shape decides of a polymorphic program: words, chunks and offsets, as arrays.
+
+Steps that are alike have equal sizes at every shape, so one of them is asked for all. It is asked
+again only when a symbol that it depends on has another size. Its answers become code after a while
+(recording.py), which is used once it gave the answers of Python at other shapes. What is left for a
+shape is copied and added up in arrays.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import accumulate, chain
+
+import numpy as np
+
+from trireme.devices.cpu.codegen.aligned_memory import as_kernels_read
+from trireme.devices.cpu.compile.polymorphic import PolymorphicProgram
+from trireme.devices.cpu.compile.recording import Code, NotRecorded, SizeRecording
+from trireme.devices.cpu.compile.sized_values import SizedType, SizedValues, UnreadValue
+from trireme.devices.cpu.kernels.polymorphic.step import PolymorphicStep, Sized, sized_for
+from trireme.ir.alike import likeness
+from trireme.ir.decided import DecidedValues
+from trireme.ir.dim_values import Numbers, evaluator, most_bytes, picker
+from trireme.ir.dims import symbols_of
+from trireme.ir.graph import Graph, Node, TensorType, Value
+from trireme.support.dtypes import Array
+from trireme.support.errors import CompileError, TriremeError
+
+_ALIGN = 64
+_MOST_TRIES = 4
+"""Recordings of a step; each serves the shapes that go one way through its arithmetic."""
+_PROVEN = 4
+"""Shapes at which recorded code is compared with what it was made of."""
+_MOST_KEPT_BYTES = 1 << 16
+"""The most bytes of operands that a shape keeps; more are computed when the shape comes again."""
+
+
+SizedRow = tuple[Numbers, int, float, int, int, tuple[Array, ...]]
+"""What a step's `Sized` has: words, chunks, seconds, local bytes, the variant and arrays."""
+_NOTHING: SizedRow = ((), 1, 0.0, 0, 0, ())
+
+
+@dataclass(eq=False)
+class _Recorded:
+    """Recorded code, and at how many shapes it had the sizes that Python has."""
+
+    code: Code
+    proven: int = 0
+
+
+@dataclass(eq=False)
+class _AlikeSteps:
+    """Steps with equal sizes.
+
+    step: the first of them; pick: takes the sizes of its symbols
+    recorded: code that gives the sizes for shapes of some kinds; tries: how often it was made
+    """
+
+    step: PolymorphicStep
+    pick: Callable[[Sequence[int]], Numbers]
+    key: Numbers | None = None
+    sized: SizedRow = _NOTHING
+    recorded: list[_Recorded] = field(default_factory=list)
+    tries: int = 0
+
+    def forget(self) -> None:
+        """Be sized by Python from now on."""
+        self.recorded.clear()
+        self.tries = _MOST_TRIES
+
+
+@dataclass(frozen=True, eq=False)
+class CpuTables:
+    """What one shape decides.
+
+    sizes: of the symbols; layout: how many words and arrays each group has
+    words: of each group of alike steps, one after another
+    chunks, seconds, variants: by step; arrays: by step, none where no step has any
+    offsets: by slot of the scratch memory, which has scratch_bytes
+    decided: the operands that shapes decide, at aligned addresses and in the order of
+        `Resizer.decided`; None where they are too large to keep
+    """
+
+    sizes: Numbers
+    layout: tuple[Numbers, Numbers]
+    words: Array
+    chunks: Array
+    seconds: Array
+    variants: Array
+    arrays: tuple[tuple[Array, ...], ...]
+    offsets: Array
+    scratch_bytes: int
+    local_bytes: int
+    decided: tuple[Array, ...] | None
+
+
+class Resizer:
+    """Sizes the steps of a program, shape after shape; for one caller at a time.
+
+    contents: what shapes decide; its names are the symbols, in the order in which sizes are given
+    group_of: by step, the number of its group; word_at: by group, where its words begin
+    decided: the operands that shapes decide
+    resized: how many steps Python sized, of all shapes
+    recordings: how many steps are recorded at a shape; each takes a millisecond
+    """
+
+    def __init__(
+        self,
+        program: PolymorphicProgram,
+        steps: Sequence[PolymorphicStep],
+        contents: DecidedValues,
+    ) -> None:
+        self.resized = 0
+        self._contents, names = contents, contents.names
+        source = program.graph
+        kept = tuple(n for n in source.nodes if not program.decided.issuperset(n.outputs))
+        self.recordings, self._left, self._is_empty = 1, 0, False
+        self._source = source.values
+        bounds = [source.symbols.get(name, (0, None)) for name in names]
+        self._bounds = [(max(low, 1), 1 << 40 if high is None else high) for low, high in bounds]
+        self._values = SizedValues(source.values, self._value_at)
+        self._graph = replace(source, nodes=kept, values=self._values, symbols={})
+        self._sizes: Numbers = ()
+        self._dims: Numbers = ()
+        dims = dict.fromkeys(dim for value in source.values.values() for dim in value.shape)
+        self._numbers = evaluator(dims, names)
+        self._is_open = [isinstance(dim, str) for dim in dims]
+        self._pick_open = picker([k for k, is_open in enumerate(self._is_open) if is_open])
+        places: dict[object, int] = {dim: k for k, dim in enumerate(dims)}
+        types: dict[TensorType, SizedType] = {}
+        self._types = {
+            value.id: types.setdefault(value.type, SizedType(value.type, places))
+            for value in source.values.values()
+            if not value.is_constant
+        }
+        values = ([m for m in slot.members if isinstance(m, int)] for slot in program.slots)
+        types_in = (dict.fromkeys(map(source.type, members)) for members in values)
+        self._slot_bytes = most_bytes(types_in, names)
+        self._temps = [
+            (k, program.temps[member])
+            for k, slot in enumerate(program.slots)
+            for member in slot.members
+            if isinstance(member, str)
+        ]
+        reads = (o for step in steps for o in step.reads if isinstance(o, int))
+        self.decided = tuple(dict.fromkeys(o for o in reads if o in program.decided))
+        self._laid: dict[int, tuple[Array, Array]] = {}
+        self._group_steps(source, steps)
+
+    def _group_steps(self, graph: Graph, steps: Sequence[PolymorphicStep]) -> None:
+        """Find the groups of alike steps, and where their words begin."""
+        told = {value: self._contents.key(value) for value in self._contents.ids}
+        groups: dict[Hashable, _AlikeSteps] = {}
+        numbers: dict[Hashable, int] = {}
+        order, places = [], dict[tuple[int, ...], int]()
+        for step in steps:
+            place = places[step.nodes] = places.get(step.nodes, -1) + 1
+            nodes = [graph.node(node) for node in step.nodes]
+            before = dict.fromkeys(
+                made.id
+                for node in nodes
+                for value in node.used
+                if (made := graph.producer(value)) is not None and made.id not in step.nodes
+            )
+            seen = [*(graph.node(node) for node in before), *nodes]
+            symbols = tuple(code.symbol for code in step.codes)
+            key = (place, len(before), symbols, likeness(graph, seen, told))
+            if key not in groups:
+                groups[key] = self._alike(graph, step, seen)
+            order.append(numbers.setdefault(key, len(numbers)))
+        self._groups = list(groups.values())
+        self.group_of = np.array(order, np.int64)
+        self.word_at: list[int] = []
+        self._lengths: Numbers = ()
+
+    def _alike(self, graph: Graph, step: PolymorphicStep, nodes: Sequence[Node]) -> _AlikeSteps:
+        """Return a group of one step; nodes: those whose types its sizes may follow from."""
+        values = {value for node in nodes for value in (*node.used, *node.outputs)}
+        symbols = {n for v in values for dim in graph.type(v).shape for n in symbols_of(dim)}
+        symbols = symbols.union(*map(self._contents.symbols, values & self._contents.ids))
+        places = [k for k, name in enumerate(self._contents.names) if name in symbols]
+        return _AlikeSteps(step, picker(places))
+
+    def at(self, sizes: Numbers) -> CpuTables:
+        """Return the tables of a shape.
+
+        Errors: CompileError, if the kernels do not serve it
+        """
+        numbers = self._numbers(*sizes)
+        least = min(self._pick_open(numbers), default=1)
+        if least < 0:
+            raise CompileError("a dimension is below 0 in this shape")
+        self._is_empty = least == 0
+        self._values.clear()
+        self._left = self.recordings
+        self._sizes, self._dims = sizes, numbers
+        for group in self._groups:
+            key = group.pick(sizes)
+            if key != group.key:
+                group.key = None
+                group.sized = self._sized(group, numbers)
+                group.key = key
+        made = [group.sized for group in self._groups] or [_NOTHING]
+        words, chunks, seconds, local_bytes, variants, arrays = zip(*made, strict=True)
+        lengths = tuple(map(len, words))
+        if lengths != self._lengths:
+            self._lengths, self.word_at = lengths, list(accumulate(lengths, initial=0))[:-1]
+        offsets, scratch_bytes = self._offsets(sizes)
+        decided = self._decided_at(sizes)
+        return CpuTables(
+            sizes,
+            (lengths, tuple(map(len, arrays))),
+            np.array([*chain.from_iterable(words), 0], np.int64),
+            np.array(chunks, np.int64)[self.group_of],
+            np.array(seconds)[self.group_of],
+            np.array(variants, np.int64)[self.group_of],
+            tuple(arrays[group] for group in self.group_of) if any(arrays) else (),
+            offsets,
+            scratch_bytes,
+            max(local_bytes),
+            decided if sum(array.nbytes for array in decided) <= _MOST_KEPT_BYTES else None,
+        )
+
+    def decided_at(self, tables: CpuTables) -> tuple[Array, ...]:
+        """Return the operands that shapes decide, in the order of `decided`."""
+        return self._decided_at(tables.sizes) if tables.decided is None else tables.decided
+
+    def _decided_at(self, sizes: Numbers) -> tuple[Array, ...]:
+        array = self._contents.array
+        return tuple([self._aligned(value, array(value, sizes)) for value in self.decided])
+
+    def _sized(self, group: _AlikeSteps, numbers: Numbers) -> SizedRow:
+        """Return the sizes of a step, from recorded code where these numbers go its way."""
+        if self._is_empty:  # what is recorded is of shapes with elements
+            self.resized += 1
+            return _row(sized_for(group.step, self._graph))
+        row: SizedRow | None = None
+        found = None
+        for found in group.recorded:
+            row = found.code(numbers)
+            if row is not None:
+                break
+        if row is not None and found is not None and found.proven >= _PROVEN:
+            return row
+        self.resized += 1
+        made = _row(group.step.size(self._graph))
+        if row is not None and found is not None:
+            found.proven += 1
+            if made[-1] or row != made:
+                group.forget()
+        elif self._left and group.tries < _MOST_TRIES:
+            self._left -= 1
+            self._record(group, numbers)
+        return made
+
+    def _record(self, group: _AlikeSteps, numbers: Numbers) -> None:
+        """Record the sizes of a step at these numbers, if the code proves right at others."""
+        group.tries += 1
+        recording = SizeRecording()
+        dims = tuple(
+            recording.number(k, number) if is_open else number
+            for k, (number, is_open) in enumerate(zip(numbers, self._is_open, strict=True))
+        )
+        made = partial(self._noted_value, dims)
+        try:
+            sized = group.step.size(replace(self._graph, values=SizedValues(self._source, made)))
+            code = recording.finish(_row(sized))
+        except (NotRecorded, TriremeError):
+            group.forget()
+            return
+        group.recorded.append(_Recorded(code))
+        if not all(self._agrees(group.step, code, other) for other in self._others()):
+            group.forget()
+
+    def _others(self) -> Iterator[Numbers]:
+        """Yield the dimensions of other shapes: smaller, larger, and drawn ones."""
+        rng = random.Random(len(self._sizes))
+        for change in (_next, _before, _double, _half, *(partial(_drawn, rng),) * 4):
+            ends = zip(map(change, self._sizes), self._bounds, strict=True)
+            sizes = [max(least, min(size, most)) for size, (least, most) in ends]
+            numbers = self._numbers(*sizes)
+            if min(self._pick_open(numbers), default=1) >= 1:
+                yield numbers
+
+    def _agrees(self, step: PolymorphicStep, code: Code, numbers: Numbers) -> bool:
+        """Whether recorded code has a step's sizes where the numbers go its way."""
+        row = code(numbers)
+        if row is None:
+            return True
+        made = partial(self._noted_value, numbers)
+        try:
+            sized = step.size(replace(self._graph, values=SizedValues(self._source, made)))
+        except (NotRecorded, TriremeError):
+            return False
+        made_row = _row(sized)
+        return not made_row[-1] and bool(row == made_row)
+
+    def _noted_value(self, dims: Numbers, value: Value) -> Value:
+        """Return a value at some dimensions, which may note what is done to them."""
+        if value.is_constant:
+            return value
+        type = self._types[value.id].noted(dims)
+        if value.id in self._contents.ids:
+            return UnreadValue(value, type)
+        return Value(value.id, value.name, type)
+
+    def _value_at(self, value: Value) -> Value:
+        """Return a value at the sizes that are asked for."""
+        if value.is_constant:
+            return value
+        decided = value.id in self._contents.ids
+        data = self._contents.array(value.id, self._sizes) if decided else None
+        return Value(value.id, value.name, self._types[value.id].at(self._dims), data)
+
+    def _offsets(self, sizes: Numbers) -> tuple[Array, int]:
+        """Return the offsets in scratch memory, by slot, and its bytes."""
+        offsets, at, room = [], 0, list(self._slot_bytes(*sizes))
+        for slot, temp in self._temps:
+            room[slot] = max(room[slot], temp.bytes_at(self._graph))
+        for nbytes in room:
+            offsets.append(at)
+            at += -(-nbytes // _ALIGN) * _ALIGN
+        return np.array(offsets, np.int64), at
+
+    def _aligned(self, value: int, data: Array) -> Array:
+        """Return data as kernels read it; the same array while the data is the same."""
+        laid = self._laid.get(value)
+        if laid is None or laid[0] is not data:
+            laid = self._laid[value] = data, as_kernels_read(data)
+        return laid[1]
+
+
+def _row(sized: Sized) -> SizedRow:
+    arrays = tuple(map(as_kernels_read, sized.arrays))
+    return sized.words, sized.chunks, sized.seconds, sized.local_bytes, sized.variant, arrays
+
+
+def _next(size: int) -> int:
+    return size + 1
+
+
+def _before(size: int) -> int:
+    return size - 1
+
+
+def _double(size: int) -> int:
+    return 2 * size
+
+
+def _half(size: int) -> int:
+    return size // 2
+
+
+def _drawn(rng: random.Random, size: int) -> int:
+    return rng.randint(1, 3 * size)

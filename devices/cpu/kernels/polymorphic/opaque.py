@@ -1,0 +1,31 @@
+"""Functions of sizes that searches make, as a recording of a step's sizes calls them.
+
+compile/recording.py runs `PolymorphicStep.size` with numbers that note what is done to them. A
+search compares too much for that: `opaque` notes the call instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+
+class _Recording(Protocol):
+    def call(
+        self, function: Callable[..., tuple[int, ...]], arguments: tuple[int, ...]
+    ) -> tuple[int, ...]:
+        """Note a call."""
+
+
+class OpaqueNumber:
+    """A number that notes what is done to it."""
+
+    recording: _Recording
+
+
+def opaque(function: Callable[..., tuple[int, ...]], *arguments: int) -> tuple[int, ...]:
+    """Return what a function of numbers returns; a recording notes the call alone."""
+    for number in arguments:
+        if isinstance(number, OpaqueNumber):
+            return number.recording.call(function, arguments)
+    return function(*arguments)

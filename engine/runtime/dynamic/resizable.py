@@ -1,0 +1,244 @@
+"""Runs of a polymorphic graph whose shape is data: a new set of sizes writes numbers into tables.
+
+Nothing is inferred, placed or planned for a shape. Its region is what the device made of it
+(ShapeTables of backend/capabilities.py) and the shapes of its outputs. A session of the shape,
+with a plan and a profile, is opened when somebody asks for it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from itertools import accumulate, chain, pairwise
+from typing import Any
+
+import numpy as np
+
+from trireme.backend.capabilities import ResizableCall
+from trireme.backend.device import Buffer, Device
+from trireme.ir.bind_shapes import sizes_of
+from trireme.ir.decided import DecidedValues
+from trireme.ir.dim_values import Numbers, evaluator, picker
+from trireme.ir.dims import symbols_of
+from trireme.ir.graph import Graph, Value
+from trireme.runtime.dynamic.closed import ClosedGraph
+from trireme.runtime.dynamic.kept import Closes
+from trireme.runtime.dynamic.size_checks import SizeChecks
+from trireme.runtime.feeds import check_targets
+from trireme.support.dtypes import Array, numpy_dtype
+from trireme.support.errors import InternalError, ShapeError
+
+_ALIGN = 16
+"""What kernels may expect of an address; numpy's own arrays begin at multiples of it."""
+
+
+def symbols_of_inputs(graph: Graph) -> tuple[str, ...] | None:
+    """Return the symbols that are axes of inputs; None if another symbol decides about a shape."""
+    axes = [dim for value in graph.input_values() for dim in value.shape]
+    names = tuple(dict.fromkeys(dim for dim in axes if symbols_of(dim) == {dim}))
+    known = frozenset(names)
+    dims = {dim for value in graph.values.values() for dim in value.shape}
+    return tuple(map(str, names)) if all(symbols_of(dim) <= known for dim in dims) else None
+
+
+class ResizableGraph:
+    """A polymorphic graph whose calls change their shape.
+
+    contents: what shapes decide
+    region: the graph as the device compiled it
+    call: the device's
+    devices: the open devices, by name
+    alloc: gives scratch memory of at least some bytes, the same while it is enough
+    """
+
+    def __init__(
+        self,
+        closed: ClosedGraph,
+        contents: DecidedValues,
+        region: Graph,
+        call: ResizableCall,
+        devices: Mapping[str, Device],
+        alloc: Callable[[int], Buffer | None],
+    ) -> None:
+        self.closed, self.devices, self.alloc = closed, devices, alloc
+        self.contents, self.call, names = contents, call, contents.names
+        self.checks = SizeChecks(closed.graph, self.contents)
+        self.ports = _Ports(closed.graph, region, self.contents)
+        graph = closed.graph
+        self._ranks = [len(value.shape) for value in graph.input_values()]
+        axes = [dim for value in graph.input_values() for dim in value.shape]
+        self._take_sizes = picker([axes.index(name) for name in names])
+        self._axes = evaluator(axes, names)
+        bounds = [graph.symbols.get(name, (0, None)) for name in names]
+        self._bounds = [(low, math.inf if high is None else high) for low, high in bounds]
+
+    def sizes(self, shapes: Sequence[Sequence[int]]) -> Numbers:
+        """Return the sizes of the symbols.
+
+        Errors: ShapeError, if the shapes do not fit the inputs
+        """
+        axes = tuple(chain.from_iterable(shapes))
+        if list(map(len, shapes)) == self._ranks:
+            sizes: Numbers = self._take_sizes(axes)
+            ends = zip(sizes, self._bounds, strict=True)
+            if self._axes(*sizes) == axes and all(low <= n <= high for n, (low, high) in ends):
+                return sizes
+        sizes_of(self.closed.graph, shapes)
+        inputs = self.closed.graph.input_values()
+        raise ShapeError(
+            f"the sizes {', '.join(str(list(shape)) for shape in shapes)} do not agree",
+            facts=[f"{value.name} {value.type}" for value in inputs],
+        )
+
+    def at(
+        self, shapes: tuple[tuple[int, ...], ...], open_session: Callable[[], Closes]
+    ) -> ShapeRun:
+        """Return what runs a set of shapes; open_session: opens a session for them.
+
+        Errors: ShapeError, if they do not fit; CompileError, if they have another structure than
+        was compiled
+        """
+        sizes = self.sizes(shapes)
+        if 0 in sizes:  # the checks know shapes with elements
+            self.closed.at(shapes)
+        self.checks.check(sizes)
+        return ShapeRun(self, shapes, sizes, open_session)
+
+
+class _Ports:
+    """The inputs and outputs of a graph, and which of them a device's call takes.
+
+    fed: the numbers of the inputs that it reads; made: of the outputs that it makes
+    results: these outputs in the graph's order: names, and places in `made`
+    """
+
+    def __init__(self, graph: Graph, region: Graph, contents: DecidedValues) -> None:
+        self.inputs = list(graph.input_values())
+        self.outputs = list(graph.output_values())
+        self.names = [value.name for value in self.inputs]
+        self.fed = [graph.inputs.index(value) for value in region.inputs]
+        self.made = [graph.outputs.index(value) for value in region.outputs]
+        self.output_names = [value.name for value in self.outputs]
+        self.made_names = [self.outputs[k].name for k in self.made]
+        self.results = [
+            (self.outputs[k].name, self.made.index(k))
+            for k in range(len(self.outputs))
+            if k in self.made
+        ]
+        self.dtypes = [numpy_dtype(value.dtype) for value in self.outputs]
+        self._dims = evaluator((d for v in self.outputs for d in v.shape), contents.names)
+        ends = list(accumulate((len(value.shape) for value in self.outputs), initial=0))
+        self._parts = [slice(*pair) for pair in pairwise(ends)]
+        self.others = [k for k, v in enumerate(graph.outputs) if v not in region.outputs]
+
+    def shapes(self, sizes: Numbers) -> list[tuple[int, ...]]:
+        """Return the shapes of the outputs."""
+        dims = self._dims(*sizes)
+        return [dims[part] for part in self._parts]
+
+
+class ShapeRun:
+    """What runs one set of shapes: a StaticRegion (instances.py).
+
+    graph: with symbols
+    """
+
+    def __init__(
+        self,
+        whole: ResizableGraph,
+        shapes: tuple[tuple[int, ...], ...],
+        sizes: Numbers,
+        open_session: Callable[[], Closes],
+    ) -> None:
+        self._whole, self._shapes, self._sizes = whole, shapes, sizes
+        self._open_session, self.graph = open_session, whole.closed.graph
+        self._tables = whole.call.tables(sizes)
+        self._scratch_bytes = self._tables.scratch_bytes
+        shaped = whole.ports.shapes(sizes)
+        self._made = [(shaped[k], whole.ports.dtypes[k]) for k in whole.ports.made]
+
+    @property
+    def devices(self) -> Mapping[str, Device]:
+        """The open devices, by name."""
+        return self._whole.devices
+
+    @cached_property
+    def session(self) -> Closes:
+        """A session of these shapes: with a plan, a profile and memory of its own."""
+        return self._open_session()
+
+    def close(self) -> None:
+        """Close the session, if one is open."""
+        if "session" in self.__dict__:
+            self.session.close()
+
+    def run(
+        self, feeds: Mapping[str, Any], out: Mapping[str, Array] | None = None
+    ) -> dict[str, Array]:
+        """Return the outputs by name.
+
+        feeds: arrays of the inputs' dtypes and of these shapes
+        Errors: RunError, if `out` is unknown or does not fit, or a kernel found wrong data
+        """
+        whole = self._whole
+        ports = whole.ports
+        arrays = [feeds[name] for name in ports.names]
+        if tuple([array.shape for array in arrays]) != self._shapes:
+            raise InternalError("arrays of other shapes than those of the tables")
+        laid = [_laid(arrays[k]) for k in ports.fed]
+        made = [np.empty(shape, dtype) for shape, dtype in self._made]
+        if out is not None:
+            self._take_given(out, made, [array for array, _ in laid])
+        places = [place for _, place in laid] + [array.ctypes.data for array in made]
+        whole.call.run(self._tables, whole.alloc(self._scratch_bytes), places)
+        results = {name: made[k] for name, k in ports.results}
+        if ports.others or out is not None:
+            self._finish(results, arrays, out or {})
+        return results
+
+    def _take_given(
+        self, out: Mapping[str, Array], made: list[Array], read: Sequence[Array]
+    ) -> None:
+        """Have outputs written into given arrays, where kernels can write there."""
+        ports = self._whole.ports
+        check_targets(out, ports.output_names, ports.shapes(self._sizes), ports.dtypes)
+        for k, name in enumerate(ports.made_names):
+            target = out.get(name)
+            if target is None or not target.flags.carray or target.ctypes.data % _ALIGN:
+                continue
+            if not any(np.may_share_memory(target, array) for array in (*read, *made)):
+                made[k] = target
+
+    def _finish(
+        self, results: dict[str, Array], fed: Sequence[Array], out: Mapping[str, Array]
+    ) -> None:
+        """Add the outputs that no kernel makes, and write those that were given elsewhere."""
+        ports, values = self._whole.ports, dict[str, Array]()
+        for value in ports.outputs:
+            array = results.get(value.name)
+            if array is None:
+                array = self._known(value, fed).copy()
+            target = out.get(value.name, array)
+            if target is not array:
+                target[...] = array
+            values[value.name] = target
+        results.clear()
+        results.update(values)
+
+    def _known(self, value: Value, fed: Sequence[Array]) -> Array:
+        """Return an output that is a constant, an input, or decided by shapes."""
+        if value.data is not None:
+            return value.data
+        if value.id in self._whole.contents.ids:
+            return self._whole.contents.array(value.id, self._sizes)
+        return fed[self._whole.closed.graph.inputs.index(value.id)]
+
+
+def _laid(array: Array) -> tuple[Array, int]:
+    """Return an array whose elements lie in order at an address that kernels expect, and this."""
+    place: int = array.ctypes.data
+    if place % _ALIGN or not array.flags.c_contiguous:
+        array = array.copy()
+        place = array.ctypes.data
+    return array, place

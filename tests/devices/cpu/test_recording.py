@@ -1,0 +1,154 @@
+"""Arithmetic that is recorded while it runs gives the same numbers, or says that it cannot."""
+
+import math
+import random
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from resized import resizable
+
+from trireme.devices.cpu.codegen.target import available_isas
+from trireme.devices.cpu.compile.recording import NotRecorded, SizeRecording
+from trireme.devices.cpu.kernels.polymorphic.opaque import opaque
+from trireme.devices.cpu.kernels.polymorphic.sample import deal_evenly
+from trireme.ir.builder import GraphBuilder
+from trireme.ir.graph import TensorType
+
+ISA = available_isas(variants=False)[0]
+
+
+def recorded(function, *numbers):
+    """The code of a function at some numbers."""
+    recording = SizeRecording()
+    return recording.finish(function(*(recording.number(k, n) for k, n in enumerate(numbers))))
+
+
+def mixed(a, b):
+    total = math.prod([3, a, b]) + sum([a, 5, b])
+    tiles = -(-total // 16)
+    seconds = tiles * 1e-9 + a / 7 - 0.5 * 3
+    part = max(2, round(seconds * 40)) if tiles > 20 else min(a, b)
+    return (total, tiles % 7, abs(a - b), math.ceil(a / 3), part), seconds, (+a, True, None is a)
+
+
+def test_recorded_code_gives_the_numbers_or_none():
+    print("seed 9")
+    draw = random.Random(9)
+    code, served = recorded(mixed, 12, 30), 0
+    for _ in range(300):
+        numbers = draw.randint(1, 60), draw.randint(1, 60)
+        found = code(numbers)
+        if found is not None:
+            served += 1
+            assert found == mixed(*numbers)
+            assert [type(n) for n in found[0]] == [int] * 5
+    assert served > 20
+    assert code((1, 1)) is None  # other branches
+
+
+@pytest.mark.parametrize("total", [1, 7, 40, 1000, 12345])
+def test_chunks_are_dealt_as_python_deals(total):
+    code = recorded(lambda n: deal_evenly(n, n * 3e-8), total)
+    served = 0
+    for n in [*range(1, 200), *range(10_000, 10_200), total]:
+        found = code((n,))
+        served += found is not None
+        assert found in (None, deal_evenly(n, n * 3e-8))
+    assert served
+
+
+@pytest.mark.parametrize(
+    "leak",
+    [
+        hash,
+        int,
+        float,
+        str,
+        "{}".format,
+        repr,
+        lambda n: {n: 1},
+        lambda n: math.sqrt(n),
+        lambda n: n << 1,
+        lambda n: n**2,
+        lambda n: divmod(n, 3),
+        lambda n: round(n / 3, 1),
+        lambda n: [n],
+    ],
+)
+def test_a_number_that_leaves_ends_the_recording(leak):
+    with pytest.raises(NotRecorded):
+        recorded(lambda n: (leak(n),), 12)
+
+
+def test_a_long_recording_ends():
+    def long(n):
+        for k in range(1000):
+            n = n * 3 + k
+        return n
+
+    with pytest.raises(NotRecorded):
+        recorded(long, 2)
+
+
+def test_a_search_is_called():
+    calls = []
+
+    def search(a, b):
+        calls.append((a, b))
+        return (max(range(1, a), key=lambda k: k % b), b)
+
+    code = recorded(lambda a, b: (opaque(search, a + 1, b), a), 20, 7)
+    for a, b in ((20, 7), (31, 5), (8, 2)):
+        assert code((a, b)) == (search(a + 1, b), a)
+    assert opaque(search, 21, 7) == search(21, 7)
+    assert {type(n) for pair in calls for n in pair} == {int}
+
+
+def chain():
+    b = GraphBuilder("chain")
+    x = b.input("x", TensorType(("b", "s", 37), "float32"))
+    return b.finish(b.add("mul", b.add("tanh", x), x))
+
+
+def test_python_sizes_no_step_once_its_code_has_proved_right(cpus):
+    _, call, _ = resizable(cpus[ISA, 1], chain())
+    sizer = call.resizer
+    for s in range(2, 14):
+        call.tables((2, s))
+    before = sizer.resized
+    made = [call.tables((2, s)) for s in range(14, 60)]
+    assert sizer.resized == before
+    fresh = resizable(cpus[ISA, 1], chain())[1]
+    fresh.resizer.recordings = 0
+    for s, one in enumerate(made, 14):
+        plain = fresh.tables((2, s))
+        np.testing.assert_array_equal(one.words, plain.words)
+        np.testing.assert_array_equal(one.chunks, plain.chunks)
+        np.testing.assert_array_equal(one.seconds, plain.seconds)
+
+
+def test_code_that_lost_a_number_is_not_used(cpus):
+    """A float times a number is worked out by float: the recording does not see it."""
+    _, call, _ = resizable(cpus[ISA, 1], chain())
+    (group,) = call.resizer._groups
+    size = group.step.size
+
+    def leaking(graph):
+        made = size(graph)
+        return replace(made, words=(*made.words[:-1], int(2.0 * made.words[0]) or 1))
+
+    def silent(graph):
+        made = size(graph)
+        return replace(made, seconds=2.0 * made.words[0])
+
+    for change in (leaking, silent):
+        _, call, _ = resizable(cpus[ISA, 1], chain())
+        (group,) = call.resizer._groups
+        group.step = replace(group.step, size=change)
+        for s in range(2, 30):
+            made = call.tables((2, s))
+            words = change(call.resizer._graph)
+            assert made.words[:-1].tolist() == list(words.words)
+            assert made.seconds.tolist() == [words.seconds]
+        assert not group.recorded
