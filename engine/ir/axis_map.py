@@ -21,6 +21,7 @@ class AxisUse:
     resized: the output's axis has a length of its own, as that of a window or a slice has
     leaves: the value of the added elements in the outputs, where it is known
     places: an input whose values name places along the axis; they must count from the start
+    part: which element of the last axis of `places` names this one; None where all do
     """
 
     to: int | None = None
@@ -29,6 +30,7 @@ class AxisUse:
     resized: bool = False
     leaves: float | None = None
     places: int | None = None
+    part: int | None = None
 
 
 @dataclass(frozen=True)

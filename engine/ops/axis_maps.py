@@ -290,7 +290,7 @@ def gathered_nd(call: Call) -> AxisMap:
         return AxisMap({})
     uses = in_order(1, picks - 1)
     uses |= {(0, i): AxisUse(i) for i in range(batch)}
-    uses |= {(0, batch + i): AxisUse(places=1) for i in range(depth)}
+    uses |= {(0, batch + i): AxisUse(places=1, part=i) for i in range(depth)}
     left = range(batch + depth, rank)
     return AxisMap(uses | {(0, i): AxisUse(picks - 1 + i - batch - depth) for i in left})
 

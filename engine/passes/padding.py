@@ -46,10 +46,12 @@ class Decided:
 
     below: where its elements name places along an axis, the length of the axis. They must be 0 or
         more, and those of the true sizes must lie within the true length
+    part: which element of the last axis names such places; None where all do
     """
 
     value: int
     below: Dim | None = None
+    part: int | None = None
 
 
 @dataclass(frozen=True)
@@ -85,7 +87,7 @@ class _Proof:
     contents: Mapping[int, Array]
     factors: dict[int, Factors] = field(default_factory=dict)
     fills: dict[tuple[int, int], float] = field(default_factory=dict)
-    decided: dict[tuple[int, Dim | None], Decided] = field(default_factory=dict)
+    decided: dict[Decided, Decided] = field(default_factory=dict)
     masked: dict[tuple[int, int, float], int] = field(default_factory=dict)
     inputs: dict[tuple[object, ...], tuple[int, Mask]] = field(default_factory=dict)
 
@@ -120,10 +122,11 @@ class _Proof:
                 self._look_at(value)
         return True
 
-    def _look_at(self, value: int, below: Dim | None = None) -> None:
+    def _look_at(self, value: int, below: Dim | None = None, part: int | None = None) -> None:
         """Have a value that shapes decide looked at for each size."""
         if value in self.contents or below is not None:
-            self.decided[value, below] = Decided(value, below)
+            one = Decided(value, below, part)
+            self.decided[one] = one
 
     def _dims(self, value: int) -> tuple[Dim, ...]:
         symbols = self.graph.symbols
@@ -182,7 +185,7 @@ class _Proof:
             if places is None or known is None or known.min(initial=0) < 0:
                 raise _refused(node, f"it picks places of {where} that may count from the end")
             (length,) = self._factors(value)[axis]
-            self._look_at(places, length)
+            self._look_at(places, length, use.part)
 
     def _follow_outputs(
         self, node: Node, uses: Mapping[tuple[int, int], AxisUse], may_add: bool

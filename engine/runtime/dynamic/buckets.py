@@ -130,7 +130,7 @@ class Buckets:
         fit = BucketFit(sizes, true, made, 1 - flops_of(small) / work if work else 0.0)
         for one in self._padded.decided:
             length = None if one.below is None else fit.length(one.below, True)
-            _check_decided(small.values[one.value], large.values[one.value], length)
+            _check_decided(small.values[one.value], large.values[one.value], length, one.part)
         return fit
 
     def shapes(self, fit: BucketFit) -> Shapes:
@@ -163,10 +163,11 @@ def _usual(bounds: Bounds) -> int:
     return max(least, 2 if most is None else min(most, 2))
 
 
-def _check_decided(small: Value, large: Value, length: int | None) -> None:
+def _check_decided(small: Value, large: Value, length: int | None, part: int | None) -> None:
     """Raise ShapeError unless the contents of a value are the first ones of it in the bucket.
 
     length: of the axis that they name places of, None where they name none
+    part: which element of the last axis names such places; None where all do
     """
     a, b = small.data, large.data
     if a is None or b is None or a.ndim != b.ndim:
@@ -176,8 +177,9 @@ def _check_decided(small: Value, large: Value, length: int | None) -> None:
         raise ShapeError(f"'{small.name}' has other values in the bucket: they depend on the size")
     if length is not None and b.min(initial=0) < 0:
         raise ShapeError(f"'{small.name}' names places that count from the end")
-    if length is not None and a.max(initial=-1) >= length:
-        raise ShapeError(f"'{small.name}' names place {a.max()} of {length}")
+    places = a if part is None else a[..., part]
+    if length is not None and places.max(initial=-1) >= length:
+        raise ShapeError(f"'{small.name}' names place {places.max()} of {length}")
 
 
 def _grown(value: Value, array: Array, shape: Sequence[int]) -> Array:

@@ -299,3 +299,27 @@ def test_a_place_that_counts_from_the_end_is_refused():
     graph = b.finish(b.add("gather", b.add("tanh", x), last, axis=0))
     with pytest.raises(ShapeError, match="may count from the end"):
         Session(graph, buckets={"seq": [8]})
+
+
+def test_places_along_several_axes_are_looked_at_one_by_one():
+    """The places (i, j) of a grid over both open axes, read with gather_nd."""
+    b = GraphBuilder("grid")
+    x = b.input("x", TensorType(("n", "m"), "float32"))
+
+    def counted(axis, shape):
+        size = b.add("reshape", b.add("shape", x, start=axis, end=axis + 1), ints(b))
+        numbers = b.add("range", ints(b, 0, rank=0), size, ints(b, 1, rank=0))
+        whole = b.add("expand", b.add("reshape", numbers, ints(b, *shape)), b.add("shape", x))
+        return b.add("unsqueeze", whole, ints(b, 2))
+
+    places = b.add("concat", counted(0, (-1, 1)), counted(1, (1, -1)), axis=2)
+    graph = b.finish(b.add("gather_nd", b.add("tanh", x), places, names=["y"]))
+    rng = np.random.default_rng(SEED)
+    with Session(graph, buckets={"n": [4, 9], "m": [3, 9]}) as session:
+        for shape in ((1, 9), (9, 1), (7, 2), (4, 4)):
+            x = rng.standard_normal(shape).astype(np.float32)
+            np.testing.assert_allclose(session.run({"x": x})["y"], np.tanh(x), rtol=1e-5)
+
+
+def ints(b, *numbers, rank=1):
+    return b.constant("numbers", np.array(numbers, np.int64).reshape((-1,) if rank else ()))
