@@ -12,7 +12,7 @@ from typing import Any
 
 from trireme.ir.dims import Bounds, bounds_of, substituted, symbols_of
 from trireme.ir.effects import States, state_misfit
-from trireme.ir.graph import Dim, Graph, Value
+from trireme.ir.graph import UNKNOWN, Dim, Graph, Value
 from trireme.runtime.feeds import as_array, refuse_names
 from trireme.runtime.states.rules import Tie
 from trireme.support.dtypes import Array
@@ -47,7 +47,8 @@ class TiedStates:
             if (most := _most(tie.past.shape[axis], graph.symbols)) is not None
         ]
 
-        self._unsure = [tie for tie in ties if not _always_fits(tie, graph.symbols)]
+        known = {symbol for axes in self._symbol_axes.values() for _, symbol in axes}
+        self._unsure = [tie for tie in ties if not _always_fits(tie, graph.symbols, known)]
 
     def feeds(self, given: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return what the program is fed: what is given, and the states.
@@ -166,12 +167,19 @@ def _most(dim: Dim, symbols: Mapping[str, Bounds]) -> int | None:
     return bounds_of(dim, symbols)[1] if symbols_of(dim) else None
 
 
-def _always_fits(tie: Tie, symbols: Mapping[str, Bounds]) -> bool:
-    """Whether an output fits its input whatever the sizes are."""
-    return all(
-        symbols_of(dim) == {dim} and symbols.get(str(dim), (0, None)) == (0, None)
-        for dim in (tie.past.shape[axis] for axis in tie.grows)
-    )
+def _always_fits(tie: Tie, symbols: Mapping[str, Bounds], known: set[str]) -> bool:
+    """Whether an output fits its input after every run whose growth was checked before.
+
+    known: the symbols whose sizes inputs give
+    """
+    for axis in tie.grows:
+        past, present = tie.past.shape[axis], tie.present.shape[axis]
+        least, most = symbols.get(str(past), (0, None))
+        if symbols_of(past) != {past} or least:
+            return False
+        if most is not None and (present == UNKNOWN or not symbols_of(present) <= known):
+            return False
+    return True
 
 
 def _symbol_axes(value: Value) -> list[tuple[int, str]]:
