@@ -151,13 +151,24 @@ def _known_moves(graph: Graph, node: Node) -> list[Move]:
 
 
 def _expand_moves(sample: Graph) -> MovesOf:
-    """Return what gives the copy of an expand: an axis repeats where it does so in the sample."""
+    """Return what gives the copy of an expand: an axis repeats where it does so in the sample.
+
+    Errors: CompileError, if another axis has to repeat
+    """
 
     def moves(graph: Graph, node: Node) -> list[Move]:
         (move,) = MOVES["expand"](graph, node)
         (known,) = MOVES["expand"](sample, node)
-        strides = dense(graph.type(node.used[0]).dims)
-        strides = (0,) * (len(known.copy.source) - len(strides)) + strides
+        own = graph.type(node.used[0]).dims
+        missing = len(known.copy.source) - len(own)
+        sizes = zip((1,) * missing + own, move.copy.shape, known.copy.source, strict=True)
+        if any((size == 1 != whole) if moves else size != 1 for size, whole, moves in sizes):
+            raise CompileError(
+                f"sizes {list(own)} are broadcast to {list(move.copy.shape)}; the kernel is made "
+                "for others",
+                fix="compile this shape by itself",
+            )
+        strides = (0,) * missing + dense(own)
         pairs = zip(known.copy.source, strides, strict=True)
         source = tuple(stride if moves else 0 for moves, stride in pairs)
         return [replace(move, copy=replace(move.copy, source=source))]
