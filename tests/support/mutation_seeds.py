@@ -178,7 +178,74 @@ def onnx_control_seeds() -> list[bytes]:
                 y = Loop (n, on, x) <body = l (int64 i, bool go, float[2] v) =>
                     (bool again, float[2] w) { again = Identity (go)  w = Add (v, x) }>
             }""",
+            """<ir_version: 10, opset_import: ["" : 21]>
+            g (float[2] x, float[n, 2] rows) => (float[2] y, float[n, 2] all) {
+                y, all = Scan <num_scan_inputs = 1, body = s (float[2] v, float[2] row) =>
+                    (float[2] w, float[2] out) { w = Add (v, row)  out = Neg (w) }> (x, rows)
+            }""",
+            """<ir_version: 10, opset_import: ["" : 21]>
+            g (int64 n, bool c, float[2] x) => (float[k, 2] all) {
+                last, all = Loop (n, , x) <body = l (int64 i, bool go, float[2] v) =>
+                    (bool again, float[2] w, float[2] out) {
+                        again = Identity (go)
+                        w = If (c) <
+                            then_branch = t () => (float[2] a) { a = Add (v, x) },
+                            else_branch = e () => (float[2] b) { b = Mul (v, x) }>
+                        out = Identity (w) }>
+            }""",
         )
+    ]
+
+
+def tflite_control_seeds() -> list[bytes]:
+    """A WHILE that counts, an IF, and a variable that starts by CALL_ONCE and adds up."""
+    number, truth = tfl.T((), "int32"), tfl.T((), "bool")
+    x, one = tfl.T((2,)), tfl.constant(np.array(1, np.int32))
+    calls = {"CondSubgraphIndex": 1, "BodySubgraphIndex": 2}
+    start, limit = (tfl.constant(np.array(n, np.int32)) for n in (0, 5))
+    turns = tfl.Op("WHILE", [0, 1], [2, 3], "WhileOptions", calls)
+    count = tfl.Op("ADD", [0, 2], [3], "AddOptions")
+    loop = [
+        tfl.Sub([start, x, number, x], [turns], [1], [3]),
+        tfl.Sub([number, x, limit, truth], [tfl.Op("LESS", [0, 2], [3])], [0, 1], [3]),
+        tfl.Sub(
+            [number, x, one, number, x], [count, tfl.Op("TANH", [1], [4])], [0, 1], [3, 4], "body"
+        ),
+    ]
+    chosen = {"ThenSubgraphIndex": 1, "ElseSubgraphIndex": 2}
+    sides = [tfl.Sub([x, x], [tfl.Op(op, [0], [1])], [0], [1], op) for op in ("NEG", "ABS")]
+    choice = tfl.Sub([truth, x, x], [tfl.Op("IF", [0, 1], [2], "IfOptions", chosen)], [0, 1], [2])
+    kept = {"Container": "", "SharedName": "sum"}
+    handle = tfl.Op("VAR_HANDLE", [], [0], "VarHandleOptions", kept)
+    once = tfl.Op("CALL_ONCE", [], [], "CallOnceOptions", {"InitSubgraphIndex": 1})
+    resource = tfl.T((1,), "resource")
+    write = "AssignVariableOptions"
+    state = [
+        tfl.Sub(
+            [resource, x, x, x],
+            [
+                once,
+                handle,
+                tfl.Op("READ_VARIABLE", [0], [2], "ReadVariableOptions"),
+                tfl.Op("ADD", [1, 2], [3], "AddOptions"),
+                tfl.Op("ASSIGN_VARIABLE", [0, 3], [], write),
+            ],
+            [1],
+            [3],
+        ),
+        tfl.Sub(
+            [resource, tfl.constant(np.ones(2, np.float32))],
+            [handle, tfl.Op("ASSIGN_VARIABLE", [0, 1], [], write)],
+            [],
+            [],
+        ),
+    ]
+    signatures = [tfl.Signature("add", 0, {"x": 1}, {"y": 3})]
+    return [
+        tfl.model_of(loop),
+        tfl.model_of([choice, *sides]),
+        tfl.model_of(state),
+        tfl.model_of(state, signatures),
     ]
 
 
@@ -204,13 +271,13 @@ def grown_tflite() -> list[bytes]:
 
 SEEDS = {
     "trm": trm_seeds,
-    "tflite": tflite_seeds,
+    "tflite": lambda: tflite_seeds() + tflite_control_seeds(),
     "onnx": lambda: onnx_seeds() + onnx_control_seeds(),
 }
 """Files to read, by format."""
 RUN_SEEDS = {
     "trm": trm_seeds,
-    "tflite": lambda: tflite_seeds() + grown_tflite(),
+    "tflite": lambda: SEEDS["tflite"]() + grown_tflite(),
     "onnx": lambda: SEEDS["onnx"]() + grown_onnx(),
 }
 """Files to run."""
