@@ -1,8 +1,9 @@
-"""Compare trireme with ONNX Runtime, or with LiteRT, on many random graphs.
+"""Compare trireme with ONNX Runtime or LiteRT on random graphs, with Python on random programs.
 
     python tests/support/fuzz.py --seeds 20000 --folder /tmp/failures
     python tests/support/fuzz.py --devices cpu,opencl,npu --forced --kinds any,half,stored
     python tests/support/fuzz.py --format tflite --seeds 2000
+    python tests/support/fuzz.py --format python --seeds 1000
 
 A failing graph is made small and written to the folder, with what to feed it.
 """
@@ -15,6 +16,7 @@ from functools import partial
 from pathlib import Path
 
 from fuzzing.campaign import Report, campaign, on_devices
+from fuzzing.campaign_python import campaign_python
 from fuzzing.campaign_tflite import campaign_tflite
 from fuzzing.campaign_tflite import on_devices as as_tflite
 from fuzzing.forcing import Ran, on_forced_devices, shares
@@ -28,7 +30,7 @@ BATCH = 20
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--format", choices=("onnx", "tflite"), default="onnx")
+    parser.add_argument("--format", choices=("onnx", "tflite", "python"), default="onnx")
     parser.add_argument("--first", type=int, default=0, help="the first seed")
     parser.add_argument("--seeds", type=int, default=300, help="how many seeds")
     parser.add_argument("--devices", default="cpu", help="devices, with commas between")
@@ -54,6 +56,8 @@ def main() -> None:
         if args.format == "tflite":
             how = on_forced_devices(devices, ran) if args.forced else as_tflite(used)
             run = partial(campaign_tflite, run=how, peer=peer, folder=args.folder)
+        elif args.format == "python":
+            run = partial(campaign_python, folder=args.folder)
         else:
             how = on_forced_devices(devices, ran) if args.forced else on_devices(used)
             kinds = args.kinds.split(",")

@@ -91,3 +91,16 @@ def test_an_expand_to_constant_sizes(dtype, open_axes):
             a = np.arange(np.prod(given)).reshape(given).astype(dtype)
             (found,) = session.run({"a": a}).values()
             np.testing.assert_array_equal(found, np.broadcast_to(a, SIZES), err_msg=str(given))
+
+
+@pytest.mark.parametrize("empty", ["m", "k", "n"])
+def test_a_product_without_elements(empty):
+    b = GraphBuilder("product")
+    x = b.input("a", TensorType(("m", "k"), "float32"))
+    y = b.input("b", TensorType(("k", "n"), "float32"))
+    with Session(b.finish(b.add("matmul", x, y)), devices=["cpu"]) as session:
+        for sizes in ({"m": 3, "k": 4, "n": 5}, {"m": 3, "k": 4, "n": 5} | {empty: 0}):
+            a = np.ones((sizes["m"], sizes["k"]), np.float32)
+            other = np.ones((sizes["k"], sizes["n"]), np.float32)
+            (found,) = session.run({"a": a, "b": other}).values()
+            np.testing.assert_array_equal(found, a @ other)

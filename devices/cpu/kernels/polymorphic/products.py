@@ -32,6 +32,7 @@ from trireme.devices.cpu.kernels.polymorphic.step import (
     begin_sized,
 )
 from trireme.ir.graph import Graph, Node
+from trireme.support.errors import CompileError
 
 ProductOf = Callable[[Graph, Node], MatmulShape]
 
@@ -63,6 +64,8 @@ def product_steps(
 
     def size(graph: Graph) -> Sized:
         one = product_of(graph, node)
+        if 0 in (one.size.batch, one.size.rows, one.size.columns, one.size.depth):
+            raise CompileError(f"{node.label} has no elements", fix="compile this shape by itself")
         if chunks and one.size.rows == 1:
             none = (0,) * (count + CUT_WORDS)
             return Sized(none, chunks, fixed.product_s(isa, one), columns=chunks, variant=1)
