@@ -265,6 +265,8 @@ def _infer_resize(
     if given is None:
         raise ShapeError("neither scales nor sizes is given")
     known = given.data is not None and given.data.dtype != object
+    if not use_scales and any(shape[axis] == 0 for axis in where):
+        raise ShapeError("an axis of length 0 cannot be resized")
     if known and all(isinstance(shape[axis], int) for axis in where):
         fixed = tuple(dim if isinstance(dim, int) else 1 for dim in shape)
         plans = _plans(

@@ -104,3 +104,22 @@ def test_a_product_without_elements(empty):
             other = np.ones((sizes["k"], sizes["n"]), np.float32)
             (found,) = session.run({"a": a, "b": other}).values()
             np.testing.assert_array_equal(found, a @ other)
+
+
+def test_the_shape_of_a_branch_follows_the_symbols():
+    onnx = pytest.importorskip("onnx")
+    model = onnx.parser.parse_model(
+        """<ir_version: 10, opset_import: ["" : 21]>
+        g (bool c, float[n, 8] x) => (float[n, 8] y, float[n, 8] z) {
+            y = If (c) <
+                then_branch = t () => (float[n, 8] a) { a = Neg (x) },
+                else_branch = e () => (float[n, 8] b) { b = Abs (x) }>
+            z = Exp (y)
+        }"""
+    )
+    with Session(model.SerializeToString(), devices=["cpu"]) as session:
+        for n, chosen in ((2, True), (5, False), (1, True)):
+            x = np.linspace(-1, 1, 8 * n, dtype=np.float32).reshape(n, 8)
+            made = session.run({"c": np.array(chosen), "x": x})
+            np.testing.assert_array_equal(made["y"], -x if chosen else np.abs(x))
+            np.testing.assert_allclose(made["z"], np.exp(made["y"]), rtol=1e-6)

@@ -54,7 +54,7 @@ class ClosedGraph:
             if node.outputs[0] in self._decided:
                 _compute(now, node, values)
             else:
-                _infer(node, values)
+                _infer(node, values, sizes)
                 nodes.append(node)
         return replace(self.graph, nodes=tuple(nodes), values=values, symbols={})
 
@@ -83,11 +83,13 @@ def _shape(node: Node, dims: tuple[int, ...]) -> Array:
     return np.array(dims[slice(node.attrs["start"], node.attrs["end"])], np.int64)
 
 
-def _infer(node: Node, values: dict[int, Value]) -> None:
+def _infer(node: Node, values: dict[int, Value], sizes: Mapping[str, int]) -> None:
     inputs = [None if i is None else values[i] for i in node.inputs]
     types = infer_types(get_op(node.op), inputs, node.attrs, len(node.outputs), node.label)
     for out, type in zip(node.outputs, types, strict=True):
         kept = values[out]
+        if not type.is_static:  # it comes from a body, whose types have the symbols
+            type = _sized(kept, sizes).type
         if not type.is_static:
             raise ShapeError(f"{node.label}: the shape of '{kept.name}' is {type} at these sizes")
         values[out] = Value(out, kept.name, replace(type, quant=kept.quant))
