@@ -29,7 +29,17 @@ def why_not_closed(graph: Graph) -> str:
             return f"the shape of '{value.name}' {value.type} does not follow from the inputs'"
         if value.dtype == "string":
             return f"'{value.name}' holds strings"
+    for node in graph.nodes:
+        if node.op == "expand" and _may_repeat(graph, node):
+            return f"{node.label} repeats an axis in those runs where its size is 1"
     return ""
+
+
+def _may_repeat(graph: Graph, node: Node) -> bool:
+    """Whether an axis of an expand is a symbol before, and a number above 1 after."""
+    before, after = graph.type(node.used[0]).shape, graph.type(node.outputs[0]).shape
+    pairs = zip(before, after[len(after) - len(before) :], strict=True)
+    return any(isinstance(dim, str) and isinstance(made, int) and made > 1 for dim, made in pairs)
 
 
 class ClosedGraph:
