@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from trireme.ir.builder import GraphBuilder
-from trireme.ir.contents import FOLLOWED, followed
+from trireme.ir.contents import FOLLOWED, as_target, followed
 from trireme.ir.graph import Dim, Graph, Quant, Value
 from trireme.ir.interpreter import interpret
 from trireme.ir.op import call_of, get_op
@@ -55,6 +55,11 @@ class FoldingBuilder(GraphBuilder):
         if folded is not None:
             named = [*names, *[f"{op}_folded"] * (outputs - len(names))]
             return tuple(map(self.constant, named, folded))
+        if op == "reshape" and inputs[1] in self._dims:
+            x, dims = self.type(inputs[0] or 0), self._dims[inputs[1] or 0]
+            target = None if 0 in dims else as_target(list(dims), x.shape)
+            if target is not None:
+                inputs, attrs = [inputs[0], self.constant("shape", target)], {"allowzero": 0}
         made = super().add_node(
             op,
             inputs,

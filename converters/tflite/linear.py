@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -9,15 +10,22 @@ import tflite
 
 from trireme.converters.tflite.dynamic_range import dynamic_range
 from trireme.converters.tflite.use import Converter, OperatorUse
-from trireme.ir.graph import Quant
+from trireme.ir.graph import Dim, Quant
 from trireme.support.dtypes import Array
 from trireme.support.errors import ModelFileError
 
 
 def padding(
-    use: OperatorUse, sizes: list[int], kernel: list[int], strides: list[int], dilations: list[int]
+    use: OperatorUse,
+    sizes: Sequence[Dim],
+    kernel: list[int],
+    strides: list[int],
+    dilations: list[int],
 ) -> tuple[int, ...]:
-    """Return explicit pads (top, left, bottom, right) of SAME or VALID; the odd one comes last."""
+    """Return explicit pads (top, left, bottom, right) of SAME or VALID; the odd one comes last.
+
+    Errors: ConvertError, for SAME with a stride where the size is open
+    """
     kind = use.option("Padding")
     if kind not in (tflite.Padding.SAME, tflite.Padding.VALID):
         raise ModelFileError(f"{use.source}: padding is {kind}")
@@ -28,18 +36,40 @@ def padding(
     before, after = [], []
     for size, window, stride, dilation in zip(sizes, kernel, strides, dilations, strict=True):
         reach = (window - 1) * dilation + 1
-        total = max((-(-size // stride) - 1) * stride + reach - size, 0)
+        if isinstance(size, int):
+            total = max((-(-size // stride) - 1) * stride + reach - size, 0)
+        elif stride == 1:
+            total = reach - 1
+        else:
+            raise use.fail(f"SAME padding with stride {stride} depends on {size}, which is open")
         before.append(total // 2)
         after.append(total - total // 2)
     return (*before, *after)
 
 
-def spatial(use: OperatorUse, position: int) -> list[int]:
+def spatial(use: OperatorUse, position: int) -> list[Dim]:
     """Return the dimensions of an NHWC input between the first and the last."""
-    dims = use.dims(position)
+    dims = use.type(position).shape
     if len(dims) != 4 or 0 in dims:
         raise ModelFileError(f"{use.source}: input {position} has shape {list(dims)}")
     return list(dims[1:-1])
+
+
+def kernel_sizes(use: OperatorUse) -> list[int]:
+    """Return the height and width of a convolution's weights, which are input 1."""
+    use.dims(1)
+    return [int(size) for size in spatial(use, 1)]
+
+
+def channels(use: OperatorUse) -> int:
+    """Return the last dimension of input 0.
+
+    Errors: ConvertError, if it is open
+    """
+    count = use.type(0).shape[-1]
+    if not isinstance(count, int):
+        raise use.fail(f"the channels of input 0 {use.type(0)} are not known")
+    return count
 
 
 def strides(use: OperatorUse) -> list[int]:
@@ -103,14 +133,14 @@ def linear(
 def conv(use: OperatorUse) -> None:
     """CONV_2D: the weights are [O,KH,KW,C/groups] already."""
     quant = symmetric(use)
-    sizes, window = spatial(use, 0), spatial(use, 1)
+    sizes, window = spatial(use, 0), kernel_sizes(use)
     dilations = [use.option("DilationHFactor", 1), use.option("DilationWFactor", 1)]
     attrs = {
         "strides": strides(use),
         "dilations": dilations,
         "layout": "NHWC",
         "pads": padding(use, sizes, window, strides(use), dilations),
-        "groups": max(use.dims(0)[-1] // use.dims(1)[-1], 1),
+        "groups": max(channels(use) // use.dims(1)[-1], 1),
     }
     data = use.builder.values[use.value(1)].data
     if data is None:
@@ -124,7 +154,7 @@ def conv(use: OperatorUse) -> None:
 
 def depthwise(use: OperatorUse) -> None:
     """DEPTHWISE_CONV_2D: weights [1,KH,KW,C*M] become [C*M,KH,KW,1] of a conv with C groups."""
-    sizes, window = spatial(use, 0), spatial(use, 1)
+    sizes, window = spatial(use, 0), kernel_sizes(use)
     dilations = [use.option("DilationHFactor", 1), use.option("DilationWFactor", 1)]
     data, quant = use.constant(1), symmetric(use)
     if data.shape[0] != 1:
@@ -142,14 +172,15 @@ def depthwise(use: OperatorUse) -> None:
         dilations=dilations,
         layout="NHWC",
         pads=padding(use, sizes, window, strides(use), dilations),
-        groups=use.dims(0)[-1],
+        groups=channels(use),
     )
 
 
 def transpose_conv(use: OperatorUse) -> None:
     """TRANSPOSE_CONV (output_shape, weights [O,KH,KW,C], x, bias?): pads from the output's size."""
-    target, window = use.ints(0), spatial(use, 1)
-    sizes, steps = spatial(use, 2), strides(use)
+    target, window = use.ints(0), kernel_sizes(use)
+    use.dims(2)
+    sizes, steps = [int(size) for size in spatial(use, 2)], strides(use)
     if len(target) != 4 or min(target) < 1 or min(steps) < 1:
         raise ModelFileError(f"{use.source}: output shape {target}, strides {steps}")
     padding(use, sizes, window, steps, [1, 1])
@@ -248,13 +279,14 @@ def fully_connected(use: OperatorUse) -> None:
     if use.option("WeightsFormat") != tflite.FullyConnectedOptionsWeightsFormat.DEFAULT:
         raise use.fail("shuffled weights are not supported")
     x, columns = use.value(0), use.dims(1)[-1]
-    dims = use.dims(0)
+    type, rows = use.type(0), -1
     keep = bool(use.option("KeepNumDims", False))
-    if dims[-1:] != (columns,) or (len(dims) != 2 and not keep):
-        elements = int(np.prod(dims, dtype=object))
-        if columns < 1 or elements % columns:
-            raise ModelFileError(f"{use.source}: {elements} elements in rows of {columns}")
-        shape = use.int_constant([elements // columns, columns])
+    if type.shape[-1:] != (columns,) or (len(type.shape) != 2 and not keep):
+        if type.is_static:
+            if columns < 1 or type.elements % columns:
+                raise ModelFileError(f"{use.source}: {type.elements} elements in rows of {columns}")
+            rows = type.elements // columns
+        shape = use.int_constant([rows, columns])
         x = use.add("reshape", x, shape, quant=use.quant(0))
     data = use.builder.values[use.value(1)].data
     if data is None:

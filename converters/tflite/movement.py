@@ -60,8 +60,9 @@ def mirror_pad(use: OperatorUse) -> None:
 
 def _pairs(use: OperatorUse, position: int) -> list[int]:
     flat = use.ints(position)
-    if len(flat) != 2 * len(use.dims(0)):
-        raise ModelFileError(f"{use.source}: {len(flat)} pads for shape {use.dims(0)}")
+    shape = use.type(0).shape
+    if len(flat) != 2 * len(shape):
+        raise ModelFileError(f"{use.source}: {len(flat)} pads for shape {list(shape)}")
     return [*flat[0::2], *flat[1::2]]
 
 
@@ -188,11 +189,14 @@ def split(use: OperatorUse) -> None:
 def split_v(use: OperatorUse) -> None:
     """SPLIT_V (x, sizes, axis); a size of -1 takes the rest."""
     sizes, (axis,) = list(use.ints(1)), use.ints(2)
-    dims = use.dims(0)
+    dims = use.type(0).shape
     if not -len(dims) <= axis < len(dims):
-        raise ModelFileError(f"{use.source}: axis {axis} of shape {dims}")
+        raise ModelFileError(f"{use.source}: axis {axis} of shape {list(dims)}")
     if -1 in sizes:
-        sizes[sizes.index(-1)] = dims[axis] - sum(sizes) - 1
+        size = dims[axis]
+        if not isinstance(size, int):
+            raise use.fail(f"the rest of an axis of {size} elements is open")
+        sizes[sizes.index(-1)] = size - sum(sizes) - 1
     use.done("split", use.value(0), use.int_constant(sizes), axis=axis)
 
 

@@ -90,7 +90,7 @@ def rank_of(use: OperatorUse) -> None:
 def zeros_like(use: OperatorUse) -> None:
     """ZEROS_LIKE: the stored zero, spread over the shape."""
     zero = use.float_constant(0, use.type(0).dtype)
-    use.done("expand", zero, use.int_constant(use.dims(0)))
+    use.done("expand", zero, use.add("shape", use.value(0)))
 
 
 def top_k(use: OperatorUse) -> None:

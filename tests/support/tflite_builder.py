@@ -29,6 +29,7 @@ class T:
     """A tensor: constant when it has data; `scales` and `zeros` quantise it, along `axis`.
 
     variable: whether it keeps its value between runs
+    signature: the shape with -1 where it is open
     """
 
     shape: tuple[int, ...]
@@ -38,6 +39,7 @@ class T:
     axis: int = 0
     data: np.ndarray | None = None
     variable: bool = False
+    signature: tuple[int, ...] = ()
 
 
 def constant(data: np.ndarray, *scales: float, zero: int = 0, axis: int = 0) -> T:
@@ -181,6 +183,8 @@ def _tensor(b: flatbuffers.Builder, index: int, t: T, buffers: list[np.ndarray])
     fields["Type"] = getattr(tflite.TensorType, KINDS[t.dtype])
     if t.variable:
         fields["IsVariable"] = True
+    if t.signature:
+        fields["ShapeSignature"] = _ints(b, list(t.signature))
     return _table(b, "Tensor", **fields)
 
 
