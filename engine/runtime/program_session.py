@@ -14,7 +14,7 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from trireme.support.arguments import checked, later_names
+from trireme.support.arguments import check_arguments, checked, later_names
 from trireme.support.closing import Closing
 from trireme.support.errors import InternalError, RunError
 from trireme.support.forks import register_at_fork
@@ -224,6 +224,7 @@ class ProgramSession(Closing, Shown):
         DeviceError from a device; ConvertError, if the model has no such signature
         """
         if signature is not None:
+            check_arguments(ProgramSession.run, {"signature": signature}, RunError)
             return self._run_signature(signature, feeds, out)
         for _ in self._taken:  # as `with self._lock`, quicker
             try:

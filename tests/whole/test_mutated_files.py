@@ -51,7 +51,9 @@ def check(format, seed, count, folder):
 @pytest.mark.parametrize("format", COUNTS)
 def test_some(format, tmp_path):
     here, there = check(format, SEED, COUNTS[format], tmp_path)
-    assert sum(end.kind == "ran" for end in here.values()) >= COUNTS[format] // 10
+    assert (
+        sum(end.kind == "ran" for end in here.values()) >= COUNTS[format] // 20
+    )  # most bytes of a small file are structure
     assert any(end.kind == "equal" for end in there.values())
 
 

@@ -166,11 +166,13 @@ def _needed(graph: Graph, steps: Sequence[Item], homes: Mapping[int, int]) -> li
     reads = (o.of if isinstance(o, At) else o for step in steps for o in step.reads)
     read = {homes[o] for o in reads if isinstance(o, int)}
     unread = views - read
-    return [
-        step
-        for step in steps
-        if not all(isinstance(o, int) and homes[o] in unread for o in step.writes)
-    ]
+
+    def is_copy(step: Item) -> bool:
+        return bool(step.writes) and all(
+            isinstance(o, int) and homes[o] in unread for o in step.writes
+        )
+
+    return [step for step in steps if not is_copy(step)]
 
 
 def packed(program: PolymorphicProgram) -> PolymorphicProgram:

@@ -88,12 +88,16 @@ class StatefulProgram:
             with self._or_plain():
                 if mine is not None:
                     served = program.whole(mine)
+                    self.last = program.last
 
                     def cut(results: Mapping[str, Array]) -> dict[str, Array]:
                         return served.cut(results) | rooms.made()
 
                     return replace(served, cut=cut)
-        return self._whole_states().whole(feeds)
+        program = self._whole_states()
+        served = program.whole(feeds)
+        self.last = program.last
+        return served
 
     @contextmanager
     def _or_plain(self) -> Iterator[None]:

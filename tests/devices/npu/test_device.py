@@ -152,7 +152,8 @@ def test_every_device_says_that_control_flow_is_for_the_host(devices):
     b.add("assign", x, state="count")
     for device in devices.values():
         branch, effect = (device.unsupported_reason(b, node) for node in b.nodes)
-        assert "control flow" in branch and "effect" in effect, device.spec.name
+        assert "control flow" in branch, device.spec.name
+        assert "effect" in effect or "the host keeps it" in effect, device.spec.name
 
 
 def test_what_fits_no_tile_is_refused():
