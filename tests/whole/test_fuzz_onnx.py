@@ -68,3 +68,13 @@ def test_random_graphs_with_open_shapes(cpu, peer, seeds):
     print(report)
     assert not report.failed, "\n".join(report.failed)
     assert report.counts["equal"] >= 0.7 * len(seeds)
+
+
+EMPTY_PARTS = (501969, 502030)
+"""Programs for every shape with a part that has no elements: its steps, then all its memory."""
+
+
+@pytest.mark.parametrize("seed", EMPTY_PARTS)
+def test_open_shapes_without_elements(cpu, peer, seed):
+    report = campaign([seed], with_open_shapes([cpu]), peer)
+    assert report.counts["equal"] == 1 and not report.failed, "\n".join(report.failed)

@@ -85,7 +85,8 @@ class NativeSteps:
         rows = step_rows([step for step, _ in steps])
         self._steps = [row.step for row in rows]
         table = np.zeros((len(rows), runtime.STEP_WORDS), np.int64)
-        table[:, :5] = [(steps[row.number][1], *row.words) for row in rows]
+        if rows:  # a shape without elements has none
+            table[:, :5] = [(steps[row.number][1], *row.words) for row in rows]
         table[:, runtime.STEP_ARGS] += self.pointers.ctypes.data
         self._flags = call_flags(rows)
         self._stamps = np.zeros((len(rows), 2), np.int64)

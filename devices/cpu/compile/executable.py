@@ -20,6 +20,7 @@ from trireme.backend.device import (
     Event,
     Executable,
     LazySpans,
+    host_alloc,
     host_view,
 )
 from trireme.backend.image import TaskImage
@@ -293,11 +294,12 @@ class Bound:
         home = self._program.buffer_aliases[value]
         if home in self._buffers:
             return self._buffers[home]
-        scratch = self._keep[1]
-        if scratch is None:
+        scratch, nbytes = self._keep[1], self._program.graph.type(home).nbytes
+        if scratch is not None:
+            return scratch.at(self._program.offsets[home], nbytes)
+        if nbytes:
             raise InternalError(f"cpu: %{value} has no memory")
-        nbytes = self._program.graph.type(home).nbytes
-        return scratch.at(self._program.offsets[home], nbytes)
+        return host_alloc(nbytes)
 
     def _array(self, value: int) -> Array:
         constant = self._program.graph.values[value].data
