@@ -18,10 +18,10 @@ from trireme.converters.python.calls import (
     dimensions,
     known_call,
     lifted,
-    rows_of,
     truth,
 )
 from trireme.converters.python.control import Refused
+from trireme.converters.python.displays import Displays
 from trireme.converters.python.dtypes import as_weak
 from trireme.converters.python.iteration import (
     ITERATORS,
@@ -36,7 +36,6 @@ from trireme.converters.python.outer import OuterName
 from trireme.converters.python.scope import Recorder, RowList, Traced
 from trireme.converters.python.source import is_total, spoken
 from trireme.converters.python.state import UNSET, Frame, Growing, Lost, Maybe, Nested, is_same
-from trireme.converters.python.turns import Repetitions
 from trireme.runtime.operators import Operators
 
 BINARY: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
@@ -66,7 +65,7 @@ _FROZEN = ("random", "time", "numpy.random", "secrets", "uuid")
 """Modules whose functions return something else at every call."""
 
 
-class Expressions(Repetitions, ABC):
+class Expressions(Displays, ABC):
     """Evaluates expressions in the frame of the function that is being read."""
 
     def __init__(self, recorder: Recorder) -> None:
@@ -253,46 +252,10 @@ class Expressions(Repetitions, ABC):
         parts = (node.lower, node.upper, node.step)
         return slice(*(None if part is None else self.evaluate(part) for part in parts))
 
-    def _parts(self, nodes: Sequence[ast.expr]) -> list[Any]:
-        values: list[Any] = []
-        for node in nodes:
-            if isinstance(node, ast.Starred):
-                values.extend(self.items(self.evaluate(node.value), node))
-            else:
-                values.append(self.evaluate(node))
-        return values
-
-    def _tuple(self, node: ast.Tuple) -> tuple[Any, ...]:
-        return tuple(self._parts(node.elts))
-
-    def _list(self, node: ast.List) -> list[Any]:
-        return self._parts(node.elts)
-
-    def _dict(self, node: ast.Dict) -> dict[Any, Any]:
-        if any(key is None for key in node.keys):
-            raise Refused("a dict is made of another by **", node)
-        keys = [self.evaluate(key) for key in node.keys if key is not None]
-        if contains_traced(keys):
-            raise Refused("a key of a dict is known only at a run", node)
-        return dict(zip(keys, (self.evaluate(value) for value in node.values), strict=True))
-
-    def _text(self, node: ast.JoinedStr) -> str:
-        parts = []
-        for part in node.values:
-            value = self.evaluate(part.value if isinstance(part, ast.FormattedValue) else part)
-            if contains_traced(value):
-                raise Refused("a text holds a value that only a run knows", node)
-            parts.append(format(value, ""))
-        return "".join(parts)
-
     def _named(self, node: ast.NamedExpr) -> Any:
         value = self.evaluate(node.value)
         self.store(node.target, value)
         return value
-
-    @abstractmethod
-    def store(self, target: ast.expr, value: Any) -> None:
-        """Assign a value to a target."""
 
     def nested(self, node: ast.Lambda | ast.FunctionDef) -> Nested:
         """Return a function that the program defines, with its defaults evaluated."""
@@ -307,52 +270,9 @@ class Expressions(Repetitions, ABC):
             frame.kept, frame = True, frame.outer
         return Nested(self.frame.source, node, self.frame, defaults)
 
-    def items(self, values: Any, node: ast.AST) -> list[Any]:
-        """Return the items of a value whose number is known."""
-        if isinstance(values, Traced):
-            return list(rows_of(values))
-        if isinstance(values, Numbered):
-            inner = self.items(values.values, node)
-            return [(binary(operator.add, values.start, i), x) for i, x in enumerate(inner)]
-        if isinstance(values, Zipped):
-            columns = [self.items(part, node) for part in values.parts]
-            return list(zip(*columns, strict=False))
-        if isinstance(values, (Counts, Nested)):
-            raise Refused("the number of items is known only at a run", node)
-        return list(values)
-
-    def _comprehension(self, node: ast.ListComp | ast.GeneratorExp) -> list[Any]:
-        names = {
-            one.id
-            for one in ast.walk(node)
-            if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store)
-        }
-        inner = Frame(self.frame.source, names, self.frame)
-        made: list[Any] = []
-        with self.entered(inner):
-            self._generate(node, 0, made)
-        return made
-
-    def _generate(self, node: ast.ListComp | ast.GeneratorExp, at: int, made: list[Any]) -> None:
-        if at == len(node.generators):
-            made.append(self.evaluate(node.elt))
-            return
-        loop = node.generators[at]
-        for item in self.items(self.evaluate(loop.iter), node):
-            self.store(loop.target, item)
-            tests = [self.truth(test) for test in loop.ifs]
-            if contains_traced(tests):
-                raise Refused("a comprehension keeps items by a tensor's value", node)
-            if all(tests):
-                self._generate(node, at + 1, made)
-
-    @abstractmethod
-    def entered(self, frame: Frame) -> Any:
-        """Return a context in which a frame is the innermost."""
-
     def _call(self, node: ast.Call) -> Any:
         function = self.evaluate(node.func)
-        args = self._parts(node.args)
+        args = self.parts(node.args)
         named: dict[str, Any] = {}
         for one in node.keywords:
             value = self.evaluate(one.value)
