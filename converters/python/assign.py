@@ -1,4 +1,4 @@
-"""Assignments to elements of arrays: `x[i] = v` makes a new value for the variable x.
+"""Statements that change arrays: `x[i] = v` and `x += v` make a new value for the variable x.
 
 numpy changes the array, which every other name of it sees. A graph has no such sharing, so an array
 with another name, or with a view of it in a variable, is refused.
@@ -6,17 +6,19 @@ with another name, or with a view of it in a variable, is refused.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from trireme.converters.python.calls import contains_traced, lifted
 from trireme.converters.python.control import Refused
+from trireme.converters.python.dtypes import type_of
 from trireme.converters.python.scope import GraphScope, Recorder, Traced
 from trireme.converters.python.state import Maybe, Names, parts_of, shape_of
 from trireme.ir.op import get_op
 from trireme.runtime.operands import cast
+from trireme.support.dtypes import numpy_dtype
 
 
 def updated(recorder: Recorder, names: Names, name: str, old: Any, key: Any, value: Any) -> Any:
@@ -24,7 +26,7 @@ def updated(recorder: Recorder, names: Names, name: str, old: Any, key: Any, val
 
     Errors: Refused, if another variable shares the array, or the key is of an unknown kind
     """
-    _expect_own(names, name, old)
+    expect_own(names, name, old)
     if isinstance(old, np.ndarray) and not contains_traced([key, value]):
         made = old.copy()
         made[key] = value
@@ -58,19 +60,54 @@ def _at_known(recorder: Recorder, array: Traced, key: Any, value: Traced) -> Any
     return made.reshape(dims)
 
 
-def _expect_own(names: Names, name: str, old: Any) -> None:
-    if isinstance(old, Traced) and old.scope.parent is None and old.id in old.scope.builder.inputs:
+def augmented(recorder: Recorder, names: Names, name: str, old: Any, made: Any) -> Any:
+    """Return what a variable holds after `x += v`, of what `x + v` makes: an array keeps its dtype.
+
+    Errors: Refused, if another variable shares the array, or numpy could not keep its type
+    """
+    if not is_array(old):
+        return made
+    expect_own(names, name, old)
+    before, after = type_of(old), type_of(made)
+    dtype = numpy_dtype(before.dtype)
+    if not np.can_cast(numpy_dtype(after.dtype), dtype, "same_kind"):
+        raise Refused(f"{name} holds {before.dtype}, and what it is changed to is {after.dtype}")
+    grows = any(
+        isinstance(a, int) and a != b for a, b in zip(before.shape, after.shape, strict=False)
+    )
+    if grows or len(before.shape) != len(after.shape):
+        raise Refused(f"{name} has the shape {before}, and what it is changed to {after}")
+    return made.astype(dtype) if isinstance(made, np.ndarray) else cast(made, dtype)
+
+
+def is_array(value: Any) -> bool:
+    """Whether numpy would change a value in place."""
+    return isinstance(value, (Traced, np.ndarray)) and len(value.shape) > 0
+
+
+def expect_own(names: Names, name: str, old: Any) -> None:
+    """Raise Refused if a variable's array is an argument's, or shared with another variable."""
+    if _root(old) in _arguments(old):
         raise Refused(
             f"{name} is an argument, which its caller shares; assign to {name}.copy() instead",
             final=True,
         )
     users = [(own, leaf) for frame in names for own, v in frame.items() for leaf in _leaves(v)]
-    sharing = [own for own, leaf in users if leaf is old or _is_view(leaf, old)]
+    sharing = [own for own, leaf in users if _shares(leaf, old)]
     others = sorted({own for own in sharing if own != name})
     if others or len(sharing) > 1:
         raise Refused(
             f"{name} shares its elements with {', '.join(others) or 'a list'}", final=True
         )
+
+
+def _shares(one: Any, other: Any) -> bool:
+    if one is other:
+        return True
+    if isinstance(one, Traced) and isinstance(other, Traced):
+        return is_array(one) and one.scope is other.scope and _root(one) == _root(other)
+    arrays = isinstance(one, np.ndarray) and isinstance(other, np.ndarray)
+    return arrays and np.may_share_memory(one, other)
 
 
 def _leaves(value: Any) -> Iterator[Any]:
@@ -83,17 +120,20 @@ def _leaves(value: Any) -> Iterator[Any]:
             yield from _leaves(part)
 
 
-def _is_view(value: Any, of: Any) -> bool:
-    """Whether a traced value is made of another by ops that numpy does as views."""
-    if not isinstance(value, Traced) or not isinstance(of, Traced):
-        return isinstance(value, np.ndarray) and value.base is of and of is not None
-    found, scope = value.id, value.scope
-    while scope is of.scope and found != of.id:
-        source = _producer(scope, found)
-        if source is None:
-            return False
+def _root(value: Any) -> int | None:
+    """Return the value whose elements a traced value shows, as numpy's views would."""
+    if not isinstance(value, Traced) or not is_array(value):
+        return None
+    found = value.id
+    while (source := _producer(value.scope, found)) is not None:
         found = source
-    return scope is of.scope
+    return found
+
+
+def _arguments(value: Any) -> Sequence[int]:
+    """Return the inputs of the whole program, in whose scope a value must lie to share them."""
+    outermost = isinstance(value, Traced) and value.scope.parent is None
+    return value.scope.builder.inputs if outermost else ()
 
 
 def _producer(scope: GraphScope, value: int) -> int | None:

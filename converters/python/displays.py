@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import operator
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -15,6 +15,14 @@ from trireme.converters.python.iteration import Counts, Numbered, Zipped
 from trireme.converters.python.scope import Traced
 from trireme.converters.python.state import Frame, Nested
 from trireme.converters.python.turns import Repetitions
+
+_CONVERSIONS: dict[int, Callable[[Any], Any]] = {
+    -1: lambda value: value,
+    ord("s"): str,
+    ord("r"): repr,
+    ord("a"): ascii,
+}
+"""What `!s`, `!r` and `!a` of a formatted string do, by the number that the parser gives them."""
 
 
 class Displays(Repetitions, ABC):
@@ -62,14 +70,27 @@ class Displays(Repetitions, ABC):
             raise Refused("a key of a dict is known only at a run", node)
         return dict(zip(keys, (self.evaluate(value) for value in node.values), strict=True))
 
+    def _set(self, node: ast.Set) -> set[Any]:
+        return self._distinct(self.parts(node.elts), node)
+
+    def _distinct(self, items: list[Any], node: ast.expr) -> set[Any]:
+        if contains_traced(items):
+            raise Refused("an item of a set is known only at a run", node)
+        return set(items)
+
     def _text(self, node: ast.JoinedStr) -> str:
-        parts = []
-        for part in node.values:
-            value = self.evaluate(part.value if isinstance(part, ast.FormattedValue) else part)
-            if contains_traced(value):
-                raise Refused("a text holds a value that only a run knows", node)
-            parts.append(format(value, ""))
-        return "".join(parts)
+        return "".join(map(self._text_part, node.values))
+
+    def _text_part(self, node: ast.expr) -> str:
+        """Return a part of a formatted string: `{value!conversion:spec}`, or plain text."""
+        if not isinstance(node, ast.FormattedValue):
+            return str(self.evaluate(node))
+        value = self.evaluate(node.value)
+        if contains_traced(value):
+            raise Refused("a text holds a value that only a run knows", node)
+        converted = _CONVERSIONS[node.conversion](value)
+        spec = "" if node.format_spec is None else self.evaluate(node.format_spec)
+        return format(converted, spec)
 
     def items(self, values: Any, node: ast.AST) -> list[Any]:
         """Return the items of a value whose number is known."""
@@ -85,27 +106,46 @@ class Displays(Repetitions, ABC):
             raise Refused("the number of items is known only at a run", node)
         return list(values)
 
-    def _comprehension(self, node: ast.ListComp | ast.GeneratorExp) -> list[Any]:
+    def _list_made(self, node: ast.ListComp | ast.GeneratorExp) -> list[Any]:
+        return self._made(node.elt, node.generators)
+
+    def _set_made(self, node: ast.SetComp) -> set[Any]:
+        return self._distinct(self._made(node.elt, node.generators), node)
+
+    def _dict_made(self, node: ast.DictComp) -> dict[Any, Any]:
+        pair = ast.copy_location(ast.Tuple([node.key, node.value], ast.Load()), node)
+        pairs = self._made(pair, node.generators)
+        if contains_traced([key for key, _ in pairs]):
+            raise Refused("a key of a dict is known only at a run", node)
+        return dict(pairs)
+
+    def _made(self, item: ast.expr, generators: list[ast.comprehension]) -> list[Any]:
+        """Return the items of a comprehension, whose names are its own."""
         names = {
             one.id
-            for one in ast.walk(node)
-            if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store)
+            for generator in generators
+            for one in ast.walk(generator.target)
+            if isinstance(one, ast.Name)
         }
-        inner = Frame(self.frame.source, names, self.frame)
+        first = self.evaluate(generators[0].iter)
         made: list[Any] = []
-        with self.entered(inner):
-            self._generate(node, 0, made)
+        with self.entered(Frame(self.frame.source, names, self.frame)):
+            self._generate(item, first, generators, made)
         return made
 
-    def _generate(self, node: ast.ListComp | ast.GeneratorExp, at: int, made: list[Any]) -> None:
-        if at == len(node.generators):
-            made.append(self.evaluate(node.elt))
-            return
-        loop = node.generators[at]
-        for item in self.items(self.evaluate(loop.iter), node):
-            self.store(loop.target, item)
+    def _generate(
+        self, item: ast.expr, values: Any, generators: list[ast.comprehension], made: list[Any]
+    ) -> None:
+        """Add the items that the first generator makes of `values`, and the others of theirs."""
+        loop, *inner = generators
+        for one in self.items(values, loop.iter):
+            self.store(loop.target, one)
             tests = [self.truth(test) for test in loop.ifs]
             if contains_traced(tests):
-                raise Refused("a comprehension keeps items by a tensor's value", node)
-            if all(tests):
-                self._generate(node, at + 1, made)
+                raise Refused("a comprehension keeps items by a tensor's value", loop.iter)
+            if not all(tests):
+                continue
+            if inner:
+                self._generate(item, self.evaluate(inner[0].iter), inner, made)
+            else:
+                made.append(self.evaluate(item))

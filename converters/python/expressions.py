@@ -89,8 +89,11 @@ class Expressions(Displays, ABC):
             ast.List: self._list,
             ast.Dict: self._dict,
             ast.Lambda: self.nested,
-            ast.ListComp: self._comprehension,
-            ast.GeneratorExp: self._comprehension,
+            ast.Set: self._set,
+            ast.ListComp: self._list_made,
+            ast.GeneratorExp: self._list_made,
+            ast.SetComp: self._set_made,
+            ast.DictComp: self._dict_made,
             ast.NamedExpr: self._named,
             ast.JoinedStr: self._text,
         }

@@ -12,11 +12,14 @@ from typing import Any
 
 import numpy as np
 
+from trireme.converters.python.assign import expect_own, is_array
 from trireme.converters.python.calls import binary, dimensions
 from trireme.converters.python.control import Refused
+from trireme.converters.python.dtypes import is_weak
 from trireme.converters.python.iteration import Counts, Numbered, Zipped
 from trireme.converters.python.scope import Recorder, Traced
 from trireme.converters.python.source import (
+    changed_names,
     leaves_loop,
     nonlocal_names,
     stored_names,
@@ -107,8 +110,8 @@ class Loops(Statements):
             return
         if isinstance(values, range):
             self._rolled(node, loop, Counts(values.start, values.stop, values.step))
-        elif items and _is_uniform(items):
-            self._rolled(node, loop, self.recorder.lift(np.stack([np.asarray(x) for x in items])))
+        elif _is_uniform(items):
+            self._rolled(node, loop, items)
         else:
             turns()
 
@@ -135,6 +138,7 @@ class Loops(Statements):
 
     def _rolled(self, node: ast.For, loop: Loop, values: Any) -> None:
         """Emit a loop over what depends on tensors."""
+        self._expect_own(node.body)
         count, item, tensors = self._iteration(values)
         scanned = tensors if tensors and not leaves_loop(node.body) else ()
 
@@ -144,6 +148,7 @@ class Loops(Statements):
             value = item(waiting) if turn is None else item(replace(turn, weak=True))
             self.store(node.target, value)
             self.block(node.body)
+            self._expect_own(node.body)
             stop = self.stopped((RETURNED, BREAK))
             return self.negate(stop)
 
@@ -152,6 +157,18 @@ class Loops(Statements):
         target = ast.copy_location(ast.Assign([node.target], node.iter), node)
         assigned = self._assigned([target, *node.body])
         self.loop(LoopPlan(body, assigned, trip, None, scanned, surely))
+
+    def _expect_own(self, body: list[ast.stmt]) -> None:
+        """Raise Refused if a turn changes an array that another variable shares.
+
+        A turn knows what it gets of the last one as values of its own, so sharing is seen before
+        the loop and at the end of a turn.
+        """
+        for name in changed_names(body):
+            holder = self.frame.holder(name)
+            value = None if holder is None else holder.names.get(name)
+            if is_array(value):
+                expect_own(self.names(), name, value)
 
     def _start_turn(self, loop: Loop) -> None:
         loop.breaks.clear()
@@ -191,7 +208,10 @@ class Loops(Statements):
             parts = [item for _, item, _ in found]
             return length, lambda at: tuple(p(at) for p in parts), tensors if only else None
         if isinstance(values, (list, tuple, np.ndarray, range)) and _is_uniform(list(values)):
-            return self._iteration(self.recorder.lift(np.asarray(values)))
+            length, of_row, rows = self._iteration(self.recorder.lift(np.asarray(values)))
+            if not all(map(is_weak, values)):
+                return length, of_row, rows
+            return length, lambda at: replace(of_row(at), weak=True), rows
         raise Refused(f"a loop over tensors runs over a {type(values).__name__} too")
 
     def _least(self, lengths: list[Any]) -> Any:
@@ -251,12 +271,14 @@ class Loops(Statements):
         return False
 
     def _emit_while(self, node: ast.While, loop: Loop, first: Any) -> None:
+        self._expect_own(node.body)
         endless = isinstance(node.test, ast.Constant) and bool(node.test.value)
         test = ast.copy_location(ast.Expr(node.test), node.test)
 
         def body(turn: Traced | None, rows: list[Traced]) -> Any:
             self._start_turn(loop)
             self.block(node.body)
+            self._expect_own(node.body)
             self.node = node
             stop = self.stopped((RETURNED, BREAK))
             if not isinstance(stop, Traced):

@@ -116,6 +116,17 @@ def stored_names(statements: list[ast.stmt]) -> set[str]:
     return found
 
 
+def changed_names(statements: list[ast.stmt]) -> set[str]:
+    """Return the names of variables whose arrays statements change: `x += v`, `x[i] = v`."""
+    found: set[str] = set()
+    for node in own_nodes(statements):
+        if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name):
+            found.add(node.target.id)
+        elif isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store):
+            found |= {node.value.id} if isinstance(node.value, ast.Name) else set()
+    return found
+
+
 def outer_names(statements: list[ast.stmt]) -> set[str]:
     """Return the names that statements declare as nonlocal or global."""
     nodes = own_nodes(statements)
@@ -188,5 +199,4 @@ def spoken(node: ast.AST) -> str:
         "Await": "await",
         "Yield": "yield",
         "YieldFrom": "yield",
-        "SetComp": "comprehension of a set",
     }.get(type(node).__name__, type(node).__name__.lower())

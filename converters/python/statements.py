@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from trireme.converters.python.assign import updated
+from trireme.converters.python.assign import augmented, updated
 from trireme.converters.python.calls import contains_traced
 from trireme.converters.python.control import Refused
 from trireme.converters.python.expressions import BINARY, Expressions
@@ -201,7 +201,10 @@ class Statements(Expressions):
         if isinstance(old, list) and isinstance(node.op, ast.Add):
             old.extend(self.items(value, node))
             return
-        self.store(node.target, self.operate(BINARY[type(node.op)], old, value))
+        made = self.operate(BINARY[type(node.op)], old, value)
+        if isinstance(node.target, ast.Name):
+            made = augmented(self.recorder, self.names(), node.target.id, old, made)
+        self.store(node.target, made)
 
     def _expression(self, node: ast.Expr) -> None:
         if not isinstance(node.value, ast.Constant):

@@ -120,6 +120,65 @@ def assigned_attribute(x):
     return x
 
 
+def changed_argument(xs):
+    ys = xs
+    ys += 1
+    return xs * 2
+
+
+def changed_part(xs):
+    ys = xs[1:]
+    ys[0] = 7
+    return xs
+
+
+def changed_item(xs):
+    pair = [xs * 2, xs]
+    ys = pair[0]
+    ys += 1
+    return pair[0]
+
+
+def changed_inside(xs):
+    def inner(zs):
+        zs += 1
+        return zs
+
+    ys = xs * 2
+    inner(ys)
+    return ys
+
+
+def shared_in_turns(xs):
+    ys = xs * 1
+    zs = ys
+    for _ in range(int(xs.sum())):
+        zs += 1
+    return ys
+
+
+def shared_at_the_end(xs):
+    h = xs * 1
+    last = h * 0
+    for _ in range(int(xs.sum())):
+        h += 1
+        ys = last + h
+        last = h
+    return ys
+
+
+def changed_dtype(xs):
+    ys = xs.astype(np.int32)
+    ys += 0.5
+    return ys
+
+
+def changed_shape(xs):
+    ys = xs * 1
+    ys += np.ones((2, 3))
+    return ys
+
+
 ONE = (np.float64(1),)
 ROW = (np.ones(3),)
 BAD = {
@@ -141,6 +200,14 @@ BAD = {
     argument: (ROW, ["xs is an argument, which its caller shares"]),
     shared: (ROW, ["ys shares its elements with zs"]),
     view: (ROW, ["ys shares its elements with part"]),
+    changed_argument: (ROW, ["ys is an argument, which its caller shares"]),
+    changed_part: (ROW, ["ys is an argument, which its caller shares"]),
+    changed_item: (ROW, ["ys shares its elements with pair"]),
+    changed_inside: (ROW, ["zs shares its elements with ys"]),
+    shared_in_turns: (ROW, ["zs shares its elements with ys"]),
+    shared_at_the_end: (ROW, ["h shares its elements with last"]),
+    changed_dtype: (ROW, ["ys holds int32, and what it is changed to is float64"]),
+    changed_shape: (ROW, ["ys has the shape float64[3], and what it is changed to float64[2,3]"]),
     unknown_function: ((np.ones((2, 2)),), ["svd is called with a tensor"]),
     random_number: (ONE, ["gives another result at every call"]),
     no_tensor: (ONE, ["depends on no tensor"]),
