@@ -95,6 +95,8 @@ _METHODS: dict[Any, str] = {
     np.argmax: "argmax",
     np.argmin: "argmin",
     np.cumsum: "cumsum",
+    np.var: "var",
+    np.std: "std",
     np.clip: "clip",
     np.reshape: "reshape",
     np.transpose: "transpose",

@@ -72,11 +72,28 @@ class Tensor(Operators):
     def _concrete(self) -> Array:
         return self.data
 
+    def __array_function__(
+        self, function: Any, types: Any, args: Sequence[Any], options: Mapping[str, Any]
+    ) -> Any:
+        """Have numpy's own functions work on the arrays; they return arrays."""
+        return function(*_as_arrays(args), **_as_arrays(options))
+
     def __repr__(self) -> str:
         where = f" on {self.device}" if self.device else ""
         shown = np.array2string(self.data, threshold=64, precision=5)
         spread = f"  ({summary(self.data)})" if self.data.size > 64 else ""
         return f"{self.type}{where}{spread}\n{shown}"
+
+
+def _as_arrays(given: Any) -> Any:
+    """Return arguments of a function with arrays for tensors, in lists and dicts too."""
+    if isinstance(given, Tensor):
+        return given.data
+    if isinstance(given, dict):
+        return {name: _as_arrays(one) for name, one in given.items()}
+    if type(given) in (list, tuple):
+        return type(given)(map(_as_arrays, given))
+    return given
 
 
 def tensor(data: Any, quant: Quant | None = None) -> Tensor:

@@ -167,8 +167,14 @@ class Operators(Operand):
     def __lshift__(self, other: Any) -> Self:
         return self._binary(np.left_shift, "bit_shift", other, direction="LEFT")
 
+    def __rlshift__(self, other: Any) -> Self:
+        return self._binary(np.left_shift, "bit_shift", other, True, direction="LEFT")
+
     def __rshift__(self, other: Any) -> Self:
         return self._binary(np.right_shift, "bit_shift", other, direction="RIGHT")
+
+    def __rrshift__(self, other: Any) -> Self:
+        return self._binary(np.right_shift, "bit_shift", other, True, direction="RIGHT")
 
     def __eq__(self, other: object) -> Self:  # type: ignore[override]
         return self._binary(np.equal, "equal", other)
@@ -274,6 +280,10 @@ class Operators(Operand):
         """Return the elements as a vector."""
         return self.reshape(-1)
 
+    def flatten(self) -> Self:
+        """Return the elements as a vector."""
+        return self.reshape(-1)
+
     def transpose(self, *axes: Any) -> Self:
         """Return the tensor with its axes in another order; reversed when none is given."""
         order = axes[0] if len(axes) == 1 and isinstance(axes[0], (tuple, list)) else axes
@@ -337,6 +347,20 @@ class Operators(Operand):
         whole = self.dtype.kind in "biu"
         x = self.astype(np.float64) if whole else self
         return x._reduced("reduce_mean", axis, keepdims)
+
+    def var(self, axis: Axis = None, ddof: float = 0, keepdims: bool = False) -> Self:
+        """Return the variance along axes, all when None; the sum of squares over n - ddof."""
+        away = self - self.mean(axis, keepdims=True)
+        found = (away * away).mean(axis, keepdims)
+        if ddof:
+            self._expect_static("a variance with ddof")
+            count = self.size // found.size
+            found *= count / (count - ddof) if count > ddof else np.inf
+        return found
+
+    def std(self, axis: Axis = None, ddof: float = 0, keepdims: bool = False) -> Self:
+        """Return the standard deviation along axes: the square root of the variance."""
+        return self.var(axis, ddof, keepdims)._unary("sqrt")
 
     def max(self, axis: Axis = None, keepdims: bool = False) -> Self:
         """Return the greatest element along axes, all when None; NaN wins."""
