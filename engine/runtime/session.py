@@ -11,47 +11,31 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from trireme.runtime.asked import Asked
-from trireme.runtime.program_session import ProgramSession
+from trireme.runtime.open_session import OpenSession
 from trireme.runtime.stored import stored_key
-from trireme.support.arguments import check_arguments, checked, choice, later_names
-from trireme.support.errors import InternalError, PlacementError, RunError
+from trireme.support.arguments import check_arguments, choice, later_names
+from trireme.support.errors import RunError
 
 if TYPE_CHECKING:
-    from trireme.backend.device import Buffer, Device, Progress
+    from trireme.backend.device import Device, Progress
     from trireme.cost.calibration import Calibration
     from trireme.ir.bind_shapes import Shapes
-    from trireme.ir.graph import Graph, Value
+    from trireme.ir.graph import Value
     from trireme.model_file.cache import Model
     from trireme.placement.options import FixedPlacement, PlacementOptions
     from trireme.placement.placement import Placement
-    from trireme.profiling.staged import StagedProfile
-    from trireme.runtime.context import ExecutionContext
-    from trireme.runtime.dataflow.executor import PrimitiveSpan
-    from trireme.runtime.dataflow.program import DataflowProgram
-    from trireme.runtime.dynamic.ahead import PreparedShapes
-    from trireme.runtime.dynamic.kept import Shapes as FeedShapes
-    from trireme.runtime.dynamic.polymorphic import PolymorphicGraph
-    from trireme.runtime.dynamic.program import OpenProgram
-    from trireme.runtime.dynamic.reports import StageReport
     from trireme.runtime.executors import Mode
     from trireme.runtime.options import ExecutionOptions
     from trireme.runtime.prepare import Prepared
-    from trireme.runtime.program import Program
     from trireme.runtime.signatures import OtherSignatures
-    from trireme.runtime.states.held import TiedStates
-    from trireme.runtime.states.program import StatefulProgram
     from trireme.runtime.states.rules import StateRules
-    from trireme.runtime.streams.open_stream import OpenStream
-    from trireme.runtime.streams.stream import Stream
     from trireme.support.dtypes import Array
-
-    Places = Callable[[Graph], Mapping[int, Buffer]]
 
 __getattr__ = later_names(
     __name__,
@@ -64,13 +48,9 @@ __getattr__ = later_names(
         "Mode": "trireme.runtime.executors",
         "Model": "trireme.model_file.cache",
         "PlacementOptions": "trireme.placement.options",
-        "PreparedShapes": "trireme.runtime.dynamic.ahead",
         "Progress": "trireme.backend.device",
         "Shapes": "trireme.ir.bind_shapes",
-        "StagedProfile": "trireme.profiling.staged",
         "StateRules": "trireme.runtime.states.rules",
-        "OpenStream": "trireme.runtime.streams.open_stream",
-        "Stream": "trireme.runtime.streams.stream",
     },
 )
 
@@ -92,7 +72,7 @@ _PREPARED = frozenset(
 """The attributes of a session that come from preparing its model."""
 
 
-class Session(ProgramSession):
+class Session(OpenSession):
     """A model ready to run on some devices.
 
     Where an earlier process left the program of the model's file, runs need nothing more
@@ -216,7 +196,7 @@ class Session(ProgramSession):
                 raise RunError("buckets need a static schedule: a dynamic one has no plan")
             self._schedule(prepared, mode)
         elif is_open(self.graph) or asked.buckets:
-            self._serve(prepared, mode, asked.measure, asked.buckets)
+            self._serve(prepared, mode)
         else:
             self._keep(*preparation.compile(prepared), mode)
             self._store(prepared, how.mmap)
@@ -255,75 +235,31 @@ class Session(ProgramSession):
         if self._stored is None:  # the device of a stored program leaves nothing under way
             super()._finish()
 
-    def _serve(
-        self,
-        prepared: Prepared,
-        mode: Mode,
-        measure: bool,
-        buckets: Mapping[str, Sequence[int]] | None,
-    ) -> None:
-        """Have runs find the instance for their shapes."""
-        from trireme.ir.bind_shapes import shape_advice
-        from trireme.runtime.dynamic.program import open_program
-        from trireme.runtime.states.program import PolymorphicOnly, open_stateful
+    def _serve(self, prepared: Prepared, mode: Mode) -> None:
+        """Have runs find the program for their shapes."""
+        from trireme.runtime.open_programs import open_shapes
 
         how, asked = self.execution_options, replace(self.placement_options, pins={})
-        if asked.fixed is not None:
-            raise PlacementError(
-                "a placement is fixed for a model whose shapes are open",
-                fix=shape_advice(prepared.graph.input_values()) or "leave out placement=",
-            )
         open_region = partial(
             Session,
             devices=list(prepared.devices.values()),
             mode=mode,
-            measure=measure,
+            measure=self._asked.measure,
             calibration=prepared.calibration,
             placement_options=asked,
             execution_options=replace(how, passes=(), passes_off=(), signature=None),
         )
-        open_polymorphic = partial(self._of_shapes, prepared, mode)
-        open_plain = partial(
-            open_program, prepared, asked, how, open_region, open_polymorphic, buckets
-        )
-
-        def on_buffers(mine: Prepared, places: Places) -> OpenProgram:
-            open_one = partial(self._of_shapes, mine, mode, places=places)
-            return open_program(mine, asked, how, open_region, open_one, kind=PolymorphicOnly)
-
-        self._open = (
-            open_plain()
-            if prepared.tied is None
-            else open_stateful(prepared, bool(buckets), on_buffers, open_plain)
-        )
+        self._open = open_shapes(self, prepared, mode, asked, self._asked.buckets, open_region)
         self._devices = prepared.devices
         self._closing.callback(self._open.close)
 
     def _schedule(self, prepared: Prepared, mode: Mode) -> None:
         """Have runs go through the dataflow form of the graph."""
-        from trireme.runtime.control.body import Workshop
-        from trireme.runtime.dataflow.program import WORKERS, DataflowProgram
+        from trireme.runtime.open_programs import dataflow_program
 
-        workshop = Workshop(prepared.devices, prepared.calibration, self.execution_options)
-        workers = 0 if mode == "serial" else WORKERS
-        self._open = DataflowProgram(prepared.graph, workshop, prepared.states, workers)
+        self._open = dataflow_program(prepared, self.execution_options, mode)
         self._devices = prepared.devices
         self._closing.callback(self._open.close)
-
-    def _of_shapes(
-        self,
-        prepared: Prepared,
-        mode: Mode,
-        program: PolymorphicGraph,
-        shapes: FeedShapes,
-        places: Places | None = None,
-    ) -> Any:
-        """Return what runs some shapes of a program that serves all: a StaticRegion.
-
-        places: says where inputs of a graph lie that are not in the arena
-        """
-        open_session = partial(_ShapeSession, self, prepared, mode, program, places=places)
-        return program.region(shapes, open_session)
 
     @property
     def inputs(self) -> list[Value]:
@@ -349,165 +285,6 @@ class Session(ProgramSession):
         """The open devices, by name."""
         return super().devices if self._open is None else self._devices
 
-    @property
-    def has_open_shapes(self) -> bool:
-        """Whether runs may have different shapes, or a shape depends on values."""
-        from trireme.runtime.dynamic.program import OpenProgram
-
-        return isinstance(self._open, OpenProgram)
-
-    @property
-    def stages(self) -> tuple[StageReport, ...]:
-        """With open shapes, the stages of the last run: what ran where, and what the host ran.
-
-        One stage where all shapes follow from the inputs' shapes; none with fixed shapes.
-        """
-        return () if self._open is None else tuple(self._open.stages)
-
-    _open: OpenProgram | DataflowProgram | StatefulProgram | None
-    _tied: TiedStates | None
-
-    @checked(RunError)
-    def profile_stages(
-        self, feeds: Mapping[str, Any], runs: int = 20, warmup: int = 2
-    ) -> StagedProfile:
-        """Return what the stages of `runs` runs took, after `warmup` runs that are not counted.
-
-        It is for models of open shapes that no one program runs (`stages` has several, or steps of
-        the host): each region stands beside its prediction, and steps of the host are measured.
-        Errors: as `run`; RunError, if shapes are fixed or the schedule is dynamic
-        """
-        from trireme.profiling.staged import profile_of_stages
-        from trireme.runtime.dynamic.program import OpenProgram
-
-        served = self._open
-        if not isinstance(served, OpenProgram):
-            raise RunError("the session has no stages", fix="use profile instead")
-        if runs < 1 or warmup < 0:
-            raise RunError(f"a profile needs at least one run, not {runs} after {warmup}")
-        given = self._with_states(feeds)
-        with self._alone():
-            for _ in range(warmup):
-                served.watched(given)
-            seen = [served.watched(given) for _ in range(runs)]
-            last = seen[-1]
-            predicted = [
-                None if one is None else _priced(one).placement.makespan_s for one in last.regions
-            ]
-            times = [one.times for one in seen]
-            walls = [one.wall_s for one in seen]
-            return profile_of_stages(self.graph.name, walls, last, predicted, times)
-
-    @checked(RunError)
-    def prepare(
-        self, shapes: Sequence[Mapping[str, Sequence[int]]], wait: bool = False
-    ) -> tuple[PreparedShapes, ...]:
-        """Have the programs for shapes made in the background, while runs go on.
-
-        It pays where a program is compiled for each set of shapes (`stages` says so), or for each
-        bucket: the first run then finds it. The bits are the same. A run that needs a program
-        under way waits for it. `prepared` says what became of them; `close` waits for the one under
-        way.
-
-        shapes: of all inputs by name, for each program; wait: return when all are made
-        Errors: RunError, if an input is missing or unknown, shapes do not fit or there are more
-        than `most_shapes`; or if the session has one program
-        """
-        from trireme.runtime.dynamic.program import OpenProgram
-
-        served = self._open
-        if not isinstance(served, OpenProgram):
-            raise RunError("nothing is to be prepared: one program serves the session")
-        with self._alone():
-            served.prepare(shapes)
-        if wait:
-            served.ahead.wait()
-        return self.prepared
-
-    @property
-    def prepared(self) -> tuple[PreparedShapes, ...]:
-        """What became of the shapes that were to be prepared."""
-        from trireme.runtime.dynamic.program import OpenProgram
-
-        return tuple(self._open.ahead.reports) if isinstance(self._open, OpenProgram) else ()
-
-    @checked(RunError)
-    def at(self, feeds: Mapping[str, Any]) -> ProgramSession:
-        """Return the session that serves the shapes of these feeds: this one where they are fixed.
-
-        With open shapes it is the one that `run` uses for them, opened when there is none. It has a
-        placement, a plan and a profile of its own, and closes when other shapes take its place.
-        Errors: as `run`; RunError, if shapes depend on values, so that no one program runs them all
-        """
-        return self._served(feeds)[0]
-
-    def _served(
-        self, feeds: Mapping[str, Any]
-    ) -> tuple[
-        ProgramSession, Mapping[str, Any], Callable[[Mapping[str, Array]], dict[str, Array]]
-    ]:
-        if self._open is None:
-            return super()._served(feeds)
-        with self._alone():
-            served = self._open.whole(self._with_states(feeds))
-
-        def finished(results: Mapping[str, Array]) -> dict[str, Array]:
-            return self._after(served.cut(results))
-
-        return _priced(served.region), served.feeds, finished
-
-    def _with_states(self, feeds: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return what a program for the shapes of the feeds is fed: states beside the feeds."""
-        return feeds if self._tied is None else self._tied.feeds(feeds)
-
-    def _after(self, results: dict[str, Array]) -> dict[str, Array]:
-        """Keep those results of such a program that are states, and return the others."""
-        if self._tied is None:
-            return results
-        with self._lock:
-            return self._tied.keep(results)
-
-    @checked(RunError)
-    def stream(
-        self, feeds: Iterable[Mapping[str, Any]], depth: int | None = None
-    ) -> Stream | OpenStream:
-        """Return an iterator over the outputs of many runs, as `ProgramSession.stream`.
-
-        With open shapes each item may have shapes of its own. Then one run is in flight; overlap on
-        several devices needs one shape: `session.at(feeds).stream(...)`.
-        Errors: as there; RunError, if shapes are open and `depth` is above 1
-        """
-        if self._open is None:
-            return super().stream(feeds, depth)
-        if depth not in (None, 1):
-            raise RunError(
-                f"a stream of open shapes has one run in flight, not {depth}",
-                fix="session.at(feeds).stream(...), for feeds of one shape",
-            )
-        from trireme.runtime.streams.stream import Streams
-
-        with self._lock:
-            self._check_open()
-            if self._streams is None:
-                self._streams = Streams("this session")
-            return self._streams.begin_open(self.run, feeds)
-
-    def _run(
-        self, feeds: Mapping[str, Any], out: Mapping[str, Array] | None = None
-    ) -> dict[str, Array]:
-        if self._tied is None:
-            return self._run_program(feeds, out)
-        out, asked = self._tied.outputs_asked(out)
-        return self._tied.keep(self._run_program(self._tied.feeds(feeds), out), asked)
-
-    def _run_program(
-        self, feeds: Mapping[str, Any], out: Mapping[str, Array] | None
-    ) -> dict[str, Array]:
-        if self._open is None:
-            return super()._run(feeds, out)
-        self._check_open()
-        return self._open.run(feeds, out)
-
     def _run_signature(
         self, signature: str, feeds: Mapping[str, Any], out: Mapping[str, Array] | None
     ) -> dict[str, Array]:
@@ -531,78 +308,6 @@ class Session(ProgramSession):
         super().reset()
         if self._others is not None:
             self._others.reset()
-
-    @property
-    def spans(self) -> Sequence[PrimitiveSpan]:
-        """With a dynamic schedule, when each op of the last run ran, in which frames and turns."""
-        from trireme.runtime.dataflow.program import DataflowProgram
-
-        return self._open.spans if isinstance(self._open, DataflowProgram) else ()
-
-    @property
-    def _latest(self) -> ProgramSession:
-        if self._open is None:
-            return self
-        from trireme.ir.bind_shapes import shape_advice
-
-        last = self._open.last
-        if last is None and len(self._open.stages) > 1:
-            raise RunError(
-                f"the last run went through {len(self._open.stages)} regions, each with a program",
-                fix="session.at(feeds) has one program for the shapes of some feeds",
-            )
-        if last is None or last.region is None:
-            raise RunError(
-                "no program has run: the shapes are open",
-                fix=shape_advice(self.inputs) or "run the session first",
-            )
-        return _priced(last.region)
-
-
-class _ShapeSession(ProgramSession):
-    """Some shapes of a program that serves all; estimates come when they are asked for."""
-
-    def __init__(
-        self,
-        whole: Session,
-        prepared: Prepared,
-        mode: Mode,
-        graph: PolymorphicGraph,
-        program: Program,
-        places: Places | None,
-    ) -> None:
-        self._begin()
-        self.execution_options = whole.execution_options
-        self.placement_options = whole.placement_options
-        self.graph, self.states = program.plan.placement.source, prepared.states
-        self.unmeasured, self._calibration = prepared.unmeasured, prepared.calibration
-        self._mode, self._whole_graph, self._is_priced = mode, graph, False
-        self._places = places
-        self._keep(program, self._memory(program), mode)
-
-    def price(self) -> None:
-        """Have the estimates of its shapes, which runs do without."""
-        if not self._is_priced:
-            program = self._whole_graph.priced(self._program)
-            self._keep(program, self._memory(program), self._mode)
-            self._is_priced = True
-
-    def _memory(self, program: Program) -> ExecutionContext:
-        places = None if self._places is None else self._places(program.plan.graph)
-        return self._whole_graph.context(program, places)
-
-
-def _priced(region: object) -> ProgramSession:
-    """Return a region as a session, with the estimates of its shapes."""
-    from trireme.runtime.dynamic.resizable import ShapeRun
-
-    if isinstance(region, ShapeRun):
-        region = region.session
-    if not isinstance(region, ProgramSession):
-        raise InternalError(f"an instance is a {type(region).__name__}")
-    if isinstance(region, _ShapeSession):
-        region.price()
-    return region
 
 
 def _of_signature(asked: Asked, signature: str) -> Session:

@@ -1,0 +1,89 @@
+"""The programs of a session with open shapes, or with a dynamic schedule."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from trireme.ir.bind_shapes import shape_advice
+from trireme.runtime.control.body import Workshop
+from trireme.runtime.dataflow.program import WORKERS, DataflowProgram
+from trireme.runtime.dynamic.instances import StaticRegion
+from trireme.runtime.dynamic.kept import Shapes
+from trireme.runtime.dynamic.polymorphic import PolymorphicGraph
+from trireme.runtime.dynamic.program import OpenProgram, open_program
+from trireme.runtime.program_session import ProgramSession
+from trireme.runtime.shape_session import ShapeSession
+from trireme.runtime.states.program import PolymorphicOnly, StatefulProgram, open_stateful
+from trireme.support.errors import PlacementError
+
+if TYPE_CHECKING:
+    from trireme.ir.graph import Graph
+    from trireme.placement.options import PlacementOptions
+    from trireme.runtime.executors import Mode
+    from trireme.runtime.options import ExecutionOptions
+    from trireme.runtime.prepare import Prepared
+    from trireme.runtime.shape_session import Places
+
+
+def open_shapes(
+    whole: ProgramSession,
+    prepared: Prepared,
+    mode: Mode,
+    asked: PlacementOptions,
+    buckets: Mapping[str, Sequence[int]] | None,
+    open_region: Callable[[Graph], StaticRegion],
+) -> OpenProgram | StatefulProgram:
+    """Return what finds the instance for the shapes of each run.
+
+    whole: the session that the runs are of; asked: of each placement
+    open_region: opens a session for a graph of static shapes
+    Errors: PlacementError, if a placement is fixed
+    """
+    if asked.fixed is not None:
+        raise PlacementError(
+            "a placement is fixed for a model whose shapes are open",
+            fix=shape_advice(prepared.graph.input_values()) or "leave out placement=",
+        )
+    how = whole.execution_options
+    open_plain = partial(
+        open_program,
+        prepared,
+        asked,
+        how,
+        open_region,
+        partial(_of_shapes, whole, prepared, mode),
+        buckets,
+    )
+
+    def on_buffers(mine: Prepared, places: Places) -> OpenProgram:
+        open_one = partial(_of_shapes, whole, mine, mode, places=places)
+        return open_program(mine, asked, how, open_region, open_one, kind=PolymorphicOnly)
+
+    if prepared.tied is None:
+        return open_plain()
+    return open_stateful(prepared, bool(buckets), on_buffers, open_plain)
+
+
+def dataflow_program(prepared: Prepared, how: ExecutionOptions, mode: Mode) -> DataflowProgram:
+    """Return what runs the dataflow form of the graph."""
+    workshop = Workshop(prepared.devices, prepared.calibration, how)
+    workers = 0 if mode == "serial" else WORKERS
+    return DataflowProgram(prepared.graph, workshop, prepared.states, workers)
+
+
+def _of_shapes(
+    whole: ProgramSession,
+    prepared: Prepared,
+    mode: Mode,
+    program: PolymorphicGraph,
+    shapes: Shapes,
+    places: Places | None = None,
+) -> Any:
+    """Return what runs some shapes of a program that serves all: a StaticRegion.
+
+    places: says where inputs of a graph lie that are not in the arena
+    """
+    open_session = partial(ShapeSession, whole, prepared, mode, program, places=places)
+    return program.region(shapes, open_session)

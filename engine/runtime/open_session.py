@@ -1,0 +1,227 @@
+"""Runs of a model whose shapes are open, or whose schedule is dynamic, and what ran.
+
+Each run finds the program for its shapes. With fixed shapes all is as in a ProgramSession.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from trireme.runtime.program_session import ProgramSession
+from trireme.runtime.shape_session import priced
+from trireme.support.arguments import checked, later_names
+from trireme.support.errors import RunError
+
+if TYPE_CHECKING:
+    from trireme.profiling.staged import StagedProfile
+    from trireme.runtime.dataflow.executor import PrimitiveSpan
+    from trireme.runtime.dataflow.program import DataflowProgram
+    from trireme.runtime.dynamic.ahead import PreparedShapes
+    from trireme.runtime.dynamic.program import OpenProgram
+    from trireme.runtime.dynamic.reports import StageReport
+    from trireme.runtime.states.held import TiedStates
+    from trireme.runtime.states.program import StatefulProgram
+    from trireme.runtime.streams.open_stream import OpenStream
+    from trireme.runtime.streams.stream import Stream
+    from trireme.support.dtypes import Array
+
+__getattr__ = later_names(
+    __name__,
+    {
+        "Array": "trireme.support.dtypes",
+        "PreparedShapes": "trireme.runtime.dynamic.ahead",
+        "StagedProfile": "trireme.profiling.staged",
+        "OpenStream": "trireme.runtime.streams.open_stream",
+        "Stream": "trireme.runtime.streams.stream",
+    },
+)
+
+
+class OpenSession(ProgramSession):
+    """A session whose shapes may be open."""
+
+    _open: OpenProgram | DataflowProgram | StatefulProgram | None
+    _tied: TiedStates | None
+
+    @property
+    def has_open_shapes(self) -> bool:
+        """Whether runs may have different shapes, or a shape depends on values."""
+        from trireme.runtime.dynamic.program import OpenProgram
+
+        return isinstance(self._open, OpenProgram)
+
+    @property
+    def stages(self) -> tuple[StageReport, ...]:
+        """With open shapes, the stages of the last run: what ran where, and what the host ran.
+
+        One stage where all shapes follow from the inputs' shapes; none with fixed shapes.
+        """
+        return () if self._open is None else tuple(self._open.stages)
+
+    @checked(RunError)
+    def profile_stages(
+        self, feeds: Mapping[str, Any], runs: int = 20, warmup: int = 2
+    ) -> StagedProfile:
+        """Return what the stages of `runs` runs took, after `warmup` runs that are not counted.
+
+        It is for models of open shapes that no one program runs (`stages` has several, or steps of
+        the host): each region stands beside its prediction, and steps of the host are measured.
+        Errors: as `run`; RunError, if shapes are fixed or the schedule is dynamic
+        """
+        from trireme.profiling.staged import profile_of_stages
+        from trireme.runtime.dynamic.program import OpenProgram
+
+        served = self._open
+        if not isinstance(served, OpenProgram):
+            raise RunError("the session has no stages", fix="use profile instead")
+        if runs < 1 or warmup < 0:
+            raise RunError(f"a profile needs at least one run, not {runs} after {warmup}")
+        given = self._with_states(feeds)
+        with self._alone():
+            for _ in range(warmup):
+                served.watched(given)
+            seen = [served.watched(given) for _ in range(runs)]
+            last = seen[-1]
+            predicted = [
+                None if one is None else priced(one).placement.makespan_s for one in last.regions
+            ]
+            times = [one.times for one in seen]
+            walls = [one.wall_s for one in seen]
+            return profile_of_stages(self.graph.name, walls, last, predicted, times)
+
+    @checked(RunError)
+    def prepare(
+        self, shapes: Sequence[Mapping[str, Sequence[int]]], wait: bool = False
+    ) -> tuple[PreparedShapes, ...]:
+        """Have the programs for shapes made in the background, while runs go on.
+
+        It pays where a program is compiled for each set of shapes (`stages` says so), or for each
+        bucket: the first run then finds it. The bits are the same. A run that needs a program
+        under way waits for it. `prepared` says what became of them; `close` waits for the one under
+        way.
+
+        shapes: of all inputs by name, for each program; wait: return when all are made
+        Errors: RunError, if an input is missing or unknown, shapes do not fit or there are more
+        than `most_shapes`; or if the session has one program
+        """
+        from trireme.runtime.dynamic.program import OpenProgram
+
+        served = self._open
+        if not isinstance(served, OpenProgram):
+            raise RunError("nothing is to be prepared: one program serves the session")
+        with self._alone():
+            served.prepare(shapes)
+        if wait:
+            served.ahead.wait()
+        return self.prepared
+
+    @property
+    def prepared(self) -> tuple[PreparedShapes, ...]:
+        """What became of the shapes that were to be prepared."""
+        from trireme.runtime.dynamic.program import OpenProgram
+
+        return tuple(self._open.ahead.reports) if isinstance(self._open, OpenProgram) else ()
+
+    @checked(RunError)
+    def at(self, feeds: Mapping[str, Any]) -> ProgramSession:
+        """Return the session that serves the shapes of these feeds: this one where they are fixed.
+
+        With open shapes it is the one that `run` uses for them, opened when there is none. It has a
+        placement, a plan and a profile of its own, and closes when other shapes take its place.
+        Errors: as `run`; RunError, if shapes depend on values, so that no one program runs them all
+        """
+        return self._served(feeds)[0]
+
+    def _served(
+        self, feeds: Mapping[str, Any]
+    ) -> tuple[
+        ProgramSession, Mapping[str, Any], Callable[[Mapping[str, Array]], dict[str, Array]]
+    ]:
+        if self._open is None:
+            return super()._served(feeds)
+        with self._alone():
+            served = self._open.whole(self._with_states(feeds))
+
+        def finished(results: Mapping[str, Array]) -> dict[str, Array]:
+            return self._after(served.cut(results))
+
+        return priced(served.region), served.feeds, finished
+
+    def _with_states(self, feeds: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return what a program for the shapes of the feeds is fed: states beside the feeds."""
+        return feeds if self._tied is None else self._tied.feeds(feeds)
+
+    def _after(self, results: dict[str, Array]) -> dict[str, Array]:
+        """Keep those results of such a program that are states, and return the others."""
+        if self._tied is None:
+            return results
+        with self._lock:
+            return self._tied.keep(results)
+
+    @checked(RunError)
+    def stream(
+        self, feeds: Iterable[Mapping[str, Any]], depth: int | None = None
+    ) -> Stream | OpenStream:
+        """Return an iterator over the outputs of many runs, as of one shape.
+
+        With open shapes each item may have shapes of its own. Then one run is in flight; overlap on
+        several devices needs one shape: `session.at(feeds).stream(...)`.
+        Errors: as there; RunError, if shapes are open and `depth` is above 1
+        """
+        if self._open is None:
+            return super().stream(feeds, depth)
+        if depth not in (None, 1):
+            raise RunError(
+                f"a stream of open shapes has one run in flight, not {depth}",
+                fix="session.at(feeds).stream(...), for feeds of one shape",
+            )
+        from trireme.runtime.streams.stream import Streams
+
+        with self._lock:
+            self._check_open()
+            if self._streams is None:
+                self._streams = Streams("this session")
+            return self._streams.begin_open(self.run, feeds)
+
+    def _run(
+        self, feeds: Mapping[str, Any], out: Mapping[str, Array] | None = None
+    ) -> dict[str, Array]:
+        if self._tied is None:
+            return self._run_program(feeds, out)
+        out, asked = self._tied.outputs_asked(out)
+        return self._tied.keep(self._run_program(self._tied.feeds(feeds), out), asked)
+
+    def _run_program(
+        self, feeds: Mapping[str, Any], out: Mapping[str, Array] | None
+    ) -> dict[str, Array]:
+        if self._open is None:
+            return super()._run(feeds, out)
+        self._check_open()
+        return self._open.run(feeds, out)
+
+    @property
+    def spans(self) -> Sequence[PrimitiveSpan]:
+        """With a dynamic schedule, when each op of the last run ran, in which frames and turns."""
+        from trireme.runtime.dataflow.program import DataflowProgram
+
+        return self._open.spans if isinstance(self._open, DataflowProgram) else ()
+
+    @property
+    def _latest(self) -> ProgramSession:
+        if self._open is None:
+            return self
+        from trireme.ir.bind_shapes import shape_advice
+
+        last = self._open.last
+        if last is None and len(self._open.stages) > 1:
+            raise RunError(
+                f"the last run went through {len(self._open.stages)} regions, each with a program",
+                fix="session.at(feeds) has one program for the shapes of some feeds",
+            )
+        if last is None or last.region is None:
+            raise RunError(
+                "no program has run: the shapes are open",
+                fix=shape_advice(self.inputs) or "run the session first",
+            )
+        return priced(last.region)

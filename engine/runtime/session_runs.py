@@ -1,0 +1,221 @@
+"""Runs of a program on its memory: one at a time, streams, states, and the end of a session.
+
+After the first run nothing is allocated but the output arrays that are handed out.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from trireme.runtime.session_facts import SessionFacts
+from trireme.support.arguments import check_arguments, checked, later_names
+from trireme.support.closing import Closing
+from trireme.support.errors import InternalError, RunError
+from trireme.support.forks import register_at_fork
+from trireme.support.locks import taking
+
+if TYPE_CHECKING:
+    from trireme.runtime.context import ExecutionContext
+    from trireme.runtime.executors import Mode
+    from trireme.runtime.program import Program
+    from trireme.runtime.states.snapshot import StateSnapshot
+    from trireme.runtime.streams.open_stream import OpenStream
+    from trireme.runtime.streams.stream import Stream, Streams
+    from trireme.support.dtypes import Array
+
+__getattr__ = later_names(
+    __name__,
+    {
+        "Array": "trireme.support.dtypes",
+        "StateSnapshot": "trireme.runtime.states.snapshot",
+        "OpenStream": "trireme.runtime.streams.open_stream",
+        "Stream": "trireme.runtime.streams.stream",
+    },
+)
+
+
+class SessionRuns(SessionFacts, Closing):
+    """What runs a program, and ends it."""
+
+    def _begin(self) -> None:
+        """Have what `close` asks for, before anything can fail."""
+        self.reset_after_fork()
+        register_at_fork(self)
+        self._closed = False
+        self._streams: Streams | None = None
+        self._direct: Callable[[Mapping[str, Any]], dict[str, Array]] | None = None
+        self._closing = ExitStack()
+        weakref.finalize(self, self._closing.close).atexit = False
+        self.dropped: dict[str, str] = {}
+
+    def _keep(self, program: Program, context: ExecutionContext, mode: Mode) -> None:
+        """Have runs go through the program's memory."""
+        from trireme.runtime.executors import Executors
+
+        self._program, self._context = program, context
+        self._calls, self._binding = context.calls, context.ports
+        self._runs = Executors(program.plan, self._calls, mode)
+        self._direct = self._binding.direct(self._runs)
+        self._closing.callback(self._runs.close)
+
+    def reset(self) -> None:
+        """Give every state its initial value.
+
+        Errors: RunError, if a stream is under way
+        """
+        with self._at_rest():
+            self.states.clear()
+
+    def get_state(self) -> StateSnapshot:
+        """Return copies of the states; those that have had no value yet may be missing.
+
+        Errors: RunError, if a stream is under way
+        """
+        from trireme.runtime.states.snapshot import StateSnapshot
+
+        with self._at_rest():
+            return StateSnapshot(self.states)
+
+    def set_state(self, state: Mapping[str, Array] | str | os.PathLike[str]) -> None:
+        """Give states these values, of a snapshot, arrays by name, or the file of a snapshot.
+
+        States that are not named become initial.
+        Errors: RunError, if there is no such state or an array does not fit, and if a stream is
+        under way; then no state changes. ModelFileError, if the file cannot be read
+        """
+        from trireme.runtime.states.snapshot import StateSnapshot
+
+        given = state if isinstance(state, Mapping) else StateSnapshot.load(state)
+        with self._at_rest():
+            checked = {name: self.states.checked(name, array) for name, array in given.items()}
+            self.states.clear()
+            self.states.update(checked)
+
+    @contextmanager
+    def _at_rest(self) -> Iterator[None]:
+        """Hold the session while no run is under way."""
+        with self._lock:
+            self._check_open()
+            if self._streams is not None:
+                self._streams.check_ended("states are read and set between runs")
+            yield
+
+    def run(
+        self,
+        feeds: Mapping[str, Any],
+        out: Mapping[str, Array] | None = None,
+        signature: str | None = None,
+    ) -> dict[str, Array]:
+        """Return the outputs by name.
+
+        signature: of a model that holds several graphs, the one to run; all share their states
+        Shapes: each feed has its input's shape and dtype; `out` may give arrays to write into.
+        Large arrays are read and written where they are, so leave them alone during the run.
+        Errors: RunError, if a feed or `out` is unknown or does not fit, or a feed is missing;
+        DeviceError from a device; ConvertError, if the model has no such signature
+        """
+        if signature is not None:
+            check_arguments(SessionRuns.run, {"signature": signature}, RunError)
+            return self._run_signature(signature, feeds, out)
+        for _ in self._taken:  # as `with self._lock`, quicker
+            try:
+                return self._run(feeds, out)
+            except BaseException:
+                self._finish()
+                raise
+            finally:
+                self._lock.release()
+        raise InternalError("a lock cannot be taken")
+
+    def _run_signature(
+        self, signature: str, feeds: Mapping[str, Any], out: Mapping[str, Array] | None
+    ) -> dict[str, Array]:
+        """Return the outputs of one of several graphs of the model."""
+        if signature == self.execution_options.signature:
+            return self.run(feeds, out)
+        raise RunError(f"the session holds one graph, signature {signature!r} was asked for")
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Hold the session, which is open, for one run of another kind than `run`."""
+        with self._lock:
+            self._check_open()
+            try:
+                yield
+            except BaseException:
+                self._finish()
+                raise
+
+    def _finish(self) -> None:
+        """After an error: return when no launch is under way."""
+        from trireme.runtime.execute import finish
+
+        finish(self.devices)
+
+    def _run(
+        self, feeds: Mapping[str, Any], out: Mapping[str, Array] | None = None
+    ) -> dict[str, Array]:
+        direct = self._direct
+        if direct is not None and out is None:
+            return direct(feeds)
+        self._check_open()
+        results = self._binding.bind(feeds, out)
+        self._runs.run()
+        return self._binding.collect(results)
+
+    @checked(RunError)
+    def stream(
+        self, feeds: Iterable[Mapping[str, Any]], depth: int | None = None
+    ) -> Stream | OpenStream:
+        """Return an iterator over the outputs of many runs, `depth` of them in flight at most.
+
+        A device works on the next run while another is at this one; the bits are those of one run
+        after another, states included. The least depth that keeps the busiest device busy is
+        taken when None, or instances of a device take whole runs in turn
+        (runtime/streams/round_robin.py) where the objective is throughput. One stream at a
+        time; meanwhile `run` is free where there are no states.
+        Errors: RunError, if a stream is under way; PlanError, if `depth` runs do not fit memory
+        """
+        from trireme.runtime.streams.pipeline import pipeline
+        from trireme.runtime.streams.round_robin import pipeline_or_round_robin
+        from trireme.runtime.streams.stream import Streams
+
+        with self._lock:
+            self._check_open()
+            asked = self.placement_options
+            make = partial(pipeline, self.program, states=self.states)
+            if asked.is_free and asked.goal == "throughput":
+                make = partial(
+                    pipeline_or_round_robin,
+                    self.graph,
+                    self.program,
+                    self._calibration,
+                    states=self.states,
+                )
+            if self._streams is None:
+                self._streams = Streams("this session")
+            return self._streams.begin(make, feeds, depth, self)
+
+    def close(self) -> None:
+        """Give back threads, memory and the devices that this session opened."""
+        self._closed, self._direct = True, None  # no run begins, though others wait for the lock
+        with self._lock:
+            if self._streams is not None:
+                self._streams.close()
+            self._closing.close()
+            self._calls = []
+
+    def reset_after_fork(self) -> None:
+        """Be free, in a forked child, of what the parent's threads were doing."""
+        self._lock = threading.Lock()
+        self._taken = taking(self._lock)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise RunError("the session is closed")
