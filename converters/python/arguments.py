@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from trireme.converters.python.outer import frozen
 from trireme.converters.python.scope import Recorder, RowList, Traced
 from trireme.converters.python.state import like_tuple, parts_of, shape_of
 from trireme.ir.graph import TensorType
@@ -79,13 +80,13 @@ def as_inputs(
 
 @dataclass(frozen=True)
 class Signature:
-    """The types of a program's inputs and its constants, by the names of the leaves.
+    """The types of a program's inputs and the keys of its constants, by the names of the leaves.
 
     forms: the lists, tuples and dicts around the leaves
     """
 
     types: Mapping[str, TensorType]
-    constants: Mapping[str, Any]
+    constants: Mapping[str, Hashable]
     forms: Hashable
 
     def fits(self, arguments: Mapping[str, Any]) -> bool:
@@ -95,7 +96,7 @@ class Signature:
         symbols: dict[str, int] = {}
         for name, value in _all_leaves(arguments):
             if not is_input(value):
-                if name not in self.constants or not _equal(self.constants[name], value):
+                if name not in self.constants or self.constants[name] != frozen(value):
                     return False
             elif name not in self.types or not _fits(self.types[name], value, symbols):
                 return False
@@ -104,7 +105,7 @@ class Signature:
 
 def signature_of(arguments: Mapping[str, Any], types: Mapping[str, TensorType]) -> Signature:
     """Return the signature of arguments, given the types of their tensors by name."""
-    rest = {name: value for name, value in _all_leaves(arguments) if not is_input(value)}
+    rest = {name: frozen(value) for name, value in _all_leaves(arguments) if not is_input(value)}
     return Signature(types, rest, _forms(arguments))
 
 
@@ -155,7 +156,3 @@ def _fits(type: TensorType, value: Any, symbols: dict[str, int]) -> bool:
         if expected != dim:
             return False
     return True
-
-
-def _equal(a: Any, b: Any) -> bool:
-    return a is b or (type(a) is type(b) and bool(a == b))

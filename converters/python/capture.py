@@ -22,7 +22,7 @@ from trireme.converters.python.outer import OuterName
 from trireme.converters.python.program import ProgramReader
 from trireme.converters.python.scope import Recorder, Traced
 from trireme.converters.python.show import source_of
-from trireme.converters.python.source import read_source
+from trireme.converters.python.source import read_source, with_owner
 from trireme.converters.python.tidy import tidy
 from trireme.ir.graph import Graph
 from trireme.ir.interpreter import interpret
@@ -48,7 +48,9 @@ class CapturedFunction:
     """A function whose source was read: a graph for each combination of types of its arguments."""
 
     def __init__(self, function: Callable[..., Any], unroll: int, fallback: bool = True) -> None:
-        self._source = read_source(function)
+        plain, owner = with_owner(function)
+        self._source = read_source(plain)
+        self._own = {} if owner is None else {self._source.parameters[0]: owner}
         self._signature = inspect.signature(function)
         self._unroll = unroll
         self._fallback = fallback
@@ -90,7 +92,7 @@ class CapturedFunction:
         except TypeError as error:
             raise ConvertError(f"{self._source.name}: {error}") from error
         bound.apply_defaults()
-        return dict(bound.arguments)
+        return self._own | bound.arguments
 
     def _for(self, examples: tuple[Any, ...]) -> _Found:
         if examples or not self._signature.parameters:

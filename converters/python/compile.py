@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import threading
+import warnings
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -11,12 +12,14 @@ from typing import Any
 import numpy as np
 
 from trireme.converters.python.arguments import Signature, feeds_of, leaves, mapped, signature_of
-from trireme.converters.python.outer import frozen, is_data
+from trireme.converters.python.outer import frozen
 from trireme.converters.python.scope import Traced
 from trireme.converters.python.tidy import tidy
 from trireme.converters.python.trace import (
     Recording,
+    TraceWarning,
     bound_arguments,
+    drawn,
     example_of,
     place,
     record,
@@ -64,7 +67,7 @@ class _Guard:
 class _Path:
     """A graph of the function for arguments of some types, and the decisions it holds for.
 
-    outer: keys of the data outside the function that its code names
+    outer: a key of all that the function reads beside its arguments
     """
 
     signature: Signature
@@ -73,7 +76,7 @@ class _Path:
     result: Any
     outputs: tuple[str, ...]
     guards: tuple[_Guard, ...]
-    outer: Mapping[str, Hashable]
+    outer: Hashable
 
 
 class CompiledFunction:
@@ -88,6 +91,7 @@ class CompiledFunction:
         self._options: dict[str, Any] = {} if devices is None else {"devices": devices}
         self._most = most_graphs
         self._paths: list[_Path] = []
+        self._draws = False
         self._stats = CompileStats()
         self._lock = threading.RLock()
 
@@ -104,7 +108,7 @@ class CompiledFunction:
         arguments = bound_arguments(self._function, args, named)
         with self._lock:
             self._count(calls=1)
-            outer = outer_values(self._function)
+            outer = frozen(self._function)
             known = [
                 path
                 for path in self._paths
@@ -116,7 +120,7 @@ class CompiledFunction:
                     self._paths = [path, *(one for one in self._paths if one is not path)]
                     return made
             self._count(eager_runs=1, guard_misses=int(bool(known)))
-            if len(self._paths) < self._most:
+            if len(self._paths) < self._most and not self._draws:
                 return self._trace(arguments, outer)
         return self._function(*args, **named)
 
@@ -159,7 +163,7 @@ class CompiledFunction:
         missed[where] = missed.get(where, 0) + 1
         self._stats = replace(self._stats, missed_at=missed)
 
-    def _trace(self, arguments: Mapping[str, Any], outer: Mapping[str, Any]) -> Any:
+    def _trace(self, arguments: Mapping[str, Any], outer: Hashable) -> Any:
         """Run the function on values that record; keep the graph, and return the values."""
         decisions: list[tuple[Traced, Array, str]] = []
 
@@ -169,9 +173,13 @@ class CompiledFunction:
             return found
 
         made = record(self._function, arguments, None, on_value, None)
-        path = self._path(made, arguments, decisions, outer)
-        self._paths.insert(0, path)
-        self._count(graphs=1)
+        made.recorder.on_value = None
+        self._draws = made.draws
+        if made.draws:
+            warnings.warn(f"{drawn(self._function)}, so every call runs as Python", TraceWarning, 3)
+        else:
+            self._paths.insert(0, self._path(made, arguments, decisions, outer))
+            self._count(graphs=1)
         as_tensors = _has_tensors(arguments)
 
         def leaf(name: str, value: Any) -> Any:
@@ -187,10 +195,9 @@ class CompiledFunction:
         made: Recording,
         arguments: Mapping[str, Any],
         decisions: Sequence[tuple[Traced, Array, str]],
-        outer: Mapping[str, Any],
+        outer: Hashable,
     ) -> _Path:
         recorder = made.recorder
-        recorder.on_value = None
         flat = [value for _, value in leaves("", made.result)]
         results = [value for value in flat if isinstance(value, Traced)]
         if not results and not decisions:
@@ -207,21 +214,6 @@ class CompiledFunction:
         session = Session(graph, **self._options)
         outputs = tuple(names[: len(results)])
         return _Path(signature, graph, session, made.result, outputs, guards, outer)
-
-
-def outer_values(function: Callable[..., Any]) -> dict[str, Hashable]:
-    """Return keys of the data outside a function that its own code names."""
-    code = getattr(function, "__code__", None)
-    if code is None:
-        return {}
-    names = getattr(function, "__globals__", {})
-    found = {name: names[name] for name in code.co_names if name in names}
-    for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
-        try:
-            found[name] = cell.cell_contents
-        except ValueError:  # not set yet
-            continue
-    return {name: frozen(value) for name, value in found.items() if is_data(value)}
 
 
 def _is_float(guard: _Guard) -> bool:
@@ -247,9 +239,10 @@ def compile(
 
     A graph answers a call whose arguments have its shapes and dtypes and the same Python values, if
     every decision that Python took from a tensor (a branch, a number) comes out as it did when the
-    graph was traced. Data outside the function that its own code names (numbers, arrays, lists)
-    is guarded too. Else the call runs as Python, and its path becomes another graph. The function
-    should depend on its arguments alone: prints and other effects happen at eager runs only.
+    graph was traced. What its code reads outside it (numbers, arrays, lists, attributes of objects,
+    functions and what they read) is guarded too. Else the call runs as Python, and its path becomes
+    another graph. Prints and other effects happen at eager runs only. A function that draws random
+    numbers always runs as Python, and a TraceWarning says so.
 
     devices: where the graphs run, as for a Session
     most_graphs: the most graphs that are kept; calls of further paths run as Python

@@ -7,6 +7,7 @@ import operator
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from functools import partial
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -128,9 +129,15 @@ class Expressions(Displays, ABC):
         except (KeyError, ValueError):
             raise Refused(f"the name {node.id!r} is not defined", node) from None
         if kind != "builtin":
-            key = id(source.scope if kind == "global" else source.cells), node.id
-            self.outer.setdefault(key, OuterName(source, node.id, value, source.place(node)))
+            self._read_outer(node.id, kind, value, node)
         return value.data if _is_eager(value) else value
+
+    def _read_outer(self, name: str, kind: str, value: Any, node: ast.expr) -> None:
+        """Note what the program reads outside the function: it is a constant of the graph."""
+        source = self.frame.source
+        key = id(source.scope if kind == "global" else source.cells), name
+        if key not in self.outer:
+            self.outer[key] = OuterName(source, name, value, source.place(node))
 
     def _binary(self, node: ast.BinOp) -> Any:
         left, right = self.evaluate(node.left), self.evaluate(node.right)
@@ -239,6 +246,8 @@ class Expressions(Displays, ABC):
             found = getattr(value, node.attr)
         except AttributeError as error:
             raise Refused(str(error), node) from None
+        if isinstance(value, ModuleType) and isinstance(node.value, ast.Name):
+            self._read_outer(f"{node.value.id}.{node.attr}", "global", found, node)
         return found.data if _is_eager(found) else found
 
     def _subscript(self, node: ast.Subscript) -> Any:

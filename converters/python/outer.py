@@ -1,13 +1,17 @@
-"""Values outside a captured function: what they were, in a form that tells when they change.
+"""Values outside a function that a graph holds as constants, in a form that tells when they change.
 
-A global or a variable of an enclosing function is a constant of the graph. Arrays, lists and dicts
-are compared by their contents, so a change in place counts too.
+A global, a variable of an enclosing function or an object among the arguments is a constant of the
+graph. Arrays, lists, dicts and objects are compared by their contents, so a change in place counts
+too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+import random
+import sys
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
+from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -18,29 +22,109 @@ from trireme.runtime.operators import Operators
 from trireme.support.errors import RunError
 
 _SHOWN = 60
+_LIBRARIES = frozenset(sys.stdlib_module_names) | {"trireme", "numpy", "ml_dtypes", "llvmlite"}
+"""Packages whose objects are compared by identity: no value of a program changes inside them."""
+_PLAIN = (bool, int, str, bytes, complex, np.generic, type(None), type(Ellipsis))
 
 
 def frozen(value: Any) -> Hashable:
-    """Return a key that is equal as long as a value is; other objects are equal to themselves."""
-    if isinstance(value, Operators):
-        value = value._concrete()
-    if isinstance(value, np.ndarray):
-        return value.dtype.str, value.shape, digest(value)
-    if isinstance(value, (list, tuple)):
-        return type(value).__name__, tuple(map(frozen, value))
-    if isinstance(value, dict):
-        return "dict", tuple((key, frozen(part)) for key, part in value.items())
-    if isinstance(value, float):
-        return "float", value.hex()
-    if isinstance(value, (bool, int, str, bytes, np.generic, type(None))):
-        return type(value).__name__, value
-    return "object", id(value)
+    """Return a key that is equal as long as a value is, with all that it holds.
+
+    Of a function that is what its code reads outside it; of an object, its attributes.
+    """
+    return _Freezer().key(value)
 
 
-def is_data(value: Any) -> bool:
-    """Whether a value is data, whose key tells when it changes."""
-    key = frozen(value)
-    return not (isinstance(key, tuple) and key[0] == "object")
+class _Freezer:
+    """Makes one key; what a value meets again on the way is a number in it."""
+
+    def __init__(self) -> None:
+        self._seen: dict[int, int] = {}
+
+    def key(self, value: Any) -> Hashable:
+        """Return the key of a value."""
+        if isinstance(value, Operators) and (found := value._concrete()) is not None:
+            value = found
+        if isinstance(value, np.ndarray) and value.dtype != object:
+            return value.dtype.str, value.shape, digest(value)
+        if isinstance(value, float):
+            return type(value).__name__, value.hex()
+        if isinstance(value, _PLAIN):
+            return type(value).__name__, value
+        if id(value) in self._seen:
+            return "seen", self._seen[id(value)]
+        self._seen[id(value)] = len(self._seen)
+        return self._held(value)
+
+    def _held(self, value: Any) -> Hashable:
+        """Return the key of a value that holds others."""
+        if isinstance(value, (list, tuple)):
+            return type(value).__name__, tuple(map(self.key, value))
+        if isinstance(value, (set, frozenset)):
+            return type(value).__name__, frozenset(map(self.key, value))
+        if isinstance(value, dict):
+            pairs = ((self.key(key), self.key(part)) for key, part in value.items())
+            return type(value).__name__, tuple(pairs)
+        if isinstance(value, MethodType):
+            return "method", self.key(value.__func__), self.key(value.__self__)
+        if isinstance(value, FunctionType):
+            return "function", id(value.__code__), self._names(_read_by(value))
+        if isinstance(value, np.random.Generator):
+            return "generator", repr(value.bit_generator.state)
+        if isinstance(value, random.Random):
+            return "random", value.getstate()
+        kind = value if isinstance(value, type) else type(value)
+        if _is_of_library(kind.__module__):
+            return "object", id(value)
+        return "object", id(value), self._names(_attributes(value))
+
+    def _names(self, pairs: Iterator[tuple[str, Any]]) -> Hashable:
+        return tuple((name, self.key(part)) for name, part in pairs)
+
+
+def _is_of_library(module: str) -> bool:
+    return module.partition(".")[0] in _LIBRARIES
+
+
+def _attributes(value: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the attributes of an object, and what its classes hold for all of theirs."""
+    yield from getattr(value, "__dict__", {}).items() if not isinstance(value, type) else ()
+    for kind in value.__mro__ if isinstance(value, type) else type(value).__mro__:
+        if _is_of_library(kind.__module__):
+            continue
+        for name, part in vars(kind).items():
+            if name.startswith("__") or isinstance(part, property | classmethod | staticmethod):
+                continue
+            is_slot = type(part).__name__ == "member_descriptor"
+            yield name, getattr(value, name, None) if is_slot else part
+
+
+def _read_by(function: FunctionType) -> Iterator[tuple[str, Any]]:
+    """Yield what the code of a function reads outside it: names, and attributes of modules."""
+    code = function.__code__
+    for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
+        try:
+            yield name, cell.cell_contents
+        except ValueError:  # not set yet
+            continue
+    yield "", function.__defaults__
+    names = dict.fromkeys(_names_in(code))
+    for name in names:
+        if name not in function.__globals__:
+            continue
+        value = function.__globals__[name]
+        if not isinstance(value, ModuleType):
+            yield name, value
+        elif not _is_of_library(value.__name__):
+            yield from ((f"{name}.{x}", vars(value)[x]) for x in names if x in vars(value))
+
+
+def _names_in(code: CodeType) -> Iterator[str]:
+    """Yield the names of globals and attributes in code, and in functions that it defines."""
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _names_in(constant)
 
 
 @dataclass(frozen=True)
@@ -64,9 +148,10 @@ class OuterName:
             now = None
         if frozen(now) == self.key:
             return
-        text = repr(now)
+        text = repr(now) if isinstance(now, (*_PLAIN, float, list, tuple, dict, np.ndarray)) else ""
+        what = text if 0 < len(text) < _SHOWN else f"a {type(now).__name__}"
         raise RunError(
             f"{self.name} changed since {self.source.name} was captured ({self.place})",
-            facts=[f"now {text if len(text) < _SHOWN else f'a {type(now).__name__}'}"],
+            facts=["its contents changed" if now is self.value and not text else f"now {what}"],
             fix="make it an argument, or capture the function again",
         )

@@ -15,6 +15,7 @@ from trireme.converters.python.source import (
     outer_names,
     read_source,
     stored_names,
+    with_owner,
 )
 from trireme.converters.python.state import (
     Frame,
@@ -47,10 +48,9 @@ class ProgramReader(Loops):
 
     def inline_function(self, function: Any, args: list[Any], named: dict[str, Any]) -> Any:
         """Return what a function of the user returns, by reading its source here."""
-        name = getattr(function, "__qualname__", repr(function))
-        own = getattr(function, "__self__", None)
-        if own is not None and hasattr(function, "__func__"):
-            function, args = function.__func__, [own, *args]
+        name = getattr(function, "__qualname__", f"a {type(function).__name__}")
+        function, owner = with_owner(function)
+        args = args if owner is None else [owner, *args]
         if not inspect.isfunction(function):
             raise Refused(f"{name} is called with a tensor, and no op stands for it")
         try:

@@ -10,7 +10,7 @@ import os
 import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass
-from types import CodeType
+from types import CodeType, FunctionType, MethodType
 from typing import Any
 
 from trireme.support.errors import ConvertError
@@ -39,11 +39,21 @@ class FunctionSource:
         """Return the file and the line of a part of the function, as "model.py:12"."""
         return f"{os.path.basename(self.file)}:{getattr(node, 'lineno', self.tree.lineno)}"
 
+    @property
+    def parameters(self) -> list[str]:
+        """The names of the arguments that may be given by position."""
+        return [arg.arg for arg in (*self.tree.args.posonlyargs, *self.tree.args.args)]
+
     def find(self, name: str) -> tuple[str, Any]:
         """Return the kind ("closure", "global", "builtin") and the value of an outer name.
 
+        name: may be that of a part of a module, as "settings.SCALE"
         Errors: KeyError, if there is no such name
         """
+        name, _, part = name.partition(".")
+        if part:
+            kind, module = self.find(name)
+            return kind, vars(module)[part]
         if name in self.cells:
             return "closure", self.cells[name].cell_contents
         if name in self.scope:
@@ -69,6 +79,19 @@ def read_source(function: Callable[..., Any]) -> FunctionSource:
         ) from error
     cells = dict(zip(code.co_freevars, function.__closure__ or (), strict=True))
     return FunctionSource(name, code.co_filename, tree, function.__globals__, cells)
+
+
+def with_owner(function: Any) -> tuple[Any, Any]:
+    """Return the plain function of a method or of an object that is called, and the object.
+
+    A plain function, and what has no source, comes back as it is, without an object.
+    """
+    if not isinstance(function, (FunctionType, MethodType)) and callable(function):
+        called = type(function).__call__
+        return (called, function) if isinstance(called, FunctionType) else (function, None)
+    if isinstance(function, MethodType) and isinstance(function.__func__, FunctionType):
+        return function.__func__, function.__self__
+    return function, None
 
 
 @functools.cache

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import inspect
 import os
+import random
 import sys
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,7 +27,7 @@ from trireme.support.errors import ConvertError, GraphError, ShapeError
 
 
 class TraceWarning(UserWarning):
-    """Python took a decision from a tensor, so the graph holds for that decision only."""
+    """Python took a decision from a tensor, or drew a random number: the graph holds that alone."""
 
 
 _LOST = {
@@ -34,6 +35,7 @@ _LOST = {
     "a Python number": "Python takes a number from {type}: the graph holds {value} as a constant",
     "rows": "Python iterates over {type}: the graph holds the body once for each row",
 }
+_DRAWS = "{name} draws random numbers: the graph holds those of one call as constants"
 _OTHER = "Python takes {wanted} from {type}: the graph holds the elements as constants"
 
 
@@ -42,11 +44,13 @@ class Recording:
     """A function that was called on recorded values: its result, and what it was recorded with.
 
     inputs: the arguments, with values of the recorder in place of the tensors
+    draws: whether the function drew random numbers of Python or numpy, which are constants now
     """
 
     recorder: Recorder
     inputs: Mapping[str, Any]
     result: Any
+    draws: bool
 
 
 def record(
@@ -65,7 +69,17 @@ def record(
     recorder = Recorder(name, place, known_call)
     inputs = as_inputs(recorder, arguments, types)
     recorder.on_value, recorder.on_rows = on_value, on_rows
-    return Recording(recorder, inputs, _called(function, inputs))
+    before = _random_states()
+    made = _called(function, inputs)
+    return Recording(recorder, inputs, made, before != _random_states())
+
+
+def _random_states() -> tuple[Hashable, ...]:
+    """Return the states of the random numbers that functions without a generator draw."""
+    numpys = sys.modules.get("numpy.random")
+    state = () if numpys is None else numpys.get_state(legacy=True)
+    flat = (one.tobytes() if isinstance(one, np.ndarray) else one for one in state)
+    return random.getstate(), *flat
 
 
 def _called(function: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
@@ -145,16 +159,17 @@ def trace(
         raise ShapeError(
             f"no input is called '{unknown[0]}'", facts=[f"inputs: {', '.join(tensors)}"]
         )
-    warned: set[tuple[str, str]] = set()
+    warned: set[str] = set()
 
     def lost(value: Traced, what: str, shown: Any) -> None:
-        text = _LOST.get(what, _OTHER).format(type=value.type, value=shown, wanted=what)
-        where = place()
+        text = f"{place()}: " + _LOST.get(what, _OTHER).format(
+            type=value.type, value=shown, wanted=what
+        )
         if strict:
-            raise ConvertError(f"{where}: {text}", fix="trireme.capture keeps branches and loops")
-        if (where, text) not in warned:
-            warned.add((where, text))
-            warnings.warn_explicit(f"{where}: {text}", TraceWarning, *_line())
+            raise ConvertError(text, fix="trireme.capture keeps branches and loops")
+        if text not in warned:
+            warned.add(text)
+            warnings.warn_explicit(text, TraceWarning, *_line())
 
     def on_value(value: Traced, what: str) -> Array:
         found = example_of(value, what)
@@ -168,8 +183,19 @@ def trace(
         on_value,
         lambda value: lost(value, "rows", ""),
     )
+    if made.draws and strict:
+        raise ConvertError(
+            drawn(function), fix="draw the numbers outside, and give them as arguments"
+        )
+    if made.draws:
+        warnings.warn(drawn(function), TraceWarning, stacklevel=3)
     made.recorder.scope.builder.symbols = symbols
     return tidy(made.recorder.finish(results_of(made)))
+
+
+def drawn(function: Callable[..., Any]) -> str:
+    """Return what is lost of a function that draws random numbers."""
+    return _DRAWS.format(name=getattr(function, "__qualname__", "the function"))
 
 
 def _with_symbols(name: str, type: TensorType, wanted: Mapping[str, Any]) -> TensorType:
