@@ -250,7 +250,12 @@ def sum_of_two(g: GraphRewriter, root: Node) -> tuple[int] | None:
 
 
 def constants_in_a_row(g: GraphRewriter, root: Node) -> tuple[int] | None:
-    """(x + b) + d -> x + (b + d); (x * a) * c -> x * (a c); (x * a + b) * c -> x * (a c) + b c."""
+    """(x + b) + d -> x + (b + d); (x * a) * c -> x * (a c); (x * a + b) * c -> x * (a c) + b c.
+
+    Constants are numbers, vectors, or numbers by channel of images. Others may be rows that the
+    shape of a run decides, such as positions. Only a graph of one shape has those as constants, and
+    it keeps the bits of the graph of all shapes.
+    """
     outer = _by_constant(g, root)
     inner = _by_constant(g, g.only_for(outer.x, root, "add", "mul")) if outer else None
     if outer is None or inner is None or inner.node.attrs["activation"]:
@@ -281,9 +286,16 @@ def _by_constant(g: GraphRewriter, node: Node | None) -> _ByConstant | None:
         return None
     for x, other in _operands(node):
         data = g.data(other)
-        if data is not None and g.type(x) == g.type(node.outputs[0]):
+        if data is None or not _is_by_channel(data, len(g.type(x).shape)):
+            continue
+        if g.type(x) == g.type(node.outputs[0]):
             return _ByConstant(node, x, data.astype(np.float64)) if _is_float(g, x) else None
     return None
+
+
+def _is_by_channel(data: Array, rank: int) -> bool:
+    """Whether a constant is a number, a vector, or has a number for each channel of images."""
+    return data.size == 1 or data.ndim == 1 or (rank > 3 and max(data.shape) == data.size)
 
 
 def _is_float(g: GraphRewriter, value: int) -> bool:

@@ -66,15 +66,18 @@ def conv_net():
     return net.model([image], x, [1, 10])
 
 
-def bert(layers=2):
-    """Embeddings, attention with a padding mask, and layers as PyTorch exported them."""
+def bert(layers=2, is_open=False):
+    """Embeddings, attention with a padding mask, and layers as PyTorch exported them.
+
+    is_open: leave batch and seq open, which decide rows of positions and of token types
+    """
     net = Net()
     mask = net.op("Unsqueeze", "mask", net.constant(np.array([1])))
     mask = net.op("Unsqueeze", mask, net.constant(np.array([2])))
     mask = net.op("Sub", net.constant(np.float32(1)), net.op("Cast", mask, to=TensorProto.FLOAT))
     mask = net.op("Mul", mask, net.constant(np.float32(-10000)))
     x = net.op("Gather", net.weight(WORDS, HIDDEN, scale=0.5), "ids")
-    x = net.op("Add", x, net.weight(1, PLACES, HIDDEN, scale=0.5))
+    x = _with_places(net, x) if is_open else net.op("Add", x, _places(net))
     x = _norm(net, x)
     for _ in range(layers):
         x = _norm(net, net.op("Add", _attention(net, x, mask), x))
@@ -84,8 +87,23 @@ def bert(layers=2):
         y = net.op("Mul", y, net.constant(np.float32(0.5)))
         x = _norm(net, net.op("Add", net.linear(y, 2 * HIDDEN, HIDDEN), x))
     names = (("ids", TensorProto.INT64), ("mask", TensorProto.INT64))
-    inputs = [helper.make_tensor_value_info(n, type, [2, PLACES]) for n, type in names]
-    return net.model(inputs, x, [2, PLACES, HIDDEN])
+    shape = ["batch", "seq"] if is_open else [2, PLACES]
+    inputs = [helper.make_tensor_value_info(n, type, shape) for n, type in names]
+    return net.model(inputs, x, [*shape, HIDDEN])
+
+
+def _places(net):
+    return net.weight(1, PLACES, HIDDEN, scale=0.5)
+
+
+def _with_places(net, x):
+    """Rows of a token type and of positions added to words, as many as there are ids."""
+    shape = net.op("Shape", "ids")
+    types = net.op("Expand", net.constant(np.array([[1]])), shape)
+    x = net.op("Add", x, net.op("Gather", net.weight(2, HIDDEN, scale=0.5), types))
+    first, second = (net.constant(np.array([place])) for place in (0, 1))
+    length = net.op("Slice", shape, second, net.constant(np.array([2])))
+    return net.op("Add", x, net.op("Slice", _places(net), first, length, second))
 
 
 def _norm(net, x):
