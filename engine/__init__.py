@@ -19,14 +19,17 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from trireme.support.errors import (
+    CancelledError,
     CompileError,
     ConvertError,
+    DeadlineError,
     DeviceError,
     GraphError,
     InternalError,
     ModelFileError,
     PlacementError,
     PlanError,
+    QueueFullError,
     RunError,
     ShapeError,
     TriremeError,
@@ -69,8 +72,10 @@ _LATER = {
 """Where the names are that are imported when they are first used."""
 
 __all__ = [
+    "CancelledError",
     "CompileError",
     "ConvertError",
+    "DeadlineError",
     "DeviceError",
     "ExecutionOptions",
     "Graph",
@@ -80,6 +85,7 @@ __all__ = [
     "PlacementError",
     "PlacementOptions",
     "PlanError",
+    "QueueFullError",
     "Replicas",
     "RunError",
     "Session",

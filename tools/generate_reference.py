@@ -48,6 +48,7 @@ MODULES = {
     ),
     "Sessions": (
         "runtime.session",
+        "runtime.requests.request",
         "runtime.options",
         "runtime.states.rules",
         "runtime.states.snapshot",

@@ -10,6 +10,7 @@ import numpy as np
 
 from trireme.ir.graph import Graph, Node
 from trireme.ir.op import call_of, get_op
+from trireme.support.cancel import check_cancelled
 from trireme.support.dtypes import Array, numpy_dtype
 from trireme.support.errors import GraphError, RunError, ShapeError, TriremeError
 
@@ -55,6 +56,7 @@ def evaluate(
     states: MutableMapping[str, Array] | None = None,
 ) -> tuple[Array, ...]:
     """Return the outputs of one node on the reference, quantised if its first input is."""
+    check_cancelled()
     op, call = get_op(node.op), call_of(graph, node)
     try:
         with np.errstate(all="ignore"):

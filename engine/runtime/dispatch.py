@@ -24,6 +24,7 @@ from trireme.backend.device import HOST, BoundCall, Done, Event
 from trireme.plan.plan import Plan
 from trireme.profiling.spans import TaskSpan, span_of
 from trireme.runtime.failures import described, interrupt_of, launch_error
+from trireme.support.cancel import CancelToken, current_token, working_for
 from trireme.support.forks import register_at_fork
 
 CHEAP_S = 30e-6
@@ -65,6 +66,7 @@ class ParallelRunner:
         self.under_way: dict[int, Event] = {}
         self.unfinished = self.dispatches = 0
         self.error: BaseException | None = None
+        self.token: CancelToken | None = None
         self.profiles = False
         self.seen: list[tuple[int, Event, float, float, str]] = []
         self.reset_after_fork()
@@ -95,6 +97,7 @@ class ParallelRunner:
         self.left = [len(waits) for waits in self.waits]
         self.under_way.clear()
         self.unfinished, self.dispatches = len(self.calls), 0
+        self.token = current_token()
         self.error = None
         self.profiles = profile
         self.seen.clear()
@@ -146,7 +149,8 @@ class ParallelRunner:
 
     def _serve(self, queue: int) -> None:
         while (index := self.inboxes[queue].get()) is not None:
-            self._work([index])
+            with working_for(self.token):
+                self._work([index])
 
     def _work(self, mine: list[int]) -> None:
         """Run the tasks that this thread holds, last first, and those that they make ready.
@@ -179,6 +183,8 @@ class ParallelRunner:
         if self.error is not None:
             return None
         try:
+            if self.token is not None:
+                self.token.check()
             found = map(self.under_way.get, self.waits[index]) if self.under_way else ()
             after = [event for event in found if event is not None]
             if after:

@@ -18,6 +18,7 @@ from trireme.backend.device import BoundCall, Device, Done, Event
 from trireme.plan.plan import Plan
 from trireme.profiling.spans import TaskSpan, span_of
 from trireme.runtime.failures import raise_named
+from trireme.support.cancel import check_cancelled
 from trireme.support.errors import RunError
 
 _log = logging.getLogger(__name__)
@@ -34,6 +35,7 @@ def serial_runner(plan: Plan, calls: Sequence[BoundCall]) -> Callable[[], None]:
 
     def run() -> None:
         for call in each:
+            check_cancelled()
             call()
 
     return run

@@ -36,6 +36,7 @@ class ExecutionOptions:
         read them
     python_ops: functions of the user for the model's file, as in `convert`
     timeout_s: seconds after which a run of a loop is given up with a RunError; None for no end
+    max_queue: how many requests of `run_async` may wait; further ones are a QueueFullError
     Errors: RunError, for a value that a field does not take
     """
 
@@ -51,9 +52,12 @@ class ExecutionOptions:
     mmap: bool = True
     python_ops: Mapping[str, PythonOp] | None = None
     timeout_s: float | None = None
+    max_queue: int = 1024
 
     def __post_init__(self) -> None:
         check_arguments(ExecutionOptions, vars(self), RunError)
+        if self.max_queue < 1:
+            raise RunError(f"max_queue is {self.max_queue}, expected at least 1")
         choice("subgraphs", self.subgraphs, Subgraphs)
         choice("execution", self.execution, Execution)
         choice("schedule", self.schedule, Schedule)

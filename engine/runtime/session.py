@@ -11,13 +11,17 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from trireme.runtime.asked import Asked
+from trireme.runtime.load_log import log_load
 from trireme.runtime.open_session import OpenSession
+from trireme.runtime.requests.front import MAX_QUEUE, TakesRequests
 from trireme.runtime.stored import stored_key
 from trireme.support.arguments import check_arguments, choice, later_names
 from trireme.support.errors import RunError
@@ -48,6 +52,7 @@ __getattr__ = later_names(
         "Mode": "trireme.runtime.executors",
         "Model": "trireme.model_file.cache",
         "PlacementOptions": "trireme.placement.options",
+        "RunRequest": "trireme.runtime.requests.request",
         "Progress": "trireme.backend.device",
         "Shapes": "trireme.ir.bind_shapes",
         "StateRules": "trireme.runtime.states.rules",
@@ -72,7 +77,7 @@ _PREPARED = frozenset(
 """The attributes of a session that come from preparing its model."""
 
 
-class Session(OpenSession):
+class Session(OpenSession, TakesRequests):
     """A model ready to run on some devices.
 
     Where an earlier process left the program of the model's file, runs need nothing more
@@ -144,6 +149,7 @@ class Session(OpenSession):
             placement_options,
             execution_options,
         )
+        begun_s = time.perf_counter()
         self._begin()
         self._open, self._tied, self._asked = None, None, asked
         self._others: OtherSignatures | None = None
@@ -158,6 +164,29 @@ class Session(OpenSession):
         except BaseException:
             self.close()
             raise
+        log_load(asked, self._stored is not None, begun_s)
+
+    @property
+    def _max_queue(self) -> int:
+        how = self._asked.execution_options
+        return MAX_QUEUE if how is None else how.max_queue
+
+    @contextmanager
+    def _states_kept(self) -> Iterator[None]:
+        """Put states back after the block."""
+        if self._stored is not None or not self.states.types:
+            yield
+            return
+        before = self.get_state()
+        try:
+            yield
+        finally:
+            self.set_state(before)
+
+    def close(self) -> None:
+        """Refuse requests that wait; give back threads, memory and devices opened here."""
+        self._close_requests()
+        super().close()
 
     def _prepare_model(self, asked: Asked) -> None:
         """Go from the model to its program, and store that where it can be."""

@@ -177,6 +177,7 @@ def _key(asked: Mapping[str, Any]) -> StoredKey | None:
         return None
     given = {} if how is None else {one.name: getattr(how, one.name) for one in fields(how)}
     name, folder = devices[0], given.pop("model_cache", USERS_CACHE)
+    given.pop("max_queue", None)
     own = cache_folder("models") if folder == USERS_CACHE else folder
     stamp, kind = stamp_of(Path(model)), kind_named(name)
     if own is None or stamp is None or kind.open_image is None or name != kind.name:

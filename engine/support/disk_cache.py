@@ -19,6 +19,8 @@ import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
+from trireme.support.cache_events import count_cache_event
+
 _log = logging.getLogger(__name__)
 _DIGEST_BYTES = 32
 _PRIVATE = 0o700
@@ -42,7 +44,12 @@ class DiskCache:
         """Return the bytes stored under the key, None when they are absent or damaged."""
         if self._folder is None:
             return None
-        path = self._path(self._folder, key)
+        found = self._load(self._folder, key)
+        count_cache_event(self._suffix, "miss" if found is None else "hit")
+        return found
+
+    def _load(self, folder: Path, key: str) -> bytes | None:
+        path = self._path(folder, key)
         try:
             data = _read_own(path)
         except OSError:

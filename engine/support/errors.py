@@ -76,6 +76,18 @@ class RunError(TriremeError):
     """A run's inputs do not fit, or its session is closed."""
 
 
+class CancelledError(RunError):
+    """A request was cancelled; it never began, or stopped between two tasks."""
+
+
+class DeadlineError(RunError):
+    """A request's deadline passed while it waited or ran."""
+
+
+class QueueFullError(RunError):
+    """A queue holds as many requests as it may; the request was not taken."""
+
+
 class InternalError(TriremeError):
     """An invariant of trireme itself is broken; please report it with the model."""
 

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
+from trireme.support.cache_events import count_cache_event
 from trireme.support.disk_cache import DiskCache, open_own, warn_once, write_atomic
 from trireme.support.dtypes import Array
 
@@ -42,7 +43,12 @@ class MappedCache(DiskCache):
         """
         if self._folder is None:
             return None
-        path = self._path(self._folder, key)
+        found = self._load_mapped(self._folder, key)
+        count_cache_event(self._suffix, "miss" if found is None else "hit")
+        return found
+
+    def _load_mapped(self, folder: Path, key: str) -> tuple[bytes, Array] | None:
+        path = self._path(folder, key)
         try:
             raw = _mapped(path)
         except OSError:

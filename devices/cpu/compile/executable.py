@@ -48,6 +48,7 @@ from trireme.devices.cpu.runtime.server import ServedCall, Server, Stamped
 from trireme.ir.effects import States
 from trireme.ir.graph import Node
 from trireme.ir.interpreter import evaluate
+from trireme.support.cancel import check_cancelled
 from trireme.support.dtypes import Array
 from trireme.support.errors import InternalError, RunError
 
@@ -340,6 +341,7 @@ def _buffer_of(array: Array) -> Buffer:
 def _in_order(calls: Sequence[Callable[[], None]]) -> Callable[[], None]:
     def run() -> None:
         for call in calls:
+            check_cancelled()
             call()
 
     return run

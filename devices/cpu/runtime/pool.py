@@ -15,6 +15,7 @@ from typing import Any
 
 from trireme.devices.cpu.codegen.aligned_memory import aligned_bytes
 from trireme.devices.cpu.runtime import native as runtime
+from trireme.support.cancel import check_cancelled
 from trireme.support.dtypes import Array
 from trireme.support.errors import DeviceError
 from trireme.support.forks import register_at_fork
@@ -169,7 +170,7 @@ class StepPool:
                         return
                     try:
                         while native(pointer):
-                            pass
+                            check_cancelled()
                     except BaseException:
                         self._end_step(call)
                         raise
@@ -200,6 +201,8 @@ class StepPool:
                 try:
                     while left == INSIDE:
                         left = native(pointer)
+                        if left:
+                            check_cancelled()
                 except BaseException:
                     if words[runtime.REPEAT_INSIDE]:
                         self._end_step(calls[words[runtime.REPEAT_TURN] & 1])
@@ -221,7 +224,7 @@ class StepPool:
             self._set_busy(True)
         try:
             while self.native.run(call.pointer):
-                pass
+                check_cancelled()
         except BaseException:
             self._end_step(call)
             raise

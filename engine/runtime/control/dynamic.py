@@ -25,6 +25,7 @@ from trireme.runtime.control.body import Body, Workshop
 from trireme.runtime.control.open_loop import OpenLoop
 from trireme.runtime.control.operands import endless, timed_out
 from trireme.runtime.dynamic.stage import has_little_work
+from trireme.support.cancel import check_cancelled
 from trireme.support.dtypes import Array, dtype_name
 from trireme.support.errors import RunError, TriremeError
 
@@ -182,6 +183,7 @@ class ControlFlow:
             return [*states, *(_laid(rows, axis, backward) for rows, (axis, backward) in ways)]
         deadline, turn = self._deadline(), 0
         while going and (most is None or turn < most):
+            check_cancelled()
             first = [np.array(turn, np.int64), np.array(going)] if form.counts else []
             slices = [np.array(x[turn], order="C") for x in cut]
             made = self.run_body(form.body, [*first, *states, *slices, *captures])

@@ -25,6 +25,7 @@ from trireme.runtime.control.tally import WATCHED_TURNS, LazyBodySpans, Tally, w
 from trireme.runtime.execute import serial_order, serial_runner
 from trireme.runtime.io_binding import Arguments, reader_of, writer_of
 from trireme.runtime.program import Program
+from trireme.support.cancel import check_cancelled
 from trireme.support.dtypes import Array
 from trireme.support.errors import RunError
 
@@ -239,6 +240,7 @@ class TurnRunner:
         before, after, tally = self._before, self._after, self.tally
         is_timed = self._deadline is not None
         while most is None or turn < most:
+            check_cancelled()
             number[0] = turn
             for place in before:
                 place(turn)

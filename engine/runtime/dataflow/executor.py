@@ -19,6 +19,7 @@ from typing import Any
 
 from trireme.ir.graph import Graph, Node
 from trireme.runtime.dataflow.graph import DataflowGraph, Port, Primitive
+from trireme.support.cancel import check_cancelled
 from trireme.support.dtypes import Array
 from trireme.support.errors import InternalError, RunError
 
@@ -150,6 +151,7 @@ class Executor:
         deadline = None if self._timeout_s is None else time.monotonic() + self._timeout_s
         try:
             while self._ready or self._busy:
+                check_cancelled()
                 if deadline is not None and time.monotonic() > deadline:
                     raise self._timed_out()
                 if self._ready:

@@ -1,0 +1,1 @@
+"""Requests: runs that wait in a queue, have deadlines and can be cancelled."""

@@ -1,0 +1,80 @@
+"""Threads that run the requests of a session, started when they are first needed."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from trireme.runtime.requests.queue import RequestQueue
+from trireme.runtime.requests.request import Result, RunRequest
+from trireme.support.forks import register_at_fork
+from trireme.support.timers import TIMERS, Timers
+
+
+class RequestRunner:
+    """Runs requests, `workers` at once.
+
+    It knows nothing of a session: a request that waits holds what it calls. So a session that is
+    no longer used is collected, and closes its runner.
+    """
+
+    def __init__(self, max_queue: int, workers: int = 1, timers: Timers = TIMERS) -> None:
+        self.queue = RequestQueue(max_queue, "the session", timers)
+        self._most, self._running = workers, set[RunRequest]()
+        self.reset_after_fork()
+        register_at_fork(self)
+
+    def submit(
+        self,
+        call: Callable[[], Result],
+        feeds: Mapping[str, Any],
+        timeout_s: float | None,
+        priority: int,
+    ) -> RunRequest:
+        """Return a request that waits for a worker. Errors: as RequestQueue.put"""
+        request = self.queue.put(feeds, call, timeout_s=timeout_s, priority=priority)
+        with self.queue.changed:
+            if self._idle < self.queue.waiting and len(self._threads) < self._most:
+                name = f"trireme-requests-{len(self._threads)}"
+                thread = threading.Thread(target=self._serve, name=name, daemon=True)
+                self._threads.append(thread)
+                thread.start()
+        return request
+
+    def close(self) -> None:
+        """Refuse what waits, and return when no request runs."""
+        self.queue.close()
+        for thread in self._threads:
+            if thread is not threading.current_thread():  # a callback or a collector runs this
+                thread.join()
+
+    def reset_after_fork(self) -> None:
+        """Have no threads in a forked child; what they ran ends with an error there."""
+        self._threads: list[threading.Thread] = []
+        self._idle = 0
+        running, self._running = self._running, set()
+        for request in running:
+            request.reset_after_fork()
+
+    def _serve(self) -> None:
+        while (request := self._take()) is not None:
+            if request.begin(self.queue.timers.clock()):
+                self._running.add(request)
+                request.run()
+                self._running.discard(request)
+            del request  # the session that it holds may be collected
+
+    def _take(self) -> RunRequest | None:
+        changed = self.queue.changed
+        with changed:
+            self._idle += 1
+            try:
+                while not self.queue.is_closed:
+                    head = self.queue.head()
+                    if head is not None:
+                        return self.queue.pop(head.key, 1)[0]
+                    changed.wait()
+            finally:
+                self._idle -= 1
+        return None
