@@ -156,7 +156,7 @@ class OpenSession(ProgramSession):
         """Keep those results of such a program that are states, and return the others."""
         if self._tied is None:
             return results
-        with self._lock:
+        with self._contexts.alone():
             return self._tied.keep(results)
 
     @checked(RunError)
@@ -178,7 +178,7 @@ class OpenSession(ProgramSession):
             )
         from trireme.runtime.streams.stream import Streams
 
-        with self._lock:
+        with self._contexts.alone():
             self._check_open()
             if self._streams is None:
                 self._streams = Streams("this session")

@@ -323,7 +323,7 @@ class Session(OpenSession, TakesRequests):
         from trireme.runtime.signatures import OtherSignatures
 
         self._check_open()
-        with self._lock:
+        with self._contexts.alone():
             if self._others is None:
                 self._others = OtherSignatures(partial(_of_signature, self._asked))
                 self._closing.callback(self._others.close)

@@ -6,19 +6,18 @@ After the first run nothing is allocated but the output arrays that are handed o
 from __future__ import annotations
 
 import os
-import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from trireme.runtime.contexts import ContextQueue
 from trireme.runtime.session_facts import SessionFacts
 from trireme.support.arguments import check_arguments, checked, later_names
 from trireme.support.closing import Closing
 from trireme.support.errors import InternalError, RunError
 from trireme.support.forks import register_at_fork
-from trireme.support.locks import taking
 
 if TYPE_CHECKING:
     from trireme.runtime.context import ExecutionContext
@@ -45,6 +44,7 @@ class SessionRuns(SessionFacts, Closing):
 
     def _begin(self) -> None:
         """Have what `close` asks for, before anything can fail."""
+        self._contexts = ContextQueue()
         self.reset_after_fork()
         register_at_fork(self)
         self._closed = False
@@ -100,7 +100,7 @@ class SessionRuns(SessionFacts, Closing):
     @contextmanager
     def _at_rest(self) -> Iterator[None]:
         """Hold the session while no run is under way."""
-        with self._lock:
+        with self._contexts.alone():
             self._check_open()
             if self._streams is not None:
                 self._streams.check_ended("states are read and set between runs")
@@ -123,15 +123,26 @@ class SessionRuns(SessionFacts, Closing):
         if signature is not None:
             check_arguments(SessionRuns.run, {"signature": signature}, RunError)
             return self._run_signature(signature, feeds, out)
-        for _ in self._taken:  # as `with self._lock`, quicker
+        queue = self._contexts
+        if not queue.line:
+            lock = queue.lock
+            for _ in queue.first:  # as `for _ in queue.hold()`, quicker
+                try:
+                    return self._run(feeds, out)
+                except BaseException:
+                    self._finish()
+                    raise
+                finally:
+                    lock.release()
+                    if queue.line:
+                        queue.ring()
+        for _ in queue.hold():
             try:
                 return self._run(feeds, out)
             except BaseException:
                 self._finish()
                 raise
-            finally:
-                self._lock.release()
-        raise InternalError("a lock cannot be taken")
+        raise InternalError("no context was found")
 
     def _run_signature(
         self, signature: str, feeds: Mapping[str, Any], out: Mapping[str, Array] | None
@@ -144,7 +155,7 @@ class SessionRuns(SessionFacts, Closing):
     @contextmanager
     def _alone(self) -> Iterator[None]:
         """Hold the session, which is open, for one run of another kind than `run`."""
-        with self._lock:
+        with self._contexts.alone():
             self._check_open()
             try:
                 yield
@@ -186,7 +197,7 @@ class SessionRuns(SessionFacts, Closing):
         from trireme.runtime.streams.round_robin import pipeline_or_round_robin
         from trireme.runtime.streams.stream import Streams
 
-        with self._lock:
+        with self._contexts.alone():
             self._check_open()
             asked = self.placement_options
             make = partial(pipeline, self.program, states=self.states)
@@ -205,7 +216,7 @@ class SessionRuns(SessionFacts, Closing):
     def close(self) -> None:
         """Give back threads, memory and the devices that this session opened."""
         self._closed, self._direct = True, None  # no run begins, though others wait for the lock
-        with self._lock:
+        with self._contexts.alone():
             if self._streams is not None:
                 self._streams.close()
             self._closing.close()
@@ -213,8 +224,7 @@ class SessionRuns(SessionFacts, Closing):
 
     def reset_after_fork(self) -> None:
         """Be free, in a forked child, of what the parent's threads were doing."""
-        self._lock = threading.Lock()
-        self._taken = taking(self._lock)
+        self._contexts.reset_after_fork()
 
     def _check_open(self) -> None:
         if self._closed:

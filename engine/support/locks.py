@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from functools import partial
 
 
 def taking(lock: threading.Lock) -> Iterator[bool]:
@@ -22,3 +23,8 @@ def taking(lock: threading.Lock) -> Iterator[bool]:
             lock.release()
     """
     return iter(lock.acquire, None)
+
+
+def taking_if_free(lock: threading.Lock) -> Iterator[bool]:
+    """Return an iterator that takes the lock at every step, and ends for good where it is taken."""
+    return iter(partial(lock.acquire, False), False)
