@@ -8,6 +8,7 @@ from zoo import CHECKOUT
 
 ALLOWED = {
     "Value": "a value of a graph, and LLVM's word for the result of an instruction",
+    "Server": "trireme.serving.Server, and a thread of the cpu device that serves its tasks",
 }
 """Names of two classes, with the reason."""
 

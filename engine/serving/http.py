@@ -1,0 +1,244 @@
+"""The Open Inference Protocol v2 over HTTP, as an ASGI application.
+
+    app = http_app(service)            # for any ASGI server
+    fastapi_app.mount("/models", app)  # or inside an application of yours
+
+An error is {"error": text} with the status of its kind. Bodies may be compressed both ways.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import logging
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+from starlette.responses import Response
+from starlette.routing import Route
+
+from trireme.serving.bodies import (
+    ErrorResponse,
+    Message,
+    Receive,
+    encoded,
+    json_response,
+    off_loop,
+    read_body,
+)
+from trireme.serving.errors import CODES, ServingError, as_serving_error, invalid
+from trireme.serving.http_body import compose_infer, parse_infer, parse_json
+from trireme.serving.protocol import check_model_name
+from trireme.serving.service import InferenceService
+
+Send = Callable[[Message], Awaitable[None]]
+
+JSON_LENGTH = "inference-header-content-length"
+
+_log = logging.getLogger(__name__)
+
+
+def http_app(
+    service: InferenceService, *, token: str = "", allow_admin: bool = False
+) -> Callable[[Message, Receive, Send], Awaitable[None]]:
+    """Return the application that serves a service.
+
+    token: when given, requests need the header "Authorization: Bearer TOKEN"; those for health
+        need none
+    allow_admin: whether clients may load and unload models
+    """
+    return _HttpApp(service, token, allow_admin)
+
+
+class _HttpApp:
+    """The application: the routes of the protocol over a service."""
+
+    def __init__(self, service: InferenceService, token: str, allow_admin: bool) -> None:
+        self._service = service
+        self._token = token.encode()
+        self._allow_admin = allow_admin
+        self._app = Starlette(
+            routes=self._routes(),
+            exception_handlers={
+                ServingError: _on_serving_error,
+                HTTPException: _on_http_error,
+                ClientDisconnect: _on_disconnect,
+                Exception: _on_fault,
+            },
+        )
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        if scope["type"] == "http" and self._token and not self._may_pass(scope):
+            answer = ErrorResponse(ServingError("unauthenticated", "a bearer token is needed"))
+            await answer(scope, receive, send)
+            return
+        await self._app(scope, receive, send)
+
+    def _may_pass(self, scope: Message) -> bool:
+        if str(scope["path"]).endswith(("/v2/health/live", "/v2/health/ready")):
+            return True
+        given = dict(scope["headers"]).get(b"authorization", b"")
+        kind, _, token = given.partition(b" ")
+        return kind.lower() == b"bearer" and hmac.compare_digest(token.strip(), self._token)
+
+    def _routes(self) -> list[Any]:
+        rows: list[tuple[str, str, Callable[[Any], Awaitable[Any]]]] = [
+            ("POST", "/v2/models/{model}/infer", self._infer),
+            ("POST", "/v2/models/{model}/versions/{version}/infer", self._infer),
+            ("GET", "/v2/health/live", self._live),
+            ("GET", "/v2/health/ready", self._ready),
+            ("GET", "/v2", self._server),
+            ("GET", "/v2/models/stats", self._statistics),
+            ("POST", "/v2/repository/index", self._index),
+            ("POST", "/v2/repository/models/{model}/load", self._load),
+            ("POST", "/v2/repository/models/{model}/unload", self._unload),
+        ]
+        for at in ("/v2/models/{model}", "/v2/models/{model}/versions/{version}"):
+            rows += [
+                ("GET", at, self._metadata),
+                ("GET", f"{at}/ready", self._model_ready),
+                ("GET", f"{at}/config", self._config),
+                ("GET", f"{at}/stats", self._statistics),
+            ]
+        return [Route(path, handler, methods=[method]) for method, path, handler in rows]
+
+    async def _infer(self, request: Any) -> Any:
+        service = self._service
+        name, version = _model_of(request)
+        service.check_open(name, version)
+        body = await read_body(request, service.limits)
+        asked = request.headers.get(JSON_LENGTH)
+        json_bytes = None if asked is None else _length(asked)
+        text_bytes = len(body) if json_bytes is None else json_bytes
+        if text_bytes > service.limits.max_json_bytes:
+            raise ServingError(
+                "too_large",
+                f"{text_bytes} bytes of JSON, at most {service.limits.max_json_bytes}",
+                fix="send tensors as binary data",
+            )
+        parsed = await off_loop(text_bytes, lambda: parse_infer(name, version, body, json_bytes))
+        response = await _while_connected(request, service.infer(parsed))
+        parts, head_bytes = await off_loop(
+            sum(array.nbytes for array in response.outputs.values()),
+            lambda: compose_infer(parsed, response),
+        )
+        answer = await encoded(request, parts, is_raw=head_bytes is not None)
+        if head_bytes is None:
+            answer.headers["content-type"] = "application/json"
+        else:
+            answer.headers["content-type"] = "application/octet-stream"
+            answer.headers[JSON_LENGTH] = str(head_bytes)
+        return answer
+
+    async def _model_ready(self, request: Any) -> Any:
+        ready = self._service.is_model_ready(*_model_of(request))
+        return Response(status_code=200 if ready else 503)
+
+    async def _metadata(self, request: Any) -> Any:
+        return json_response(self._service.model_metadata(*_model_of(request)))
+
+    async def _config(self, request: Any) -> Any:
+        return json_response(self._service.model_config(*_model_of(request)))
+
+    async def _statistics(self, request: Any) -> Any:
+        return json_response(self._service.model_statistics(*_model_of(request)))
+
+    async def _live(self, request: Any) -> Any:
+        return Response(status_code=200)
+
+    async def _ready(self, request: Any) -> Any:
+        return Response(status_code=200 if self._service.is_ready else 503)
+
+    async def _server(self, request: Any) -> Any:
+        return json_response(self._service.server_metadata())
+
+    async def _index(self, request: Any) -> Any:
+        asked = await self._asked(request)
+        rows = [
+            {"name": one.name, "version": one.version, "state": one.state, "reason": one.reason}
+            for one in self._service.models.index()
+            if asked.get("ready") is not True or one.state == "READY"
+        ]
+        return json_response(rows)
+
+    async def _load(self, request: Any) -> Any:
+        self._check_admin()
+        name, _ = _model_of(request)
+        parameters = (await self._asked(request)).get("parameters", {})
+        if not isinstance(parameters, dict):
+            raise invalid("parameters", "expected an object")
+        await asyncio.to_thread(self._service.models.load, name, parameters)
+        return Response(status_code=200)
+
+    async def _unload(self, request: Any) -> Any:
+        self._check_admin()
+        await self._asked(request)
+        await asyncio.to_thread(self._service.models.unload, _model_of(request)[0])
+        return Response(status_code=200)
+
+    async def _asked(self, request: Any) -> dict[str, Any]:
+        """Return the object that is a request's body; an empty body is an empty object."""
+        body = bytes(await read_body(request, self._service.limits))
+        asked = parse_json(body) if body.strip() else {}
+        if not isinstance(asked, dict):
+            raise invalid("the request", "expected an object")
+        return asked
+
+    def _check_admin(self) -> None:
+        if not self._allow_admin:
+            raise ServingError(
+                "forbidden", "this server neither loads nor unloads", fix="start it --allow-admin"
+            )
+
+
+async def _while_connected(request: Any, work: Coroutine[Any, Any, Any]) -> Any:
+    """Do work for a client; cancel it when the client goes."""
+    doing = asyncio.ensure_future(work)
+    watching = asyncio.ensure_future(request.receive())
+    try:
+        await asyncio.wait({doing, watching}, return_when=asyncio.FIRST_COMPLETED)
+        if not doing.done() and watching.result()["type"] == "http.disconnect":
+            raise ClientDisconnect
+        return await doing
+    finally:
+        watching.cancel()
+        doing.cancel()
+
+
+def _model_of(request: Any) -> tuple[str, str]:
+    """Return the name and version in a path, each fit to be one, or empty where it has none."""
+    name = request.path_params.get("model", "")
+    version = request.path_params.get("version", "")
+    return name and check_model_name(name), version and check_model_name(version, "model version")
+
+
+def _length(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and len(text) < 16):
+        raise invalid("Inference-Header-Content-Length", "expected a number of bytes")
+    return int(text)
+
+
+async def _on_serving_error(request: Any, error: ServingError) -> Any:
+    return ErrorResponse(error)
+
+
+_KIND_OF_STATUS = {code.http: kind for kind, code in CODES.items()}
+
+
+async def _on_http_error(request: Any, error: Any) -> Any:
+    kind = _KIND_OF_STATUS.get(error.status_code, "invalid")
+    answer = ErrorResponse(ServingError(kind, f"{request.method} {error.detail}".strip()))
+    answer.headers.update(error.headers or {})
+    return answer
+
+
+async def _on_disconnect(request: Any, error: Exception) -> Any:
+    return ErrorResponse(ServingError("cancelled", "the client is gone"))
+
+
+async def _on_fault(request: Any, error: Exception) -> Any:
+    return ErrorResponse(as_serving_error(error))

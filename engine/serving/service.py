@@ -1,0 +1,242 @@
+"""The service: what HTTP and gRPC call. It admits requests, runs them and tells about models.
+
+    service = InferenceService(FixedModels([SessionModel("digits", session)]))
+    response = await service.infer(InferRequest("digits", inputs={"image": array}))
+
+A method that is a coroutine runs in any event loop. The others return at once and may be called
+by any thread. Every failure is a ServingError.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, ExitStack
+from typing import Any
+
+from trireme.serving.admission import Admission, AdmittedCall, ServingLimits
+from trireme.serving.classification import classified
+from trireme.serving.errors import ServingError, as_serving_error
+from trireme.serving.models import Models, ServedModel
+from trireme.serving.protocol import (
+    InferRequest,
+    InferResponse,
+    TensorSpec,
+    check_inputs,
+    check_model_name,
+    requested,
+)
+from trireme.serving.statistics import Observer, RequestOutcome, Statistics
+from trireme.support.dtypes import Array
+from trireme.version import __version__
+
+EXTENSIONS = (
+    "binary_tensor_data",
+    "classification",
+    "model_configuration",
+    "model_repository",
+    "parameters",
+    "statistics",
+)
+"""The extensions of the protocol that the server has."""
+
+
+class InferenceService:
+    """Serves the models of `models` within `limits`.
+
+    observers: told the RequestOutcome of each request for a model
+    is_draining: whether new requests are refused; set by `drain`
+    """
+
+    def __init__(self, models: Models, limits: ServingLimits | None = None) -> None:
+        self.models = models
+        self.limits = limits or ServingLimits()
+        self.statistics = Statistics()
+        self.observers: list[Observer] = [self.statistics.observe]
+        self.is_draining = False
+        self._admission = Admission(self.limits)
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the server takes requests for every model that it began with."""
+        return not self.is_draining and self.models.is_ready()
+
+    async def infer(self, request: InferRequest) -> InferResponse:
+        """Return the answer to a request, whose `timeout_s` counts from this call.
+
+        Cancelling the coroutine withdraws the request; a run that has begun ends unheard.
+        Errors: ServingError
+        """
+        began_s = time.perf_counter()
+        version, call, kind = request.version, None, "cancelled"
+        try:
+            with ExitStack() as held:
+                model = held.enter_context(self._lease(request))
+                version = model.version
+                check_inputs(request, model.inputs)
+                outputs = requested(request, model.outputs)
+                call = self._submit(model, request, held.pop_all())
+            results = await self._result(call, request, began_s)
+            chosen = {
+                one.name: classified(
+                    one.name, results[one.name], one.classes, model.labels.get(one.name, ())
+                )
+                if one.classes
+                else results[one.name]
+                for one in outputs
+            }
+            kind = "ok"
+            return InferResponse(model.name, version, request.id, chosen)
+        except Exception as caught:
+            error = as_serving_error(caught)
+            kind = error.kind
+            raise error from caught
+        finally:
+            self._tell(request.model, version, kind, began_s, call)
+
+    def _lease(self, request: InferRequest) -> AbstractContextManager[ServedModel]:
+        if self.is_draining:
+            raise ServingError("unavailable", "the server is shutting down", retry_after_s=1)
+        check_model_name(request.model)
+        return self.models.lease(request.model, request.version)
+
+    def check_open(self, name: str, version: str = "") -> None:
+        """See that a request for a model may be read at all.
+
+        Errors: ServingError unavailable, not_found; busy, if its queue is full already
+        """
+        with self._lease(InferRequest(name, version)) as model:
+            self._admission.check_room(model)
+
+    def _submit(self, model: ServedModel, request: InferRequest, held: ExitStack) -> AdmittedCall:
+        """Admit a run that holds its model until it ends or is withdrawn."""
+        deadline_s = math.inf
+        if request.timeout_s is not None:
+            deadline_s = time.perf_counter() + request.timeout_s
+
+        def run() -> Mapping[str, Array]:
+            left_s = deadline_s - time.perf_counter()
+            if left_s <= 0:
+                raise _too_late(request)
+            return model.run(request.inputs, left_s if left_s < math.inf else None)
+
+        try:
+            call = self._admission.submit(model, run, request.nbytes, request.priority)
+        except BaseException:
+            held.close()
+            raise
+        call.future.add_done_callback(lambda _: held.close())
+        return call
+
+    async def _result(
+        self, call: AdmittedCall, request: InferRequest, began_s: float
+    ) -> Mapping[str, Array]:
+        left_s = None
+        if request.timeout_s is not None:
+            left_s = max(0.0, request.timeout_s - (time.perf_counter() - began_s))
+        try:
+            result: Mapping[str, Array] = await asyncio.wait_for(
+                asyncio.wrap_future(call.future), left_s
+            )
+            return result
+        except TimeoutError:
+            raise _too_late(request) from None
+        finally:
+            self._admission.withdraw(call)
+
+    def _tell(
+        self, name: str, version: str, kind: str, began_s: float, call: AdmittedCall | None
+    ) -> None:
+        now = time.perf_counter()
+        queue_s = run_s = 0.0
+        if call is not None:
+            queue_s = call.queue_s
+            if call.started_s is not None:
+                run_s = (call.ended_s or now) - call.started_s
+        outcome = RequestOutcome(name, version, kind, now - began_s, queue_s, run_s)
+        for observer in self.observers:
+            observer(outcome)
+
+    def depth(self, name: str) -> tuple[int, int]:
+        """Return how many requests of a model wait and how many run."""
+        return self._admission.depth(name)
+
+    def server_metadata(self) -> dict[str, Any]:
+        """Return what the server says of itself."""
+        return {"name": "trireme", "version": __version__, "extensions": list(EXTENSIONS)}
+
+    def is_model_ready(self, name: str, version: str = "") -> bool:
+        """Return whether a version of a model takes requests.
+
+        Errors: ServingError not_found
+        """
+        if self.is_draining:
+            return False
+        try:
+            with self.models.lease(name, version):
+                return True
+        except ServingError as error:
+            if error.kind == "unavailable":
+                return False
+            raise
+
+    def model_metadata(self, name: str, version: str = "") -> dict[str, Any]:
+        """Return the inputs and outputs of a model."""
+        with self.models.lease(name, version) as model:
+            versions = [one.version for one in self.models.index() if one.name == name]
+            return {
+                "name": model.name,
+                "versions": versions,
+                "platform": "trireme",
+                "inputs": list(map(_as_metadata, model.inputs)),
+                "outputs": list(map(_as_metadata, model.outputs)),
+            }
+
+    def model_config(self, name: str, version: str = "") -> dict[str, Any]:
+        """Return the configuration of a model in the words of Triton's."""
+        with self.models.lease(name, version) as model:
+            return {
+                "name": model.name,
+                "platform": "trireme",
+                "backend": "trireme",
+                "max_batch_size": 0,
+                "input": list(map(_as_config, model.inputs)),
+                "output": list(map(_as_config, model.outputs)),
+                "instance_group": [{"name": model.name, "count": model.concurrency}],
+                **model.settings,
+            }
+
+    def model_statistics(self, name: str = "", version: str = "") -> dict[str, Any]:
+        """Return the statistics of a model, or of every one."""
+        if name:
+            with self.models.lease(name, version) as model:
+                return {"model_stats": [self.statistics.of_model(name, model.version)]}
+        rows = [self.statistics.of_model(one.name, one.version) for one in self.models.index()]
+        return {"model_stats": rows}
+
+    async def drain(self, grace_s: float | None = None) -> bool:
+        """Refuse new requests and wait for those accepted; False if some are not done in time."""
+        self.is_draining = True
+        grace_s = self.limits.grace_s if grace_s is None else grace_s
+        return await asyncio.to_thread(self._admission.wait_idle, grace_s)
+
+    def close(self) -> None:
+        """Withdraw what waits, and close the models."""
+        self.is_draining = True
+        self._admission.close()
+        self.models.close()
+
+
+def _too_late(request: InferRequest) -> ServingError:
+    return ServingError("deadline", f"the deadline of {request.timeout_s or 0:g} s has passed")
+
+
+def _as_metadata(spec: TensorSpec) -> dict[str, Any]:
+    return {"name": spec.name, "datatype": spec.datatype, "shape": spec.open_shape}
+
+
+def _as_config(spec: TensorSpec) -> dict[str, Any]:
+    kind = "STRING" if spec.datatype == "BYTES" else spec.datatype
+    return {"name": spec.name, "data_type": f"TYPE_{kind}", "dims": spec.open_shape}
