@@ -14,8 +14,9 @@ from trireme.ir.interpreter import evaluate
 from trireme.ir.op import get_op
 from trireme.model_file.convert import convert
 from trireme.ops.control import GOING, TURN
+from trireme.runtime.control.bodies import MOST_BODIES
 from trireme.runtime.control.body import Workshop
-from trireme.runtime.control.dynamic import MOST_BODIES, ControlFlow
+from trireme.runtime.control.dynamic import ControlFlow
 from trireme.runtime.options import ExecutionOptions
 from trireme.support.errors import RunError
 

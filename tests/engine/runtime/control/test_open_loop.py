@@ -10,8 +10,9 @@ from programs import HEAD, f32, peer
 from trireme.backend.registry import open_device
 from trireme.cost.calibration import Calibration
 from trireme.model_file.convert import convert
+from trireme.runtime.control.bodies import MANY_TURNS
 from trireme.runtime.control.body import Workshop
-from trireme.runtime.control.dynamic import MANY_TURNS, ControlFlow
+from trireme.runtime.control.dynamic import ControlFlow
 from trireme.runtime.control.open_loop import FIRST_TURNS, OpenLoop
 from trireme.runtime.control.repeat import DRIVEN, NATIVE
 from trireme.runtime.options import ExecutionOptions
