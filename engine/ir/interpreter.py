@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -56,34 +57,68 @@ def evaluate(
     states: MutableMapping[str, Array] | None = None,
 ) -> tuple[Array, ...]:
     """Return the outputs of one node on the reference, quantised if its first input is."""
-    check_cancelled()
-    op, call = get_op(node.op), call_of(graph, node)
-    try:
-        with np.errstate(all="ignore"):
-            if is_quantized(graph, node) and not op.moves and not _has_body(node):
-                if op.quantized is None:
-                    raise GraphError(f"{op.name} has no quantised form")
-                results = op.quantized(call, *arrays)
-            elif op.effect in ("reads", "writes") or op.has_body:
-                own = {} if states is None else states
-                results = op.reference(*arrays, **node.attrs, states=own)
-            else:
-                results = op.reference(*arrays, **node.attrs)
-    except (RunError, ShapeError) as error:
-        summary = f"{node.label}: {error.summary}"
-        raise type(error)(summary, facts=error.facts, fix=error.fix) from error
-    except TriremeError:
-        raise
-    except Exception as error:
-        seen = ", ".join("-" if a is None else f"{a.dtype}{list(a.shape)}" for a in arrays)
-        why = _refusal(graph, node, arrays) or f"the reference failed: {error}"
-        raise RunError(f"{node.label}: {why}", facts=[f"inputs {seen}"]) from error
-    if not isinstance(results, tuple):
-        results = (results,)
-    return tuple(
-        np.asarray(result, dtype=numpy_dtype(graph.type(out).dtype))
-        for result, out in zip(results, node.outputs, strict=False)
-    )
+    with np.errstate(all="ignore"):
+        return evaluator(graph, node, states)(arrays)
+
+
+def evaluator(
+    graph: Graph, node: Node, states: MutableMapping[str, Array] | None = None
+) -> Callable[[list[Array | None]], tuple[Array, ...]]:
+    """Return what computes the outputs of one node from its operands, as often as asked.
+
+    The caller switches numpy's warnings off.
+    """
+    reference = _reference(graph, node, states)
+    dtypes = [numpy_dtype(graph.type(out).dtype) for out in node.outputs]
+
+    def run(arrays: list[Array | None]) -> tuple[Array, ...]:
+        check_cancelled()
+        try:
+            results = reference(*arrays)
+        except (RunError, ShapeError) as error:
+            summary = f"{node.label}: {error.summary}"
+            raise type(error)(summary, facts=error.facts, fix=error.fix) from error
+        except TriremeError:
+            raise
+        except Exception as error:
+            raise _failed(graph, node, arrays, error) from error
+        if not isinstance(results, tuple):
+            results = (results,)
+        pairs = zip(results, dtypes, strict=False)
+        return tuple([_as_array(made, dtype) for made, dtype in pairs])
+
+    return run
+
+
+def _as_array(made: Any, dtype: np.dtype[Any]) -> Array:
+    """Return what a reference made as an array: the array itself where it is one."""
+    if type(made) is np.ndarray and made.dtype == dtype:
+        return made
+    return np.asarray(made, dtype)
+
+
+def _reference(
+    graph: Graph, node: Node, states: MutableMapping[str, Array] | None
+) -> Callable[..., Any]:
+    """Return the reference of a node with its attributes, its quantised form if it has one."""
+    op = get_op(node.op)
+    if is_quantized(graph, node) and not op.moves and not _has_body(node):
+        if op.quantized is None:
+            return partial(_refuse_quantised, op.name)
+        return partial(op.quantized, call_of(graph, node))
+    if op.effect in ("reads", "writes") or op.has_body:
+        return partial(op.reference, **node.attrs, states={} if states is None else states)
+    return partial(op.reference, **node.attrs)
+
+
+def _refuse_quantised(name: str, *arrays: Array | None) -> None:
+    raise GraphError(f"{name} has no quantised form")
+
+
+def _failed(graph: Graph, node: Node, arrays: list[Array | None], error: Exception) -> RunError:
+    seen = ", ".join("-" if a is None else f"{a.dtype}{list(a.shape)}" for a in arrays)
+    why = _refusal(graph, node, arrays) or f"the reference failed: {error}"
+    return RunError(f"{node.label}: {why}", facts=[f"inputs {seen}"])
 
 
 def _refusal(graph: Graph, node: Node, arrays: list[Array | None]) -> str | None:

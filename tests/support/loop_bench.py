@@ -62,6 +62,19 @@ timed (int64 n, float[{shape}] x, float[{shape}] w) => ({made})
 """
 
 
+def growing(step: str, row: str, made: str = "", rows: str = "", outer: str = "") -> str:
+    """A loop whose carried value gets longer by a part a turn; row: the dimensions after."""
+    return f"""
+timed (int64 n, float[k{row}] x, float[j{row}] w) => (float[m{row}] y{outer})
+{{
+    y{", all" if outer else ""} = Loop (n, , x) <body = turn
+        (int64 i, bool going, float[a{row}] s) => (bool more, float[b{row}] t{rows})
+        {{ more = Identity(going)  {step} }}
+    >
+}}
+"""
+
+
 def carried(*shape: int) -> Callable[[int], Feeds]:
     """Feeds for a loop; products by these weights keep the size of a value."""
     rng = np.random.default_rng(3)
@@ -101,6 +114,33 @@ t = If (even) <
 >
 """
 ADD = "t = Add(s, w)"
+NESTED = """
+three = Constant <value = int64 {3}> ()
+t = Loop (three, , s) <body = inner
+    (int64 j, bool on, float[1,16] a) => (bool on2, float[1,16] b)
+    { on2 = Identity(on)  b = Add(a, w) }
+>
+"""
+NESTED_OPEN = NESTED.replace("three, ", "inside, ").replace(
+    "three = Constant <value = int64 {3}> ()", "r = Mod(i, two)  inside = Add(r, two)"
+)
+CONVOLUTIONS = """
+k = ConstantOfShape <value = float[1] {0.01}> (kernel)
+p = Conv <pads = [1, 1, 1, 1]> (s, k)  q = Relu(p)
+u = Conv <pads = [1, 1, 1, 1]> (q, k)  t = Add(u, w)
+"""
+KERNEL = "kernel = Constant <value = int64[4] {16, 16, 3, 3}> ()"
+READ = """
+t = Concat <axis = 0> (s, w)
+size = Shape(s)  least = ReduceMin <keepdims = 1> (s)
+row = Squeeze(least)
+"""
+ATTENTION = """
+q = Transpose <perm = [1, 0]> (w)  scores = MatMul(s, q)
+shares = Softmax <axis = 0> (scores)  turned = Transpose <perm = [1, 0]> (shares)
+mixed = MatMul(turned, s)  new = Add(mixed, w)
+t = Concat <axis = 0> (s, new)
+"""
 
 
 def scanned(turns: int) -> Feeds:
@@ -121,16 +161,22 @@ CASES = {
     "open shape": Case(loop("k,16", ADD), carried(4, 16), bar=1.0, most_us=0.5),
     "open shape, rows": Case(loop("k,16", ADD, rows=True), carried(4, 16), bar=1.0, most_us=0.5),
     "branch": Case(loop("1,16", BRANCH, head=CHOOSE), carried(1, 16), most_us=5.0),
-    "growing": Case(
-        loop("k", "t = Concat <axis = 0> (s, w)")
-        .replace("float[k] y", "float[m] y")
-        .replace("float[k] t", "float[b] t")
-        .replace("float[k] s", "float[a] s"),
+    "growing": Case(growing("t = Concat <axis = 0> (s, w)", ""), carried(4), many=110, most_us=5.0),
+    "growing, many turns": Case(growing("t = Concat <axis = 0> (s, w)", ""), carried(4), 500, 2000),
+    "growing, read": Case(
+        growing(READ, "", rows=", float row", outer=", float[turns] all"),
         carried(4),
         many=110,
-        bar=0.0,
+        most_us=5.0,
+    ),
+    "growing attention": Case(growing(ATTENTION, ",256"), carried(1, 256), 500, 1000),
+    "nested": Case(loop("1,16", NESTED), carried(1, 16), most_us=5.0),
+    "nested, open": Case(loop("1,16", NESTED_OPEN, head=CHOOSE), carried(1, 16), most_us=5.0),
+    "convolutions": Case(
+        loop("1,16,32,32", CONVOLUTIONS, head=KERNEL), carried(1, 16, 32, 32), 4, 36
     ),
     "product of 64": Case(loop("64,64", "t = MatMul(s, w)"), carried(64, 64), many=500),
+    "product of 128": Case(loop("128,128", "t = MatMul(s, w)"), carried(128, 128), 8, 200),
     "product of 256": Case(loop("256,256", "t = MatMul(s, w)"), carried(256, 256), 4, 64),
 }
 

@@ -1,7 +1,8 @@
 """Who runs a body of control flow on arrays of any shape: a compiled program, or numpy.
 
 A body of fixed types is compiled. One whose types vary, turn by turn, is compiled where it has much
-work. The number of runs plays no part: equal inputs give equal bits in every run.
+work, once for every shape if its device can. The number of runs plays no part: equal inputs give
+equal bits in every run.
 """
 
 from __future__ import annotations
@@ -11,12 +12,12 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 
 from trireme.ir.graph import Graph, Node, TensorType
-from trireme.ir.interpreter import evaluate
-from trireme.ir.op import get_op
 from trireme.ops.control import Repeat
 from trireme.passes.bodies import body_of
 from trireme.passes.pipeline import optimise
 from trireme.runtime.control.body import Body, Workshop
+from trireme.runtime.control.interpreted import InterpretedBody, RunControl
+from trireme.runtime.control.open_body import OpenBody, pattern_of
 from trireme.runtime.control.open_loop import OpenLoop
 from trireme.runtime.dynamic.stage import has_little_work
 from trireme.support.dtypes import Array, dtype_name
@@ -31,8 +32,7 @@ MOST_BODIES = 64
 LITTLE = "its types vary, and it has little work"
 Types = tuple[TensorType, ...]
 Arrays = Sequence[Array]
-Operands = Sequence[Array | None]
-RunControl = Callable[[Node, Operands], list[Array]]
+MakeOpen = Callable[[Graph, Arrays], OpenBody | str]
 
 
 @dataclass
@@ -46,20 +46,48 @@ class BodyUse:
     types: tuple[str, ...]
     runs: int = 0
     why: str = ""
-    body: Body | OpenLoop | None = None
+    body: Body | OpenBody | OpenLoop | None = None
+
+
+@dataclass(frozen=True)
+class BodyRun:
+    """What runs a body.
+
+    takes: whether it runs other types too, while `range_of` of the arrays stays the same
+    """
+
+    use: BodyUse
+    run: Callable[[Arrays], list[Array]]
+    takes: Callable[[Arrays], bool]
+
+    def __call__(self, arrays: Arrays) -> list[Array]:
+        """Return the outputs of the body, given its inputs in order."""
+        self.use.runs += 1
+        return self.run(arrays)
+
+
+def _always(arrays: Arrays) -> bool:
+    return True
+
+
+def _never(arrays: Arrays) -> bool:
+    return False
 
 
 class Bodies:
     """The bodies that ran, and what runs each.
 
     run_control: runs a control node inside a body
+    open_body: compiles a body for every shape, or says why not; None where no device can
     """
 
-    def __init__(self, workshop: Workshop, run_control: RunControl) -> None:
-        self._workshop, self._run_control = workshop, run_control
+    def __init__(
+        self, workshop: Workshop, run_control: RunControl, open_body: MakeOpen | None = None
+    ) -> None:
+        self._workshop, self._run_control, self._open_body = workshop, run_control, open_body
         self._uses: OrderedDict[Hashable, BodyUse] = OrderedDict()
-        self._little: dict[Hashable, BodyUse] = {}
-        self._varying: set[Graph] = set()
+        self._interpreted: OrderedDict[Graph, InterpretedBody] = OrderedDict()
+        self._ranges: dict[Hashable, BodyRun | None] = {}
 
     @property
     def uses(self) -> list[BodyUse]:
@@ -68,21 +96,76 @@ class Bodies:
 
     def run(self, body: Graph, arrays: Arrays) -> list[Array]:
         """Return the outputs of a body, compiled or by numpy."""
-        if body in self._varying and (use := self._little.get((body, _sizes(arrays)))):
-            use.runs += 1
-            return self._interpreted(body, arrays)
+        return self.runner(body, arrays)(arrays)
+
+    def runner(self, body: Graph, arrays: Arrays) -> BodyRun:
+        """Return what runs a body on arrays of these types.
+
+        A value that grows turn by turn has other types in each. Whether a body does little work is
+        asked once for a range of sizes.
+        """
+        if not _varies(body):
+            return self._of_types(body, arrays, _always)
+        key = body, range_of(arrays)
+        if key not in self._ranges:
+            if len(self._ranges) >= MOST_BODIES:
+                self._ranges.clear()
+            self._ranges[key] = self._little(body, arrays)
+        return self._ranges[key] or self._opened(body, arrays) or self._of_types(body, arrays)
+
+    def _of_types(
+        self, body: Graph, arrays: Arrays, takes: Callable[[Arrays], bool] = _never
+    ) -> BodyRun:
+        """Return what runs a body on arrays of exactly these types."""
         types = _types(arrays)
         key = body, types
         use = self._uses.get(key)
         if use is None:
-            if _varies(body) and self._does_little(body, arrays):
-                return self.run(body, arrays)
             use = self._add_use(key, BodyUse(body.name, tuple(map(str, types))))
             self._compile(use, body, types)
         else:
             self._uses.move_to_end(key)
-        use.runs += 1
-        return use.body(arrays) if isinstance(use.body, Body) else self._interpreted(body, arrays)
+        run = use.body if isinstance(use.body, Body) else self._by_numpy(body)
+        return BodyRun(use, run, takes)
+
+    def _little(self, body: Graph, arrays: Arrays) -> BodyRun | None:
+        """Return numpy for a body with little work even at the next larger powers of two."""
+        types = tuple(map(_rounded, _types(arrays)))
+        try:
+            if not has_little_work(body_of(body, types)):
+                return None
+        except TriremeError:
+            return None
+        use = BodyUse(body.name, tuple(map(str, types)), why=LITTLE)
+        return BodyRun(self._add_use((body, types), use), self._by_numpy(body), _always)
+
+    def _opened(self, body: Graph, arrays: Arrays) -> BodyRun | None:
+        """Return a body that is compiled for every shape; None where it cannot be."""
+        if self._open_body is None:
+            return None
+        key = body, pattern_of(body, arrays), "any shape"
+        use = self._uses.get(key)
+        if use is None:
+            types = tuple(str(body.type(value)) for value in body.inputs)
+            use = self._add_use(key, BodyUse(body.name, types))
+            try:
+                made = self._open_body(body, arrays)
+            except TriremeError as error:
+                made = error.summary
+            use.body, use.why = (None, made) if isinstance(made, str) else (made, "")
+        else:
+            self._uses.move_to_end(key)
+        if not isinstance(use.body, OpenBody) or not use.body.takes(arrays):
+            return None
+        return BodyRun(use, use.body, use.body.takes)
+
+    def _by_numpy(self, body: Graph) -> InterpretedBody:
+        found = self._interpreted.get(body)
+        if found is None:
+            found = self._interpreted[body] = InterpretedBody(body, self._run_control)
+            if len(self._interpreted) > MOST_BODIES:
+                self._interpreted.popitem(last=False)
+        return found
 
     def loop(self, node: Node, form: Repeat, given: Arrays, most: int | None) -> OpenLoop | None:
         """Return what runs all turns by itself; None where the host runs turn after turn.
@@ -112,24 +195,6 @@ class Bodies:
             self._uses.popitem(last=False)
         return use
 
-    def _does_little(self, body: Graph, arrays: Arrays) -> bool:
-        """Note a body that has little work even at the next larger powers of two.
-
-        A value that grows turn by turn has other types in each; this is asked once for a range.
-        """
-        types = tuple(map(_rounded, _types(arrays)))
-        try:
-            if not has_little_work(body_of(body, types)):
-                return False
-        except TriremeError:
-            return False
-        if len(self._little) >= MOST_BODIES:
-            self._little.clear()
-        use = BodyUse(body.name, tuple(map(str, types)), why=LITTLE)
-        self._little[body, _sizes(arrays)] = self._add_use((body, types), use)
-        self._varying.add(body)
-        return True
-
     def _compile(self, use: BodyUse, body: Graph, types: Types) -> None:
         """Compile a body for these types, or say why numpy runs it."""
         try:
@@ -148,23 +213,12 @@ class Bodies:
         except TriremeError as error:
             use.why = error.summary
 
-    def _interpreted(self, body: Graph, arrays: Arrays) -> list[Array]:
-        """Return the outputs of a body by numpy; control flow inside it comes back here."""
-        env = {value.id: value.data for value in body.values.values() if value.data is not None}
-        env.update(zip(body.inputs, arrays, strict=True))
-        for node in body.nodes:
-            operands = [None if i is None else env[i] for i in node.inputs]
-            inner = get_op(node.op).has_body
-            made = self._run_control(node, operands) if inner else evaluate(body, node, operands)
-            env.update(zip(node.outputs, made, strict=True))
-        return [env[value] for value in body.outputs]
-
 
 def _types(arrays: Arrays) -> Types:
     return tuple(TensorType(a.shape, dtype_name(a.dtype)) for a in arrays)
 
 
-def _sizes(arrays: Arrays) -> Hashable:
+def range_of(arrays: Arrays) -> Hashable:
     """Return what arrays of the same types have in common, to the next powers of two."""
     return tuple((a.dtype, *[max(dim - 1, 0).bit_length() for dim in a.shape]) for a in arrays)
 

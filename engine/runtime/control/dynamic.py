@@ -8,30 +8,85 @@ session calls `ControlFlow.run_control` for each control node of a run.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from trireme.ir.graph import Node
 from trireme.ops.control import Repeat, bodies_of, no_rows, repeat_of, row_types
+from trireme.passes.appended import appended_states, rows_for
 from trireme.passes.bodies import body_of
 from trireme.passes.turns import has_no_end
-from trireme.runtime.control.bodies import Bodies, BodyUse
+from trireme.runtime.control.bodies import (
+    MOST_BODIES,
+    Bodies,
+    BodyRun,
+    BodyUse,
+    MakeOpen,
+    range_of,
+)
 from trireme.runtime.control.body import Workshop
+from trireme.runtime.control.growing_array import GrowingArray, joined
 from trireme.runtime.control.operands import endless, timed_out
 from trireme.support.cancel import check_cancelled
 from trireme.support.dtypes import Array
 from trireme.support.errors import RunError
 
 Operands = Sequence[Array | None]
+Rows = Array | list[Array]
+"""Rows of one kind: along a new first axis, or each for itself."""
+_GOING = np.array(True)
+
+
+@dataclass(frozen=True)
+class GrowingForm:
+    """A loop, and how the states are kept that a turn only makes longer.
+
+    form: makes parts in place of such states; as_rows: those that no turn reads are rows, its last.
+        The number in the loop as it was, and the axis
+    in_rooms: the others, by their number in `form`
+    """
+
+    form: Repeat
+    as_rows: Mapping[int, int]
+    in_rooms: Mapping[int, int]
+
+
+@dataclass(frozen=True)
+class Operated:
+    """What the turns of a loop are given.
+
+    states: before the first turn; cut: arrays whose first axis is cut, in the order of the turns
+    most: the most turns, None for no end
+    """
+
+    states: Sequence[Array]
+    cut: Sequence[Array]
+    captures: Sequence[Array]
+    most: int | None
+
+
+def growing_form(form: Repeat) -> GrowingForm:
+    """Return how the states of a loop are kept."""
+    form, appended = appended_states(form)
+    form, unread = rows_for(form, appended)
+    as_rows = {one.state: one.axis for one in unread}
+    left = (one for one in appended if one.state not in as_rows)
+    in_rooms = {one.state - sum(k < one.state for k in as_rows): one.axis for one in left}
+    return GrowingForm(form, as_rows, in_rooms)
 
 
 class ControlFlow:
-    """Runs control nodes on arrays of any shape, on open devices."""
+    """Runs control nodes on arrays of any shape, on open devices.
 
-    def __init__(self, workshop: Workshop) -> None:
+    open_body: compiles a body for every shape, or says why not; None where no device can
+    """
+
+    def __init__(self, workshop: Workshop, open_body: MakeOpen | None = None) -> None:
         self._timeout_s = workshop.options.timeout_s
-        self._bodies = Bodies(workshop, self.run_control)
+        self._bodies = Bodies(workshop, self.run_control, open_body)
+        self._forms: dict[Repeat, GrowingForm] = {}
 
     @property
     def uses(self) -> list[BodyUse]:
@@ -57,55 +112,94 @@ class ControlFlow:
         trips, condition = (*arrays[: form.first], None, None)[:2]
         values = _given(arrays[form.first :])
         end = form.carried + len(form.slices)
-        states, captures = values[: form.carried], values[end:]
+        states = values[: form.carried]
         cut = [
             np.flip(np.moveaxis(x, axis, 0), 0) if backward else np.moveaxis(x, axis, 0)
             for x, (axis, backward) in zip(values[form.carried : end], form.slices, strict=True)
         ]
         most = turns_at_most(node, trips, cut)
-        going = condition is None or _is_true(condition)
-        kept: list[list[Array]] = [[] for _ in form.rows]
         if most is None and has_no_end(form):
             raise endless(node)
-        given = [*states, *(x[0] for x in cut if len(x)), *captures]
-        if going and most != 0 and (loop := self._bodies.loop(node, form, given, most)):
-            turns, states, made = loop.run(states, cut, captures, most)
-            ways = zip(made, form.rows, strict=True)
-            return [*states, *(_laid(rows, axis, backward) for rows, (axis, backward) in ways)]
-        deadline, turn = self._deadline(), 0
+        going = condition is None or _is_true(condition)
+        if not going or (most is not None and most <= 0):
+            types = row_types(form, values, body_of)
+            ways = zip(types, form.rows, strict=True)
+            return [*states, *(no_rows(type, axis) for type, (axis, _) in ways)]
+        grown = self._growing(form)
+        plain = [state for k, state in enumerate(states) if k not in grown.as_rows]
+        lasts, rows = self._turns(node, grown, Operated(plain, cut, values[end:], most))
+        made = iter(lasts)
+        parts = dict(zip(grown.as_rows, rows[len(form.rows) :], strict=True))
+        return [
+            *(
+                joined(node, state, parts[k], grown.as_rows[k]) if k in parts else next(made)
+                for k, state in enumerate(states)
+            ),
+            *(
+                _laid(node, row, axis, backward)
+                for row, (axis, backward) in zip(rows, form.rows, strict=False)
+            ),
+        ]
+
+    def _growing(self, form: Repeat) -> GrowingForm:
+        found = self._forms.get(form)
+        if found is None:
+            if len(self._forms) >= MOST_BODIES:
+                self._forms.clear()
+            found = self._forms[form] = growing_form(form)
+        return found
+
+    def _turns(
+        self, node: Node, grown: GrowingForm, given: Operated
+    ) -> tuple[Sequence[Array], Sequence[Rows]]:
+        """Run the turns of a loop, at least one; return the last states, and rows of each kind."""
+        first = [*given.states, *(x[0] for x in given.cut), *given.captures]
+        if not grown.in_rooms:
+            loop = self._bodies.loop(node, grown.form, first, given.most)
+            if loop is not None:
+                return loop.run(given.states, given.cut, given.captures, given.most)[1:]
+        return self._by_host(node, grown, given)
+
+    def _by_host(
+        self, node: Node, grown: GrowingForm, given: Operated
+    ) -> tuple[Sequence[Array], Sequence[Rows]]:
+        """Run turn after turn of a body."""
+        form, most, cut, captures = grown.form, given.most, given.cut, given.captures
+        rooms = {k: GrowingArray(node, given.states[k], axis) for k, axis in grown.in_rooms.items()}
+        states = [rooms[k].whole if k in rooms else x for k, x in enumerate(given.states)]
+        end, going, turn, deadline = form.made + form.carried, True, 0, self._deadline()
+        kept: list[list[Array]] = [[] for _ in form.rows]
+        asks = form.counts and not has_no_end(form)
+        run: BodyRun | None = None
+        sizes: Hashable = None
         while going and (most is None or turn < most):
             check_cancelled()
-            first = [np.array(turn, np.int64), np.array(going)] if form.counts else []
+            first = [np.array(turn, np.int64), _GOING] if form.counts else []
             slices = [np.array(x[turn], order="C") for x in cut]
-            made = self._bodies.run(form.body, [*first, *states, *slices, *captures])
-            going = _is_true(made[0]) if form.counts else True
-            rows = form.made + form.carried
-            states = made[form.made : rows]
-            for one, row in zip(kept, made[rows:], strict=True):
+            arrays = [*first, *states, *slices, *captures]
+            now = range_of(states)
+            if run is None or now != sizes or not run.takes(arrays):
+                run, sizes = self._bodies.runner(form.body, arrays), now
+            made = run(arrays)
+            going = not asks or _is_true(made[0])
+            states = made[form.made : end]
+            for k, room in rooms.items():
+                states[k] = room.append(states[k])
+            for one, row in zip(kept, made[end:], strict=True):
                 one.append(row)
             turn += 1
             if deadline is not None and time.monotonic() > deadline:
                 raise timed_out(node, turn, self._timeout_s or 0.0)
-        if not turn:
-            types = row_types(form, values, body_of)
-            empty = [
-                no_rows(*one) for one in zip(types, (axis for axis, _ in form.rows), strict=True)
-            ]
-            return [*states, *empty]
-        return [
-            *states,
-            *(
-                stacked(node, one[::-1] if backward else one, axis)
-                for one, (axis, backward) in zip(kept, form.rows, strict=True)
-            ),
-        ]
+        return [x.copy() if k in rooms else x for k, x in enumerate(states)], kept
 
     def _deadline(self) -> float | None:
         return None if self._timeout_s is None else time.monotonic() + self._timeout_s
 
 
-def _laid(rows: Array, axis: int, backward: bool) -> Array:
+def _laid(node: Node, rows: Rows, axis: int, backward: bool) -> Array:
     """Return rows in the order and along the axis that an output has them."""
+    if not isinstance(rows, np.ndarray):
+        return stacked(node, rows[::-1] if backward else rows, axis)
     turned = np.flip(rows, 0) if backward else rows
     return np.ascontiguousarray(np.moveaxis(turned, 0, axis))
 

@@ -21,6 +21,7 @@ from trireme.passes.pipeline import optimise
 from trireme.placement.options import PlacementOptions
 from trireme.runtime.control.body import Workshop
 from trireme.runtime.control.dynamic import ControlFlow
+from trireme.runtime.control.open_body import open_body
 from trireme.runtime.dynamic.ahead import Ahead
 from trireme.runtime.dynamic.buckets import BucketFit, Buckets
 from trireme.runtime.dynamic.instances import (
@@ -268,7 +269,13 @@ def open_program(
     open_region, open_polymorphic: open a session for a graph of static shapes
     """
     states, devices = prepared.states, prepared.devices
-    control = ControlFlow(Workshop(devices, prepared.calibration, how))
+    compile_open = partial(
+        polymorphic, devices=devices, calibration=prepared.calibration, asked=asked, options=how
+    )
+    control = ControlFlow(
+        Workshop(devices, prepared.calibration, how),
+        partial(open_body, compile=compile_open, open_at=open_polymorphic),
+    )
 
     def run_step(graph: Graph, node: Node, arrays: list[Array | None]) -> Sequence[Array]:
         if get_op(node.op).has_body:
@@ -278,13 +285,7 @@ def open_program(
     tools = Tools(
         partial(optimise, passes=how.passes, disable=how.passes_off),
         open_region,
-        partial(
-            polymorphic,
-            devices=devices,
-            calibration=prepared.calibration,
-            asked=asked,
-            options=how,
-        ),
+        compile_open,
         open_polymorphic,
         partial(served_nodes, devices=devices) if how.execution == "sunk" else None,
         run_step,
