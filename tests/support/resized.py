@@ -35,12 +35,11 @@ def check_words(every, resizer, tables, one):
     region, steps = program_at(program, one), program.steps
     for k, step in enumerate(region.items):
         (extents,) = (read for read in step.reads if isinstance(read, Extents))
-        group = resizer.group_of[k]
+        words, chunks, _, _, variant, _ = tables.rows[resizer.group_of[k]]
         count = steps[k].size(one).words
-        at = resizer.word_at[group]
-        assert tables.words[at : at + len(count)].tolist() == list(count)
+        assert words == count
         assert extents.words[extents.at : extents.at + len(count)].tolist() == list(count)
-        assert tables.chunks[k] == step.chunks
-        assert steps[k].codes[tables.variants[k]].symbol == step.code.symbol
+        assert chunks == step.chunks
+        assert steps[k].codes[variant].symbol == step.code.symbol
     assert tables.local_bytes == region.local_bytes
     assert tables.scratch_bytes == region.scratch_bytes

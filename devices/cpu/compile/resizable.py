@@ -1,13 +1,16 @@
-"""A polymorphic program as one call that takes shape after shape: its tables are written anew.
+"""A polymorphic program as one call that takes shape after shape: its tables change in place.
 
-The pointers and the steps of the table are laid out once. A shape writes the words that kernels
-read, the numbers of chunks and the addresses in scratch memory. A run writes the addresses of the
-inputs and outputs. Both are sums of arrays, so a longer program hardly takes longer.
+The pointers and the steps of the table are laid out once. A shape writes what differs from the
+shape before: words that kernels read, numbers of chunks, addresses in scratch memory. A run writes
+the addresses of inputs and outputs that moved. A decoder has a new shape for every token and all
+caches full of weights, so each line of Python that is saved here counts twice.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate, zip_longest
 
 import numpy as np
 
@@ -18,7 +21,17 @@ from trireme.devices.cpu.compile.bound_steps import POLL_S, TRY_S, WAKE_S
 from trireme.devices.cpu.compile.executable import CpuExecutable
 from trireme.devices.cpu.compile.polymorphic import PolymorphicProgram, program_at
 from trireme.devices.cpu.compile.program import ReferenceStep
-from trireme.devices.cpu.compile.resizing import CpuTables, Resizer
+from trireme.devices.cpu.compile.resizing import (
+    ARRAYS,
+    CHUNKS,
+    SECONDS,
+    SLOT_ALIGN,
+    VARIANT,
+    WORDS,
+    CpuTables,
+    Resizer,
+    SizedRow,
+)
 from trireme.devices.cpu.kernels.lowering import CONSTANTS, At, InPlace, KernelFault, Operand, Temp
 from trireme.devices.cpu.kernels.polymorphic.step import PolymorphicStep
 from trireme.devices.cpu.runtime import native as runtime
@@ -30,32 +43,100 @@ from trireme.ir.graph import Graph
 from trireme.support.dtypes import Array
 from trireme.support.errors import InternalError, RunError
 
+_LITTLE_S = 1e-6
+"""Estimated seconds by which a step may change without a look at how the steps run."""
 _LEARNT = [runtime.CALL_RUNS, runtime.CALL_WITH, runtime.CALL_ALONE]
 
 
 class _PointerPlaces:
-    """Those pointers of a table that one array of addresses decides."""
+    """Those pointers of a table that a list of addresses decides."""
 
-    def __init__(self) -> None:
-        self._at: list[int] = []
-        self._of: list[int] = []
-        self._beyond: list[int] = []
+    def __init__(self, count: int) -> None:
+        self._ends: list[list[tuple[int, int]]] = [[] for _ in range(count)]
+        self._now = [0] * count
 
     def add(self, at: int, of: int, beyond: int) -> None:
         """Have pointer `at` be address `of`, and some bytes beyond it."""
-        self._at.append(at)
-        self._of.append(of)
-        self._beyond.append(beyond)
+        self._ends[of].append((at, beyond))
 
-    def finish(self) -> None:
-        """Be ready for `write`."""
-        self.at = np.array(self._at, np.int64)
-        self.of, self.beyond = np.array(self._of, np.int64), np.array(self._beyond, np.int64)
+    def write(self, pointers: memoryview, addresses: Sequence[int]) -> None:
+        """Write the pointers whose addresses are others than before."""
+        now = self._now
+        if now == addresses:
+            return
+        for k, place in enumerate(addresses):
+            if now[k] != place:
+                for at, beyond in self._ends[k]:
+                    pointers[at] = place + beyond
+                now[k] = place
 
-    def write(self, pointers: Array, addresses: Array) -> None:
-        """Write the pointers."""
-        if len(self.at):
-            pointers[self.at] = addresses[self.of] + self.beyond
+
+@dataclass(eq=False)
+class _Layout:
+    """The pointers and words of all steps, as they lie in memory; each row is what was written.
+
+    pointers, words: what kernels read
+    word_at: by group, where its words begin; array_places: by group, its pointers to arrays
+    scratch, arguments, decided: the pointers that the addresses of these decide
+    faults, wrong: what kernels may find wrong, and where they note it
+    seconds: by group, those that decided how the steps run
+    """
+
+    rows: list[SizedRow]
+    pointers: Array
+    words: Array
+    word_at: list[int]
+    array_places: list[list[list[int]]]
+    scratch: _PointerPlaces
+    arguments: _PointerPlaces
+    decided: _PointerPlaces
+    faults: list[KernelFault]
+    wrong: Array
+    seconds: list[float]
+    room: list[int] = field(default_factory=list)
+    home: Buffer | None = None
+    arrays: tuple[Array, ...] = ()
+
+    def __post_init__(self) -> None:
+        self.pointer_view, self.word_view = memoryview(self.pointers), memoryview(self.words)
+        self.wrong_view = memoryview(self.wrong.reshape(-1))
+
+    def fits(self, rows: Sequence[SizedRow]) -> bool:
+        """Whether other rows have as many words and arrays."""
+        return all(
+            [
+                row is now
+                or (len(row[WORDS]) == len(now[WORDS]) and len(row[ARRAYS]) == len(now[ARRAYS]))
+                for row, now in zip(rows, self.rows, strict=True)
+            ]
+        )
+
+    def put_row(self, group: int, row: SizedRow) -> None:
+        """Write the words and arrays of a group of steps."""
+        words = self.word_view
+        for at, word in enumerate(row[WORDS], self.word_at[group]):
+            words[at] = word
+        for places in self.array_places[group]:
+            for at, array in zip(places, row[ARRAYS], strict=True):
+                self.pointer_view[at] = array.ctypes.data
+        self.rows[group] = row
+
+    def put_scratch(self, room: Numbers, scratch: Buffer) -> None:
+        """Have each slot lie in some memory; slots stay where they are while they are enough."""
+        if scratch is self.home and not any([n > m for n, m in zip(room, self.room, strict=True)]):
+            return
+        at, places = address(scratch), []
+        for nbytes in room:
+            places.append(at)
+            at += -(-nbytes // SLOT_ALIGN) * SLOT_ALIGN
+        self.scratch.write(self.pointer_view, places)
+        self.room, self.home = list(room), scratch
+
+    def put_decided(self, arrays: tuple[Array, ...]) -> None:
+        """Have steps read what a shape decides."""
+        if any([array is not now for array, now in zip_longest(arrays, self.arrays)]):
+            self.decided.write(self.pointer_view, [array.ctypes.data for array in arrays])
+            self.arrays = arrays
 
 
 class CpuResizable:
@@ -75,13 +156,7 @@ class CpuResizable:
         graph = program.graph
         self._arguments = {v: k for k, v in enumerate((*graph.inputs, *graph.outputs))}
         self._slot_of = {m: k for k, slot in enumerate(program.slots) for m in slot.members}
-        self._in_scratch, self._in_arguments = _PointerPlaces(), _PointerPlaces()
-        self._decided = _PointerPlaces()
-        self._faults: list[KernelFault] = []
-        self._wrong = np.zeros((1, 2), np.int64)
-        self._pointers = self._starts = self._words = np.zeros(0, np.int64)
-        self._array_places: list[list[int]] = []
-        self._layout: tuple[Numbers, Numbers] | None = None
+        self._layout: _Layout | None = None
         found = jit.addresses(list(program.codes))
         most = max((len(step.codes) for step in self._steps), default=1)
         self._code = np.zeros((len(self._steps), most), np.int64)
@@ -100,65 +175,77 @@ class CpuResizable:
         if server is not None:
             served = ServedCall(self, server, self.pointer, self.stamped)
             self._run = lambda: served.launch().wait()
-        self._now: tuple[CpuTables, Buffer | None] | None = None
+        self._tables: CpuTables | None = None
+        self._scratch: Buffer | None = None
+        self._local_bytes = 0
         self._octave = 0
         self._learnt: dict[int, Array] = {}
 
-    def _lay(self, tables: CpuTables) -> None:
-        """Lay out the pointers of all steps; those that stay are written.
+    def _laid(self, rows: Sequence[SizedRow]) -> _Layout:
+        """Return the pointers and words of steps; those that stay are written.
 
-        tables: of any shape that has as many words and arrays
+        rows: of any shape that has as many words and arrays
         """
-        self._layout = None
-        self._in_scratch, self._in_arguments = _PointerPlaces(), _PointerPlaces()
-        self._decided, self._array_places = _PointerPlaces(), []
+        group_of = self.resizer.group_of.tolist()
         faults = [o for s in self._steps for o in s.reads if isinstance(o, KernelFault)]
-        self._faults = faults
-        self._wrong = np.zeros((max(len(faults), 1), 2), np.int64)
+        lengths = [len(row[WORDS]) for row in rows]
+        layout = _Layout(
+            list(rows),
+            np.zeros(0, np.int64),
+            np.zeros(max(sum(lengths), 1), np.int64),
+            [0, *accumulate(lengths)][: len(rows)],
+            [[] for _ in rows],
+            _PointerPlaces(len(self._program.slots)),
+            _PointerPlaces(len(self._arguments)),
+            _PointerPlaces(len(self.resizer.decided)),
+            faults,
+            np.zeros((max(len(faults), 1), 2), np.int64),
+            [row[SECONDS] for row in rows],
+        )
         pointers: list[int] = []
         starts = []
-        counts = [len(arrays) for arrays in tables.arrays] or [0] * len(self._steps)
-        for step, count in zip(self._steps, counts, strict=True):
+        for step, group in zip(self._steps, group_of, strict=True):
             starts.append(len(pointers))
-            self._array_places.append(list(range(len(pointers) + 1, len(pointers) + 1 + count)))
-            pointers += [0] * (1 + count)  # the words and arrays of a shape
+            pointers.append(layout.words.ctypes.data + 8 * layout.word_at[group])
+            count = len(rows[group][ARRAYS])
+            if count:
+                layout.array_places[group].append([len(pointers) + k for k in range(count)])
+            pointers += [0] * count
             for operand in (*step.reads, *step.writes):
-                pointers.append(self._address(operand, len(pointers), 0))
-        self._pointers = np.array(pointers or [0], np.int64)
-        self._starts = np.array(starts, np.int64)
-        self._words = np.zeros(len(tables.words), np.int64)
-        lengths = tables.layout[0]
-        word_at = (np.cumsum(lengths, dtype=np.int64) - lengths)[self.resizer.group_of]
-        self._pointers[self._starts] = self._words.ctypes.data + 8 * word_at
-        self._table[:, runtime.STEP_ARGS] = self._pointers.ctypes.data + 8 * self._starts
-        for places in (self._in_scratch, self._in_arguments, self._decided):
-            places.finish()
-        self._layout = tables.layout
+                pointers.append(self._address(layout, operand, len(pointers), 0))
+        layout.pointers = np.array(pointers or [0], np.int64)
+        layout.pointer_view = memoryview(layout.pointers)
+        self._table[:, runtime.STEP_ARGS] = layout.pointers.ctypes.data + 8 * np.array(
+            starts, np.int64
+        )
+        for group, row in enumerate(rows):
+            layout.put_row(group, row)
+        return layout
 
-    def _address(self, operand: Operand, at: int, beyond: int) -> int:
+    def _address(self, layout: _Layout, operand: Operand, at: int, beyond: int) -> int:
         """Return the address of an operand, 0 where it is written later."""
         if isinstance(operand, At):
-            return self._address(operand.of, at, beyond + operand.offset)
+            return self._address(layout, operand.of, at, beyond + operand.offset)
         if isinstance(operand, CONSTANTS):
             where: int = self._program.constants[id(operand)].ctypes.data
             return where + beyond
         if isinstance(operand, InPlace):
             return int(operand.data.ctypes.data) + beyond
         if isinstance(operand, KernelFault):
-            return int(self._wrong[self._faults.index(operand)].ctypes.data)
+            return int(layout.wrong[layout.faults.index(operand)].ctypes.data)
         if isinstance(operand, Temp):
-            self._in_scratch.add(at, self._slot_of[operand.key], beyond)
+            layout.scratch.add(at, self._slot_of[operand.key], beyond)
             return 0
         if not isinstance(operand, int):
             raise InternalError(f"cpu: an operand is a {type(operand).__name__}")
         if operand in self.resizer.decided:
-            self._decided.add(at, self.resizer.decided.index(operand), beyond)
+            layout.decided.add(at, self.resizer.decided.index(operand), beyond)
             return 0
         home = self._program.buffer_aliases[operand]
         if home in self._arguments:
-            self._in_arguments.add(at, self._arguments[home], beyond)
+            layout.arguments.add(at, self._arguments[home], beyond)
         else:
-            self._in_scratch.add(at, self._slot_of[home], beyond)
+            layout.scratch.add(at, self._slot_of[home], beyond)
         return 0
 
     def tables(self, sizes: Numbers) -> CpuTables:
@@ -167,35 +254,46 @@ class CpuResizable:
 
     def run(self, tables: CpuTables, scratch: Buffer | None, places: Sequence[int]) -> None:
         """Run the program; see `ResizableCall.run`."""
-        if self._now is None or self._now[0] is not tables or self._now[1] is not scratch:
-            self._load(tables, scratch)
-        self._in_arguments.write(self._pointers, np.array(places, np.int64))
+        layout = self._layout
+        if layout is None or self._tables is not tables or self._scratch is not scratch:
+            layout = self._load(tables, scratch)
+        layout.arguments.write(layout.pointer_view, places)
         self._run()
-        if self._faults and self._wrong.any():
-            self._raise()
+        if any(layout.wrong_view):
+            _raise(layout)
 
-    def _load(self, tables: CpuTables, scratch: Buffer | None) -> None:
-        """Write the tables of a shape."""
-        self._now = None  # an interrupt leaves tables that nobody takes for a shape's
-        if self._layout != tables.layout:
-            self._lay(tables)
-        self._words[:] = tables.words
+    def _load(self, tables: CpuTables, scratch: Buffer | None) -> _Layout:
+        """Write what a shape decides, as far as it is other than that of the shape before."""
+        layout, self._layout = self._layout, None  # an interrupt leaves tables that nobody takes
+        if layout is None or not layout.fits(tables.rows):
+            layout = self._laid(tables.rows)
+            self._put_steps(layout)
+        else:
+            is_other = False
+            for group, (row, now) in enumerate(zip(tables.rows, layout.rows, strict=True)):
+                if row is not now:
+                    is_other |= _runs_otherwise(row, now, layout.seconds[group])
+                    layout.put_row(group, row)
+            if is_other:
+                self._put_steps(layout)
         if scratch is not None:
-            self._in_scratch.write(self._pointers, tables.offsets + address(scratch))
-        for places, arrays in zip(self._array_places, tables.arrays, strict=False):
-            self._pointers[places] = [array.ctypes.data for array in arrays]
-        self._kept = self.resizer.decided_at(tables)
-        if self._kept:
-            addresses = [array.ctypes.data for array in self._kept]
-            self._decided.write(self._pointers, np.array(addresses, np.int64))
-        self._pool.reserve(tables.local_bytes)
-        self._put_steps(tables)
-        self._now = tables, scratch
+            layout.put_scratch(tables.room, scratch)
+        layout.put_decided(self.resizer.decided_at(tables))
+        if tables.local_bytes > self._local_bytes:
+            self._pool.reserve(tables.local_bytes)
+            self._local_bytes = tables.local_bytes
+        self._layout, self._tables, self._scratch = layout, tables, scratch
+        return layout
 
-    def _put_steps(self, tables: CpuTables) -> None:
-        table, chunks, seconds = self._table, tables.chunks, tables.seconds
+    def _put_steps(self, layout: _Layout) -> None:
+        """Write which code does how many chunks, and what the estimated times decide."""
+        rows, group_of, table = layout.rows, self.resizer.group_of, self._table
+        layout.seconds = [row[SECONDS] for row in rows]
+        chunks = np.array([row[CHUNKS] for row in rows], np.int64)[group_of]
+        variants = np.array([row[VARIANT] for row in rows], np.int64)[group_of]
+        seconds = np.array(layout.seconds)[group_of]
         table[:, runtime.STEP_CHUNKS] = chunks
-        table[:, runtime.STEP_FN] = self._code[np.arange(len(chunks)), tables.variants]
+        table[:, runtime.STEP_FN] = self._code[np.arange(len(chunks)), variants]
         since = np.cumsum(seconds) // POLL_S
         table[:, runtime.STEP_POLL] = np.diff(since, prepend=0.0) > 0
         if chunks.size and not 0 < chunks.min() <= chunks.max() <= runtime.MOST_CHUNKS:
@@ -228,13 +326,24 @@ class CpuResizable:
         """Return nothing to stamp: profiles are of the executables of one shape."""
         return 0, lambda: tuple
 
-    def _raise(self) -> None:
-        """Raise what the kernels found wrong; their results mean nothing then."""
-        for fault, words in zip(self._faults, self._wrong, strict=True):
-            wrong, number = words.tolist()
-            if wrong:
-                self._wrong[:] = 0
-                raise RunError(fault.message(number))
+
+def _runs_otherwise(row: SizedRow, now: SizedRow, seconds: float) -> bool:
+    """Whether a group of steps has other code or chunks now, or takes much longer or shorter.
+
+    seconds: those that decided how the steps run
+    """
+    if row[CHUNKS] != now[CHUNKS] or row[VARIANT] != now[VARIANT]:
+        return True
+    return abs(row[SECONDS] - seconds) > seconds / 4 + _LITTLE_S
+
+
+def _raise(layout: _Layout) -> None:
+    """Raise what the kernels found wrong; their results mean nothing then."""
+    for fault, words in zip(layout.faults, layout.wrong, strict=True):
+        wrong, number = words.tolist()
+        if wrong:
+            layout.wrong[:] = 0
+            raise RunError(fault.message(number))
 
 
 def _cut(table: Array) -> Array:

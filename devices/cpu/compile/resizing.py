@@ -1,9 +1,9 @@
-"""What a shape decides of a polymorphic program: words, chunks and offsets, as arrays.
+"""What a shape decides of a polymorphic program: words, chunks and memory, by groups of steps.
 
 Steps that are alike have equal sizes at every shape, so one of them is asked for all. It is asked
 again only when a symbol that it depends on has another size. Its answers become code after a while
-(recording.py), which is used once it gave the answers of Python at other shapes. What is left for a
-shape is copied and added up in arrays.
+(recording.py), which is used once it gave the answers of Python at other shapes. What did not
+change is the same object in the tables of both shapes, so a call writes the rest alone.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import random
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import accumulate, chain
 
 import numpy as np
 
@@ -29,7 +28,7 @@ from trireme.ir.graph import Graph, Node, TensorType, Value
 from trireme.support.dtypes import Array
 from trireme.support.errors import CompileError, TriremeError
 
-_ALIGN = 64
+SLOT_ALIGN = 64
 _MOST_TRIES = 4
 """Recordings of a step; each serves the shapes that go one way through its arithmetic."""
 _PROVEN = 4
@@ -40,6 +39,7 @@ _MOST_KEPT_BYTES = 1 << 16
 
 SizedRow = tuple[Numbers, int, float, int, int, tuple[Array, ...]]
 """What a step's `Sized` has: words, chunks, seconds, local bytes, the variant and arrays."""
+WORDS, CHUNKS, SECONDS, _LOCAL_BYTES, VARIANT, ARRAYS = range(6)
 _NOTHING: SizedRow = ((), 1, 0.0, 0, 0, ())
 
 
@@ -55,14 +55,12 @@ class _Recorded:
 class _AlikeSteps:
     """Steps with equal sizes.
 
-    step: the first of them; pick: takes the sizes of its symbols
+    step: the first of them; number: of the group
     recorded: code that gives the sizes for shapes of some kinds; tries: how often it was made
     """
 
     step: PolymorphicStep
-    pick: Callable[[Sequence[int]], Numbers]
-    key: Numbers | None = None
-    sized: SizedRow = _NOTHING
+    number: int
     recorded: list[_Recorded] = field(default_factory=list)
     tries: int = 0
 
@@ -72,26 +70,31 @@ class _AlikeSteps:
         self.tries = _MOST_TRIES
 
 
+@dataclass(eq=False)
+class _SymbolGroups:
+    """The groups whose sizes follow from the same symbols.
+
+    pick: takes the sizes of these symbols; key: those that the groups were sized at
+    """
+
+    pick: Callable[[Sequence[int]], Numbers]
+    groups: list[_AlikeSteps] = field(default_factory=list)
+    key: Numbers | None = None
+
+
 @dataclass(frozen=True, eq=False)
 class CpuTables:
     """What one shape decides.
 
-    sizes: of the symbols; layout: how many words and arrays each group has
-    words: of each group of alike steps, one after another
-    chunks, seconds, variants: by step; arrays: by step, none where no step has any
-    offsets: by slot of the scratch memory, which has scratch_bytes
+    sizes: of the symbols; rows: by group of alike steps
+    room: the bytes of each slot of the scratch memory; scratch_bytes: of all
     decided: the operands that shapes decide, at aligned addresses and in the order of
         `Resizer.decided`; None where they are too large to keep
     """
 
     sizes: Numbers
-    layout: tuple[Numbers, Numbers]
-    words: Array
-    chunks: Array
-    seconds: Array
-    variants: Array
-    arrays: tuple[tuple[Array, ...], ...]
-    offsets: Array
+    rows: tuple[SizedRow, ...]
+    room: Numbers
     scratch_bytes: int
     local_bytes: int
     decided: tuple[Array, ...] | None
@@ -101,7 +104,7 @@ class Resizer:
     """Sizes the steps of a program, shape after shape; for one caller at a time.
 
     contents: what shapes decide; its names are the symbols, in the order in which sizes are given
-    group_of: by step, the number of its group; word_at: by group, where its words begin
+    group_of: by step, the number of its group
     decided: the operands that shapes decide
     resized: how many steps Python sized, of all shapes
     recordings: how many steps are recorded at a shape; each takes a millisecond
@@ -154,7 +157,7 @@ class Resizer:
         """Find the groups of alike steps, and where their words begin."""
         told = {value: self._contents.key(value) for value in self._contents.ids}
         groups: dict[Hashable, _AlikeSteps] = {}
-        numbers: dict[Hashable, int] = {}
+        parts: dict[Numbers, _SymbolGroups] = {}
         order, places = [], dict[tuple[int, ...], int]()
         for step in steps:
             place = places[step.nodes] = places.get(step.nodes, -1) + 1
@@ -169,20 +172,20 @@ class Resizer:
             symbols = tuple(code.symbol for code in step.codes)
             key = (place, len(before), symbols, likeness(graph, seen, told))
             if key not in groups:
-                groups[key] = self._alike(graph, step, seen)
-            order.append(numbers.setdefault(key, len(numbers)))
-        self._groups = list(groups.values())
+                groups[key] = _AlikeSteps(step, len(groups))
+                own = self._symbols(graph, seen)
+                parts.setdefault(own, _SymbolGroups(picker(own))).groups.append(groups[key])
+            order.append(groups[key].number)
+        self._groups, self._parts = list(groups.values()), list(parts.values())
+        self._rows = [_NOTHING] * len(groups)
         self.group_of = np.array(order, np.int64)
-        self.word_at: list[int] = []
-        self._lengths: Numbers = ()
 
-    def _alike(self, graph: Graph, step: PolymorphicStep, nodes: Sequence[Node]) -> _AlikeSteps:
-        """Return a group of one step; nodes: those whose types its sizes may follow from."""
+    def _symbols(self, graph: Graph, nodes: Sequence[Node]) -> Numbers:
+        """Return the places of the symbols that decide the types of some nodes' values."""
         values = {value for node in nodes for value in (*node.used, *node.outputs)}
         symbols = {n for v in values for dim in graph.type(v).shape for n in symbols_of(dim)}
         symbols = symbols.union(*map(self._contents.symbols, values & self._contents.ids))
-        places = [k for k, name in enumerate(self._contents.names) if name in symbols]
-        return _AlikeSteps(step, picker(places))
+        return tuple([k for k, name in enumerate(self._contents.names) if name in symbols])
 
     def at(self, sizes: Numbers) -> CpuTables:
         """Return the tables of a shape.
@@ -197,31 +200,22 @@ class Resizer:
         self._values.clear()
         self._left = self.recordings
         self._sizes, self._dims = sizes, numbers
-        for group in self._groups:
-            key = group.pick(sizes)
-            if key != group.key:
-                group.key = None
-                group.sized = self._sized(group, numbers)
-                group.key = key
-        made = [group.sized for group in self._groups] or [_NOTHING]
-        words, chunks, seconds, local_bytes, variants, arrays = zip(*made, strict=True)
-        lengths = tuple(map(len, words))
-        if lengths != self._lengths:
-            self._lengths, self.word_at = lengths, list(accumulate(lengths, initial=0))[:-1]
-        offsets, scratch_bytes = self._offsets(sizes)
+        for part in self._parts:
+            key = part.pick(sizes)
+            if key != part.key:
+                part.key = None
+                for group in part.groups:
+                    self._rows[group.number] = self._sized(group, numbers)
+                part.key = key
+        room, scratch_bytes = self._room(sizes)
         decided = self._decided_at(sizes)
         return CpuTables(
             sizes,
-            (lengths, tuple(map(len, arrays))),
-            np.array([*chain.from_iterable(words), 0], np.int64),
-            np.array(chunks, np.int64)[self.group_of],
-            np.array(seconds)[self.group_of],
-            np.array(variants, np.int64)[self.group_of],
-            tuple(arrays[group] for group in self.group_of) if any(arrays) else (),
-            offsets,
+            tuple(self._rows),
+            room,
             scratch_bytes,
-            max(local_bytes),
-            decided if sum(array.nbytes for array in decided) <= _MOST_KEPT_BYTES else None,
+            max([row[_LOCAL_BYTES] for row in self._rows], default=0),
+            decided if sum([array.nbytes for array in decided]) <= _MOST_KEPT_BYTES else None,
         )
 
     def decided_at(self, tables: CpuTables) -> tuple[Array, ...]:
@@ -315,15 +309,15 @@ class Resizer:
         data = self._contents.array(value.id, self._sizes) if decided else None
         return Value(value.id, value.name, self._types[value.id].at(self._dims), data)
 
-    def _offsets(self, sizes: Numbers) -> tuple[Array, int]:
-        """Return the offsets in scratch memory, by slot, and its bytes."""
-        offsets, at, room = [], 0, list(self._slot_bytes(*sizes))
-        for slot, temp in self._temps:
-            room[slot] = max(room[slot], temp.bytes_at(self._graph))
-        for nbytes in room:
-            offsets.append(at)
-            at += -(-nbytes // _ALIGN) * _ALIGN
-        return np.array(offsets, np.int64), at
+    def _room(self, sizes: Numbers) -> tuple[Numbers, int]:
+        """Return the bytes of each slot of the scratch memory, and of all."""
+        room: Numbers = self._slot_bytes(*sizes)
+        if self._temps:
+            most = list(room)
+            for slot, temp in self._temps:
+                most[slot] = max(most[slot], temp.bytes_at(self._graph))
+            room = tuple(most)
+        return room, sum([-(-nbytes // SLOT_ALIGN) for nbytes in room]) * SLOT_ALIGN
 
     def _aligned(self, value: int, data: Array) -> Array:
         """Return data as kernels read it; the same array while the data is the same."""
