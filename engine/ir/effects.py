@@ -9,7 +9,7 @@ and every read returns the same array as in serial order.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, MutableMapping
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -130,6 +130,13 @@ def initial_states(graph: Graph) -> dict[str, Array]:
     return initial
 
 
+class StateHolder(Protocol):
+    """What goes on with states from run to run and makes their arrays when somebody asks."""
+
+    def arrays(self) -> Mapping[str, Array]:
+        """Return the states' arrays, by name."""
+
+
 class States(MutableMapping[str, Array]):
     """The states of a session by name: arrays to read, to set, and to delete.
 
@@ -138,6 +145,7 @@ class States(MutableMapping[str, Array]):
 
     types: of the states; a shape may have symbols, which `symbols` bounds
     initial: the first values that are known, by name
+    holder: what has newer states than the arrays here, until somebody asks for `arrays`
     """
 
     def __init__(
@@ -148,8 +156,17 @@ class States(MutableMapping[str, Array]):
     ) -> None:
         self.types, self.symbols = dict(types or {}), dict(symbols or {})
         self.initial = dict(initial or {})
-        self.arrays: dict[str, Array] = {}
+        self._arrays: dict[str, Array] = {}
+        self.holder: StateHolder | None = None
         self._fixed: set[str] = set()
+
+    @property
+    def arrays(self) -> dict[str, Array]:
+        """The states' own arrays by name; a holder has them no more."""
+        holder, self.holder = self.holder, None
+        if holder is not None:
+            self._arrays.update(holder.arrays())
+        return self._arrays
 
     def include(self, others: States) -> None:
         """Have the states of another session too, which share what has the same name."""

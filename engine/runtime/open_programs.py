@@ -15,7 +15,7 @@ from trireme.runtime.dynamic.polymorphic import PolymorphicGraph
 from trireme.runtime.dynamic.program import OpenProgram, open_program
 from trireme.runtime.program_session import ProgramSession
 from trireme.runtime.shape_session import ShapeSession
-from trireme.runtime.states.program import PolymorphicOnly, StatefulProgram, open_stateful
+from trireme.runtime.states.program import PolymorphicOnly, StatefulProgram, Step, open_stateful
 from trireme.support.errors import PlacementError
 
 if TYPE_CHECKING:
@@ -64,6 +64,11 @@ def open_shapes(
     if prepared.tied is None:
         return open_plain()
     return open_stateful(prepared, bool(buckets), on_buffers, open_plain)
+
+
+def step_of(program: OpenProgram | StatefulProgram) -> Step | None:
+    """Return what runs a program on states as they lie; None without states."""
+    return program.step if isinstance(program, StatefulProgram) else None
 
 
 def dataflow_program(prepared: Prepared, how: ExecutionOptions, mode: Mode) -> DataflowProgram:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from trireme.runtime.dynamic.program import OpenProgram
     from trireme.runtime.dynamic.reports import StageReport
     from trireme.runtime.states.held import TiedStates
-    from trireme.runtime.states.program import StatefulProgram
+    from trireme.runtime.states.program import StatefulProgram, Step
     from trireme.runtime.streams.open_stream import OpenStream
     from trireme.runtime.streams.stream import Stream
     from trireme.support.dtypes import Array
@@ -43,6 +43,7 @@ class OpenSession(ProgramSession):
 
     _open: OpenProgram | DataflowProgram | StatefulProgram | None
     _tied: TiedStates | None
+    _step: Step | None
 
     @property
     def has_open_shapes(self) -> bool:
@@ -189,6 +190,10 @@ class OpenSession(ProgramSession):
     ) -> dict[str, Array]:
         if self._tied is None:
             return self._run_program(feeds, out)
+        if out is None and self._step is not None and not self._closed:
+            made = self._step(feeds)
+            if made is not None:
+                return made
         out, asked = self._tied.outputs_asked(out)
         return self._tied.keep(self._run_program(self._tied.feeds(feeds), out), asked)
 

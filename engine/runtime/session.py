@@ -151,7 +151,7 @@ class Session(OpenSession, TakesRequests):
         )
         begun_s = time.perf_counter()
         self._begin()
-        self._open, self._tied, self._asked = None, None, asked
+        self._open, self._tied, self._step, self._asked = None, None, None, asked
         self._others: OtherSignatures | None = None
         self._key = stored_key(vars(asked))
         self._stored = None if self._key is None else self._key.open()
@@ -266,7 +266,7 @@ class Session(OpenSession, TakesRequests):
 
     def _serve(self, prepared: Prepared, mode: Mode) -> None:
         """Have runs find the program for their shapes."""
-        from trireme.runtime.open_programs import open_shapes
+        from trireme.runtime.open_programs import open_shapes, step_of
 
         how, asked = self.execution_options, replace(self.placement_options, pins={})
         open_region = partial(
@@ -279,6 +279,7 @@ class Session(OpenSession, TakesRequests):
             execution_options=replace(how, passes=(), passes_off=(), signature=None),
         )
         self._open = open_shapes(self, prepared, mode, asked, self._asked.buckets, open_region)
+        self._step = step_of(self._open)
         self._devices = prepared.devices
         self._closing.callback(self._open.close)
 

@@ -98,8 +98,8 @@ class _Layout:
     arrays: tuple[Array, ...] = ()
 
     def __post_init__(self) -> None:
-        self.pointer_view, self.word_view = memoryview(self.pointers), memoryview(self.words)
-        self.wrong_view = memoryview(self.wrong.reshape(-1))
+        self.pointer_view, self.word_view = self.pointers.data, self.words.data
+        self.wrong_view = self.wrong.reshape(-1).data
 
     def fits(self, rows: Sequence[SizedRow]) -> bool:
         """Whether other rows have as many words and arrays."""
@@ -214,7 +214,7 @@ class CpuResizable:
             for operand in (*step.reads, *step.writes):
                 pointers.append(self._address(layout, operand, len(pointers), 0))
         layout.pointers = np.array(pointers or [0], np.int64)
-        layout.pointer_view = memoryview(layout.pointers)
+        layout.pointer_view = layout.pointers.data
         self._table[:, runtime.STEP_ARGS] = layout.pointers.ctypes.data + 8 * np.array(
             starts, np.int64
         )

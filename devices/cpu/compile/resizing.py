@@ -12,6 +12,7 @@ import random
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import Final
 
 import numpy as np
 
@@ -39,7 +40,12 @@ _MOST_KEPT_BYTES = 1 << 16
 
 SizedRow = tuple[Numbers, int, float, int, int, tuple[Array, ...]]
 """What a step's `Sized` has: words, chunks, seconds, local bytes, the variant and arrays."""
-WORDS, CHUNKS, SECONDS, _LOCAL_BYTES, VARIANT, ARRAYS = range(6)
+WORDS: Final = 0
+CHUNKS: Final = 1
+SECONDS: Final = 2
+_LOCAL_BYTES: Final = 3
+VARIANT: Final = 4
+ARRAYS: Final = 5
 _NOTHING: SizedRow = ((), 1, 0.0, 0, 0, ())
 
 

@@ -22,6 +22,7 @@ from trireme.runtime.dynamic.kept import Kept, Shapes
 from trireme.runtime.dynamic.polymorphic import PolymorphicGraph, usual_shapes
 from trireme.runtime.dynamic.regions import Served, regions
 from trireme.runtime.dynamic.reports import StageReport, StageWatch, Tier
+from trireme.runtime.dynamic.resizable import ResizableGraph
 from trireme.runtime.dynamic.stage import Stage, cut, has_little_work, most_of, with_symbols
 from trireme.support.dtypes import Array
 from trireme.support.errors import CompileError, RunError, ShapeError
@@ -150,6 +151,12 @@ class OpenGraph:
     def has_one_program(self) -> bool:
         """Whether one program serves every shape, so that an instance costs next to nothing."""
         return isinstance(self._polymorphic, PolymorphicGraph)
+
+    @property
+    def resizable(self) -> ResizableGraph | None:
+        """The program for every shape as one whose calls change their shape."""
+        made = self._polymorphic
+        return made.resizable if isinstance(made, PolymorphicGraph) else None
 
     def parts(self, shapes: Shapes) -> Sequence[_Part]:
         """Return the regions that runs go through, in order; none where an instance runs it all.

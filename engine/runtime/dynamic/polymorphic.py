@@ -71,10 +71,10 @@ class PolymorphicGraph:
         def opened() -> Closes:
             return open_session(self.program(shapes))
 
-        return opened() if self._resizable is None else self._resizable.at(shapes, opened)
+        return opened() if self.resizable is None else self.resizable.at(shapes, opened)
 
     @cached_property
-    def _resizable(self) -> ResizableGraph | None:
+    def resizable(self) -> ResizableGraph | None:
         """The graph as calls that change their shape; None where the device has none."""
         executable, names = self._executable, symbols_of_inputs(self.closed.graph)
         if names is None or not isinstance(executable, ResizableExecutable):

@@ -34,6 +34,7 @@ from trireme.runtime.dynamic.kept import Kept, Shapes
 from trireme.runtime.dynamic.polymorphic import PolymorphicGraph, polymorphic
 from trireme.runtime.dynamic.regions import served_nodes
 from trireme.runtime.dynamic.reports import StageReport, StageWatch
+from trireme.runtime.dynamic.resizable import ResizableGraph
 from trireme.runtime.feeds import as_array, refuse_names
 from trireme.runtime.options import ExecutionOptions
 from trireme.runtime.prepare import Prepared
@@ -104,6 +105,15 @@ class OpenProgram:
         self.stages.clear()
         results = self._open.run(arrays, self.stages)
         return handed_out(self._outputs, results, arrays, out)
+
+    @property
+    def resizable(self) -> ResizableGraph | None:
+        """The whole graph as one program whose calls change their shape."""
+        return self._open.resizable if self._buckets is None else None
+
+    def note(self, shapes: Shapes) -> None:
+        """Have the instance of some shapes be the last one that ran."""
+        self.stages[:] = [self._instance(shapes).report]
 
     def _is_cut(self, shapes: Shapes) -> bool:
         """Whether runs go through regions, because no instance runs the graph whole."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from itertools import accumulate, chain, pairwise
+from itertools import accumulate, chain, islice, pairwise
 from typing import Any
 
 import numpy as np
@@ -73,6 +73,15 @@ class ResizableGraph:
         bounds = [graph.symbols.get(name, (0, None)) for name in names]
         self._bounds = [(low, math.inf if high is None else high) for low, high in bounds]
 
+    def within(self, sizes: Numbers) -> bool:
+        """Whether sizes lie within the bounds of the symbols."""
+        return all([low <= n <= high for n, (low, high) in zip(sizes, self._bounds, strict=True)])
+
+    def shapes(self, sizes: Numbers) -> tuple[tuple[int, ...], ...]:
+        """Return the shapes of the inputs."""
+        axes = iter(self._axes(*sizes))
+        return tuple(tuple(islice(axes, rank)) for rank in self._ranks)
+
     def sizes(self, shapes: Sequence[Sequence[int]]) -> Numbers:
         """Return the sizes of the symbols.
 
@@ -81,8 +90,7 @@ class ResizableGraph:
         axes = tuple(chain.from_iterable(shapes))
         if list(map(len, shapes)) == self._ranks:
             sizes: Numbers = self._take_sizes(axes)
-            ends = zip(sizes, self._bounds, strict=True)
-            if self._axes(*sizes) == axes and all(low <= n <= high for n, (low, high) in ends):
+            if self._axes(*sizes) == axes and self.within(sizes):
                 return sizes
         sizes_of(self.closed.graph, shapes)
         inputs = self.closed.graph.input_values()
@@ -186,7 +194,7 @@ class ShapeRun:
         arrays = [feeds[name] for name in ports.names]
         if tuple([array.shape for array in arrays]) != self._shapes:
             raise InternalError("arrays of other shapes than those of the tables")
-        laid = [_laid(arrays[k]) for k in ports.fed]
+        laid = [laid_array(arrays[k]) for k in ports.fed]
         made = [np.empty(shape, dtype) for shape, dtype in self._made]
         if out is not None:
             self._take_given(out, made, [array for array, _ in laid])
@@ -235,7 +243,7 @@ class ShapeRun:
         return fed[self._whole.closed.graph.inputs.index(value.id)]
 
 
-def _laid(array: Array) -> tuple[Array, int]:
+def laid_array(array: Array) -> tuple[Array, int]:
     """Return an array whose elements lie in order at an address that kernels expect, and this."""
     place: int = array.ctypes.data
     if place % _ALIGN or not array.flags.c_contiguous:

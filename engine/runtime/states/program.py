@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 from trireme.backend.device import Buffer
+from trireme.ir.effects import States
 from trireme.ir.graph import Graph
 from trireme.runtime.dynamic.instances import Instance, OpenGraph
 from trireme.runtime.dynamic.kept import Shapes
@@ -16,11 +18,14 @@ from trireme.runtime.dynamic.reports import StageReport
 from trireme.runtime.prepare import Prepared
 from trireme.runtime.states.growth import growing
 from trireme.runtime.states.rooms import Rooms
+from trireme.runtime.states.steps import StateSteps, state_steps
 from trireme.support.dtypes import Array
 from trireme.support.errors import CompileError
 
 Places = Callable[[Graph], Mapping[int, Buffer]]
 """Says where inputs of a graph lie that are not in its arena."""
+Step = Callable[[Mapping[str, Any]], dict[str, Array] | None]
+"""Runs on states as they lie, and returns the other outputs; None where nothing was run."""
 
 
 class PolymorphicOnly(OpenGraph):
@@ -38,6 +43,7 @@ class StatefulProgram:
 
     on_buffers: the program in which states grow in place, None where there is none, and why
     open_plain: makes the program that takes and gives whole states
+    states: of the session; ties: how many of them there are
     """
 
     def __init__(
@@ -46,12 +52,53 @@ class StatefulProgram:
         on_buffers: OpenProgram | None,
         why: str,
         open_plain: Callable[[], OpenProgram],
+        states: States,
+        ties: int,
     ) -> None:
         self._rooms, self._on_buffers, self._why = rooms, on_buffers, why
         self._open_plain = open_plain
         self._plain: OpenProgram | None = None
-        self.last: Instance | None = None
-        self.stages: list[StageReport] = []
+        self._last: Instance | None = None
+        self._stages: list[StageReport] = []
+        self._states, self._tie_count = states, ties
+
+    @cached_property
+    def _steps(self) -> StateSteps | None:
+        """What runs on buffers as they are; None where runs need more than that."""
+        if self._rooms is None or self._on_buffers is None:
+            return None
+        whole = self._on_buffers.resizable
+        return state_steps(whole, self._rooms, self._states, self._tie_count)
+
+    def step(self, feeds: Mapping[str, Any]) -> dict[str, Array] | None:
+        """Run on buffers as they are, and return the outputs that are no states.
+
+        None where nothing was run: the states lie elsewhere, or the feeds want a closer look
+        feeds: without the pasts
+        Errors: RunError, if a kernel found wrong data
+        """
+        steps = self._steps if self._last is not None else None
+        return None if steps is None else steps.run(feeds)
+
+    @property
+    def last(self) -> Instance | None:
+        """The instance that ran last."""
+        self._note_steps()
+        return self._last
+
+    @property
+    def stages(self) -> list[StageReport]:
+        """What the stages of the last run were."""
+        self._note_steps()
+        return self._stages
+
+    def _note_steps(self) -> None:
+        """Have the reports be of the last step."""
+        steps, program = self._steps if self._last is not None else None, self._on_buffers
+        if steps is not None and program is not None and steps.sizes is not None:
+            program.note(steps.shapes())
+            steps.sizes = None
+            self._ran(program, str(self._rooms))
 
     @property
     def kept(self) -> int:
@@ -88,7 +135,7 @@ class StatefulProgram:
             with self._or_plain():
                 if mine is not None:
                     served = program.whole(mine)
-                    self.last = program.last
+                    self._saw(program)
 
                     def cut(results: Mapping[str, Array]) -> dict[str, Array]:
                         return served.cut(results) | rooms.made()
@@ -96,7 +143,7 @@ class StatefulProgram:
                     return replace(served, cut=cut)
         program = self._whole_states()
         served = program.whole(feeds)
-        self.last = program.last
+        self._saw(program)
         return served
 
     @contextmanager
@@ -125,9 +172,15 @@ class StatefulProgram:
         return self._plain
 
     def _ran(self, program: OpenProgram, state: str) -> None:
-        self.last = program.last
+        self._saw(program)
         first, *others = program.stages
-        self.stages[:] = [replace(first, state=state), *others]
+        self._stages[:] = [replace(first, state=state), *others]
+
+    def _saw(self, program: OpenProgram) -> None:
+        """Have the last instance be that of a program."""
+        self._last = program.last
+        if self._steps is not None:
+            self._steps.sizes = None
 
 
 def open_stateful(
@@ -140,10 +193,10 @@ def open_stateful(
 
     on_buffers: opens the program of a graph on buffers, given where they lie
     """
-    ties = () if prepared.tied is None else prepared.tied.ties
+    ties, states = () if prepared.tied is None else prepared.tied.ties, prepared.states
     found = "shapes are padded to buckets" if has_buckets else growing(prepared.graph, ties)
     if isinstance(found, str):
-        return StatefulProgram(None, None, found, open_plain)
+        return StatefulProgram(None, None, found, open_plain, states, len(ties))
     rooms = Rooms(found)
     program = on_buffers(replace(prepared, graph=found.graph), rooms.places)
-    return StatefulProgram(rooms, program, "", open_plain)
+    return StatefulProgram(rooms, program, "", open_plain, states, len(ties))

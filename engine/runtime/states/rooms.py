@@ -6,7 +6,7 @@ its rows are copied then.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -30,7 +30,8 @@ class Rooms:
     """
 
     def __init__(self, growing: GrowingGraph) -> None:
-        self._buffers, graph = growing.buffers, growing.graph
+        self.buffers = self._buffers = growing.buffers
+        graph = growing.graph
         self._rooms: dict[str, Array] = {}
         self._made: dict[tuple[str, tuple[int, ...]], Array] = {}
         self._views: dict[str, Array] = {}
@@ -74,12 +75,27 @@ class Rooms:
 
     def made(self) -> dict[str, Array]:
         """Return what the states are after a run with the last feeds, by the output's name."""
-        results = {}
-        for one in self._buffers:
-            room, size = self._next[one.tie.name]
-            view = room[(slice(None),) * one.axis + (slice(size),)]
-            self._views[one.tie.name] = results[one.tie.present.name] = view
-        return results
+        views = self.grown([self._next[one.tie.name][1] for one in self._buffers])
+        return {one.tie.present.name: views[one.tie.name] for one in self._buffers}
+
+    def held(self, arrays: Mapping[str, Array]) -> list[Array] | None:
+        """Return the buffers, if the states are the rows that the last run left there.
+
+        arrays: the states by name
+        """
+        views = self._views
+        names = [one.tie.name for one in self._buffers]
+        if any(name not in views or arrays.get(name) is not views[name] for name in names):
+            return None
+        return [self._rooms[name] for name in names]
+
+    def grown(self, sizes: Sequence[int]) -> dict[str, Array]:
+        """Return the states by name, now that the buffers hold so many rows each."""
+        for one, size in zip(self._buffers, sizes, strict=True):
+            name, room = one.tie.name, self._rooms[one.tie.name]
+            self._next[name] = room, size
+            self._views[name] = room[(slice(None),) * one.axis + (slice(size),)]
+        return {one.tie.name: self._views[one.tie.name] for one in self._buffers}
 
     def places(self, graph: Graph) -> dict[int, Buffer]:
         """Return where the buffers lie, by input of a graph of one shape."""

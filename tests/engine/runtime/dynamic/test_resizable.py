@@ -110,7 +110,7 @@ def agrees(session, oracle, feeds):
 
 def whole(session):
     """The graph of a session whose calls change their shape."""
-    return session._open._open._polymorphic._resizable
+    return session._open._open._polymorphic.resizable
 
 
 def work(session):
