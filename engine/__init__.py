@@ -47,11 +47,13 @@ if TYPE_CHECKING:
     from trireme.placement.options import PlacementOptions
     from trireme.runtime import eager
     from trireme.runtime.options import ExecutionOptions
+    from trireme.runtime.requests.batcher import Batcher
     from trireme.runtime.session import Session
     from trireme.runtime.states.rules import State
     from trireme.runtime.streams.replicas import Replicas
 
 _LATER = {
+    "Batcher": "trireme.runtime.requests.batcher",
     "ExecutionOptions": "trireme.runtime.options",
     "Graph": "trireme.ir.graph",
     "PlacementOptions": "trireme.placement.options",
@@ -72,6 +74,7 @@ _LATER = {
 """Where the names are that are imported when they are first used."""
 
 __all__ = [
+    "Batcher",
     "CancelledError",
     "CompileError",
     "ConvertError",

@@ -49,6 +49,8 @@ MODULES = {
     "Sessions": (
         "runtime.session",
         "runtime.requests.request",
+        "runtime.requests.batcher",
+        "runtime.requests.batch_statistics",
         "runtime.options",
         "runtime.states.rules",
         "runtime.states.snapshot",

@@ -46,7 +46,8 @@ def as_array(value: Value, given: Any) -> Array:
 def misfit(value: Value, array: Array) -> RunError:
     """Return the error of a feed whose shape or dtype is not its input's."""
     found = f"{dtype_name(array.dtype)}[{','.join(map(str, array.shape))}]"
-    fix = f"x.astype({value.dtype!r})" if array.shape == value.type.dims else ""
+    fits = value.type.is_static and array.shape == value.type.dims
+    fix = f"x.astype({value.dtype!r})" if fits else ""
     return RunError(f"input '{value.name}' is {found}, expected {value.type}", fix=fix)
 
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import heapq
 import threading
-from collections.abc import Callable, Hashable, Mapping
+from collections import deque
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from itertools import count
 from typing import Any
 
@@ -22,16 +23,58 @@ from trireme.support.timers import TIMERS, Timers
 _FEWEST_TO_SORT_OUT = 64
 
 
+class RequestLine:
+    """The requests of one key that wait. Those that left are let go of later.
+
+    rows: how many rows the waiting ones have
+    """
+
+    def __init__(self) -> None:
+        self._heap: list[RunRequest] = []
+        self._arrivals: deque[RunRequest] = deque()
+        self.rows = 0
+
+    def add(self, request: RunRequest) -> None:
+        """Append a request."""
+        heapq.heappush(self._heap, request)
+        self._arrivals.append(request)
+        self.rows += request.rows
+
+    @property
+    def first(self) -> RunRequest | None:
+        """The request that is next."""
+        while self._heap and not self._heap[0].is_queued:
+            heapq.heappop(self._heap)
+        return self._heap[0] if self._heap else None
+
+    @property
+    def oldest(self) -> RunRequest | None:
+        """The request that has waited for longest."""
+        while self._arrivals and not self._arrivals[0].is_queued:
+            self._arrivals.popleft()
+        return self._arrivals[0] if self._arrivals else None
+
+    def sort_out(self) -> None:
+        """Let go of the requests that left."""
+        self._heap = [one for one in self._heap if one.is_queued]
+        heapq.heapify(self._heap)
+        self._arrivals = deque(one for one in self._arrivals if one.is_queued)
+
+    def __iter__(self) -> Iterator[RunRequest]:
+        return (one for one in self._heap if one.is_queued)
+
+
 class RequestQueue:
     """Requests that wait; each key has a line of its own.
 
     most: how many may wait; what: whose queue it is, for errors
+    lines: those with requests, by key; the reader holds `changed`
     changed: is notified when a request comes and when the queue closes
     """
 
     def __init__(self, most: int, what: str, timers: Timers = TIMERS) -> None:
         self.most, self._what, self.timers = most, what, timers
-        self._lines: dict[Hashable, list[RunRequest]] = {}
+        self.lines: dict[Hashable, RequestLine] = {}
         self._number, self._gone = count(), 0
         self.waiting = 0
         self.is_closed = False
@@ -46,10 +89,13 @@ class RequestQueue:
         timeout_s: float | None = None,
         priority: int = 0,
         key: Hashable = None,
+        rows: int = 1,
+        ends_early: bool = False,
     ) -> RunRequest:
         """Return a new request, which waits.
 
         timeout_s: it is refused, or stopped, so many seconds from now; priority: larger ones first
+        ends_early: see RunRequest
         Errors: RunError, for a wrong argument or a closed queue; QueueFullError
         """
         timeout_s, priority = checked_timeout(timeout_s), checked_priority(priority)
@@ -64,8 +110,8 @@ class RequestQueue:
                     fix="send it again later, or raise max_queue",
                 )
             order = (-priority, next(self._number))
-            request = RunRequest(self, feeds, token, order, clock(), call, key)
-            heapq.heappush(self._lines.setdefault(key, []), request)
+            request = RunRequest(self, feeds, token, order, clock(), call, key, rows, ends_early)
+            self.lines.setdefault(key, RequestLine()).add(request)
             self.waiting += 1
             if token.deadline_s is not None:
                 request.timer = self.timers.at(token.deadline_s, lambda: self._expire(request))
@@ -77,73 +123,59 @@ class RequestQueue:
         with self.changed:
             if not request.is_queued:
                 return False
-            request.is_queued = False
-            self.waiting -= 1
+            self._take(request, self.lines[request.key])
             self._gone += 1
             if self._gone > max(_FEWEST_TO_SORT_OUT, self.waiting):
-                self._sort_out()
+                for line in self.lines.values():
+                    line.sort_out()
+                self._gone = 0
             return True
 
-    def head(self) -> RunRequest | None:
-        """Return the request that is next, None where none waits. The caller holds `changed`."""
-        firsts = []
-        for key in list(self._lines):
-            line = self._lines[key]
-            while line and not line[0].is_queued:
-                heapq.heappop(line)
-                self._gone -= 1
-            if line:
-                firsts.append(line[0])
-            else:
-                del self._lines[key]
-        return min(firsts, default=None)
+    def next_key(self) -> Hashable:
+        """Return the key of the request that is next, among those that wait. Hold `changed`."""
+        firsts = (line.first for line in self.lines.values())
+        return min(one for one in firsts if one is not None).key
 
-    def pop(self, key: Hashable, most: int) -> list[RunRequest]:
-        """Take out the next requests of a key. The caller holds `changed`."""
-        line, taken = self._lines.get(key, []), list[RunRequest]()
-        while line and len(taken) < most:
-            request = heapq.heappop(line)
-            if request.is_queued:
-                request.is_queued = False
-                self.waiting -= 1
-                taken.append(request)
-            else:
-                self._gone -= 1
+    def pop(self, key: Hashable, most_rows: int) -> list[RunRequest]:
+        """Take out the next requests of a key, as many as have so many rows. Hold `changed`."""
+        line, taken, rows = self.lines[key], list[RunRequest](), 0
+        while (first := line.first) is not None and rows + first.rows <= most_rows:
+            self._take(first, line)
+            rows += first.rows
+            taken.append(first)
         return taken
-
-    def length(self, key: Hashable) -> int:
-        """Return how many requests of a key wait. The caller holds `changed`."""
-        return sum(request.is_queued for request in self._lines.get(key, ()))
 
     def close(self) -> None:
         """Refuse those that wait, and take no others."""
         with self.changed:
             self.is_closed = True
-            waiting = [one for line in self._lines.values() for one in line if one.is_queued]
+            waiting = [one for line in self.lines.values() for one in line]
             for request in waiting:
                 request.is_queued = False
-            self._lines.clear()
+            self.lines.clear()
             self.waiting = 0
             self.changed.notify_all()
         for request in sorted(waiting):
-            request.refuse(RunError(f"{self._what} was closed before the request ran"))
+            request.fail(RunError(f"{self._what} was closed before the request ran"))
 
     def reset_after_fork(self) -> None:
         """Be empty in a forked child."""
         self.changed = threading.Condition()
-        lines, self._lines, self.waiting, self._gone = self._lines, {}, 0, 0
-        for request in sorted(one for line in lines.values() for one in line):
-            if request.is_queued:
-                request.is_queued = False
-                request.reset_after_fork()
+        waiting = [one for line in self.lines.values() for one in line]
+        self.lines, self.waiting, self._gone = {}, 0, 0
+        for request in sorted(waiting):
+            request.is_queued = False
+            request.reset_after_fork()
+
+    def _take(self, request: RunRequest, line: RequestLine) -> None:
+        request.is_queued = False
+        self.waiting -= 1
+        line.rows -= request.rows
+        if not line.rows:
+            del self.lines[request.key]
 
     def _expire(self, request: RunRequest) -> None:
         if self.withdraw(request):
             request.refuse_late()
-
-    def _sort_out(self) -> None:
-        """Let go of the requests that are no longer in the queue."""
-        for key, line in list(self._lines.items()):
-            self._lines[key] = [one for one in line if one.is_queued]
-            heapq.heapify(self._lines[key])
-        self._gone = 0
+        else:
+            request.expire()

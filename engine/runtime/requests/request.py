@@ -37,7 +37,8 @@ class RunRequest(concurrent.futures.Future[Result]):
     """A run that was asked for; `result()` waits for its outputs.
 
     feeds: the inputs by name; order: requests of lower orders run first
-    key: requests of equal keys may form a batch
+    key: requests of equal keys may form a batch; rows: what it has of a batch
+    ends_early: a running request ends as soon as it is cancelled or late, and what it began goes on
     arrived_s, begun_s: when it came and when it began, by the clock of its queue
     """
 
@@ -50,10 +51,13 @@ class RunRequest(concurrent.futures.Future[Result]):
         arrived_s: float,
         call: Callable[[], Result] | None = None,
         key: Hashable = None,
+        rows: int = 1,
+        ends_early: bool = False,
     ) -> None:
         super().__init__()
         self._holder, self.feeds, self.token = holder, feeds, token
         self.order, self.arrived_s, self.call, self.key = order, arrived_s, call, key
+        self.rows, self._ends_early = rows, ends_early
         self.begun_s = math.inf
         self.is_queued, self._is_ending = True, False
         self.timer: Timer | None = None
@@ -75,7 +79,14 @@ class RunRequest(concurrent.futures.Future[Result]):
             if self._is_ending or self.done():
                 return False
             self.token.cancel()
-            return True
+        if self._ends_early:
+            self.fail(CancelledError("the request was cancelled"))
+        return True
+
+    def expire(self) -> None:
+        """End a running request at its deadline, where it may end before its run."""
+        if self._ends_early:
+            self.fail(deadline_passed(self.token.timeout_s or 0.0, "it was running"))
 
     def cancelled(self) -> bool:
         """Whether the request ended because it was cancelled."""
@@ -110,7 +121,8 @@ class RunRequest(concurrent.futures.Future[Result]):
         if self.token.is_late:
             self.refuse_late()
             return False
-        return self.set_running_or_notify_cancel()
+        with self._condition:
+            return not self._is_ending and self.set_running_or_notify_cancel()
 
     def run(self) -> None:
         """Run; keep what comes of it. A result after the deadline is none."""
@@ -129,6 +141,8 @@ class RunRequest(concurrent.futures.Future[Result]):
         """Keep the outputs of a running request unless it has to stop; wake who waits."""
         try:
             with self._condition:
+                if self._is_ending:
+                    return
                 self.token.check()
                 self._is_ending = True
         except RunError as error:
@@ -138,19 +152,17 @@ class RunRequest(concurrent.futures.Future[Result]):
             self.set_result(result)
 
     def fail(self, error: BaseException) -> None:
-        """Keep the error of a running request, and wake who waits."""
+        """Keep the error of a request, unless it ended before; wake who waits."""
+        with self._condition:
+            if self._is_ending:
+                return
+            self._is_ending = True
         self.release()
         self.set_exception(error)
 
-    def refuse(self, error: RunError) -> None:
-        """End a request that is out of the queue and never ran."""
-        self.release()
-        if self.set_running_or_notify_cancel():
-            self.set_exception(error)
-
     def refuse_late(self) -> None:
         """End a request whose deadline passed while it waited."""
-        self.refuse(deadline_passed(self.token.timeout_s or 0.0, "it waited in the queue"))
+        self.fail(deadline_passed(self.token.timeout_s or 0.0, "it waited in the queue"))
 
     def release(self) -> None:
         """Let go of the inputs and the timer."""
@@ -165,7 +177,7 @@ class RunRequest(concurrent.futures.Future[Result]):
         if not self.done():
             self.timer = None
             error = RunError("the process forked: the request runs in the parent alone")
-            (self.fail if self.running() else self.refuse)(error)
+            self.fail(error)
 
 
 def _cancelled(error: BaseException) -> RequestCancelled:

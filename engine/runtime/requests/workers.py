@@ -71,9 +71,8 @@ class RequestRunner:
             self._idle += 1
             try:
                 while not self.queue.is_closed:
-                    head = self.queue.head()
-                    if head is not None:
-                        return self.queue.pop(head.key, 1)[0]
+                    if self.queue.waiting:
+                        return self.queue.pop(self.queue.next_key(), 1)[0]
                     changed.wait()
             finally:
                 self._idle -= 1

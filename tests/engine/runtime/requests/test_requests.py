@@ -229,7 +229,7 @@ def test_storms_of_cancels_and_deadlines_end_each_request_once(hands):
             assert request.result(0) == {"n": number}
         elif "waited" in str(error) or "before it ran" in str(error):
             assert number not in ran
-    assert runner.queue.waiting == 0 and not runner.queue.head()
+    assert runner.queue.waiting == 0 and not runner.queue.lines
 
 
 def chain(*functions):
