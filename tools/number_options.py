@@ -40,6 +40,26 @@ def seconds(text: str) -> float:
     return number
 
 
+_UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
+
+
+def duration(text: str) -> float:
+    """Return a time with its unit, 50ms or 200us or 1.5s, in seconds; more than 0."""
+    unit = next((unit for unit in _UNITS if text.endswith(unit)), "")
+    number = _real(text.removesuffix(unit)) * _UNITS.get(unit, math.nan)
+    if not 0 < number <= DAY_S:
+        raise _refused(text, "a time with its unit, such as 50ms")
+    return number
+
+
+def positive(text: str) -> float:
+    """Return a number of more than 0."""
+    number = _real(text)
+    if not 0 < number < math.inf:
+        raise _refused(text, "a number of more than 0")
+    return number
+
+
 def relative(text: str) -> float:
     """Return a difference relative to the largest value, from 0 to 1."""
     number = _real(text)

@@ -1,0 +1,1 @@
+"""How many replicas of a service answer a load in time: queues in virtual time."""
