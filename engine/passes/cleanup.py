@@ -12,6 +12,7 @@ from trireme.ir.op import get_op
 from trireme.ir.rewriter import GraphRewriter, Rule
 from trireme.ir.rules import Rewritten, Roots, apply, rules_by_op
 from trireme.passes.constants import is_repeatable
+from trireme.support.dtypes import Array
 
 
 def dead_code(graph: Graph) -> Rewritten:
@@ -28,20 +29,10 @@ def dead_code(graph: Graph) -> Rewritten:
 
 def common_subexpressions(graph: Graph) -> Rewritten:
     """Merge equal nodes: same op, inputs, attributes, types and pin."""
-    seen: dict[Hashable, tuple[int, ...]] = {}
-    keys: dict[int, Hashable] = {}
+    seen = _SeenNodes()
 
     def same_work(g: GraphRewriter, node: Node) -> tuple[int, ...] | None:
-        if not is_repeatable(node.op):
-            return None
-        inputs = tuple(None if i is None else _value_key(g.values[i], keys) for i in node.inputs)
-        types = tuple(g.type(i) for i in node.outputs)
-        key = (node.op, inputs, hashable(node.attrs), types, node.pin)
-        first = seen.get(key)
-        if first is None or g.producer(first[0]) is None:  # dropped: nothing reads it any more
-            seen[key] = node.outputs
-            return None
-        return first
+        return seen.first_like(g, node) if is_repeatable(node.op) else None
 
     ops = sorted({node.op for node in graph.nodes})
     draft = GraphRewriter(graph)
@@ -53,20 +44,68 @@ def common_subexpressions(graph: Graph) -> Rewritten:
 
 LARGE_BYTES = 1 << 20
 """The contents of constants beyond this size are not compared."""
+_GLANCE_BYTES = 64
+"""Of each end of a constant, before its contents are compared."""
 
 
-def _value_key(value: Value, keys: dict[int, Hashable]) -> Hashable:
-    """Return the id of a computed value; for a constant, its type and content.
+class _SeenNodes:
+    """Nodes by what they compute. Constants are read whole only where two nodes look alike."""
 
-    Large constants are equal only when they are the same array. Reading all weights of a model to
-    find two equal ones costs more than it saves.
-    """
-    if value.data is None:
-        return value.id
-    if value.id not in keys:
-        large = value.data.nbytes > LARGE_BYTES
-        keys[value.id] = (value.type, id(value.data) if large else digest(value.data))
-    return keys[value.id]
+    def __init__(self) -> None:
+        self._alike: dict[Hashable, list[tuple[tuple[int | None, ...], tuple[int, ...]]]] = {}
+        self._digests: dict[int, Hashable] = {}
+        self._glances: dict[int, Hashable] = {}
+
+    def first_like(self, g: GraphRewriter, node: Node) -> tuple[int, ...] | None:
+        """Return the outputs of an equal node before this one; None for the first of its kind."""
+        types = tuple(g.type(i) for i in node.outputs)
+        inputs = tuple(None if i is None else self._glance(g.values[i]) for i in node.inputs)
+        key = (node.op, inputs, hashable(node.attrs), types, node.pin)
+        others = self._alike.setdefault(key, [])
+        for place, (theirs, outputs) in enumerate(others):
+            if all(self._is_same(g, *pair) for pair in zip(theirs, node.inputs, strict=True)):
+                if g.producer(outputs[0]) is None:  # dropped: nothing reads it any more
+                    others[place] = (node.inputs, node.outputs)
+                    return None
+                return outputs
+        others.append((node.inputs, node.outputs))
+        return None
+
+    def _glance(self, value: Value) -> Hashable:
+        """Return what two equal values have in common: the id of one that a node computes."""
+        if value.data is None:
+            return value.id
+        if value.id not in self._glances:
+            self._glances[value.id] = (value.type, _glance(value.data))
+        return self._glances[value.id]
+
+    def _is_same(self, g: GraphRewriter, one: int | None, other: int | None) -> bool:
+        """Whether two values that look alike are equal.
+
+        Large constants are equal only when they are the same array. Reading all weights of a model
+        to find two equal ones costs more than it saves.
+        """
+        if one == other or one is None or other is None:
+            return True
+        mine, theirs = g.values[one].data, g.values[other].data
+        if mine is theirs or mine is None or theirs is None:
+            return True
+        if mine.nbytes > LARGE_BYTES:
+            return False
+        return self._digest(one, mine) == self._digest(other, theirs)
+
+    def _digest(self, value: int, data: Array) -> Hashable:
+        if value not in self._digests:
+            self._digests[value] = digest(data)
+        return self._digests[value]
+
+
+def _glance(data: Array) -> Hashable:
+    """Return bytes of both ends of an array."""
+    if data.dtype == object or not data.flags.c_contiguous:
+        return data.nbytes
+    raw = data.reshape(-1).view(np.uint8)
+    return raw[:_GLANCE_BYTES].tobytes(), raw[-_GLANCE_BYTES:].tobytes()
 
 
 def simplify(graph: Graph) -> Rewritten:

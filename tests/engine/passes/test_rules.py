@@ -86,6 +86,18 @@ def test_common_subexpressions_respect_pins_and_attributes():
     ]
 
 
+def test_constants_with_equal_ends_are_compared_whole():
+    m = Model(x=f32(1000))
+    first = np.linspace(0, 1, 1000, dtype=np.float32)
+    other = first.copy()
+    other[500] = -1
+    ids = [m.op("add", m.x, m.constant("w", data)) for data in (first, other, first.copy(), other)]
+    made = only(m.finish(m.op("sum", *ids)), "common_subexpressions")
+    assert op_names(made) == "add add sum"
+    one, two = made.nodes[0].outputs[0], made.nodes[1].outputs[0]
+    assert made.nodes[2].inputs == (one, two, one, two)
+
+
 def test_random_nodes_are_neither_folded_nor_merged(monkeypatch):
     dice = np.random.default_rng(1)
     noise = OpDef(
