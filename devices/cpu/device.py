@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from trireme.backend.capabilities import PolymorphicExecutable
 from trireme.backend.core_latency import CoreLatency
@@ -19,7 +19,7 @@ from trireme.backend.device import (
 )
 from trireme.backend.device_kind import DeviceInstance
 from trireme.backend.refusal import host_reason
-from trireme.devices.cpu.codegen.jit import Jit, ObjectCache
+from trireme.devices.cpu.codegen.jit import Code, Jit, ObjectCache
 from trireme.devices.cpu.codegen.target import Isa, choose_isa, cpu_name
 from trireme.devices.cpu.compile import table
 from trireme.devices.cpu.compile.buffer_aliases import is_alias
@@ -44,6 +44,7 @@ from trireme.support.user_files import cache_folder
 if TYPE_CHECKING:
     from trireme.devices.cpu.kernels.polymorphic.sample import GenericSample
 
+Made = TypeVar("Made")
 _HANDOVER_S = 10e-6
 """Seconds that a task of an instance takes beyond one of cpu: 9 to 13 us were measured."""
 
@@ -106,8 +107,8 @@ class CpuDevice(HostMemoryDevice):
         programs = [
             build(g, self.isa, self.threads, self.winograd, recipes, lowered) for g in graphs
         ]
-        self._jit.addresses([code for program in programs for code in program.codes], progress)
-        packed = [pack(program) for program in programs]
+        codes = [code for program in programs for code in program.codes]
+        packed = self._beside_compiling(codes, lambda: [pack(one) for one in programs], progress)
         with self._server.still() if self._server else nullcontext():
             return [CpuExecutable(one, self._jit, self._pool, self._server) for one in packed]
 
@@ -134,9 +135,20 @@ class CpuDevice(HostMemoryDevice):
 
         recipes = self._jit.recipes
         programs = [build_polymorphic(g, self.isa, self.threads, recipes) for g in graphs]
-        self._jit.addresses([code for program in programs for code in program.codes])
-        made = [packed(program) for program in programs]
+        codes = [code for program in programs for code in program.codes]
+        made = self._beside_compiling(codes, lambda: [packed(one) for one in programs])
         return [CpuPolymorphic(one, self._jit, self._pool, self._server) for one in made]
+
+    def _beside_compiling(
+        self, codes: Sequence[Code], work: Callable[[], Made], progress: Progress = no_progress
+    ) -> Made:
+        """Have the machine code of kernels, and do other work meanwhile; return what that made."""
+        from concurrent.futures import ThreadPoolExecutor
+
+        with ThreadPoolExecutor(1, "trireme-pack") as pool:
+            doing = pool.submit(work)
+            self._jit.addresses(codes, progress)
+        return doing.result()
 
     def cost_features(self, graph: Graph) -> list[KernelCost]:
         """Return the kernels that the graph is lowered to; the next `compile` uses them."""

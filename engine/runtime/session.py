@@ -235,7 +235,9 @@ class Session(OpenSession, TakesRequests):
         if self._key is None or self._stored is not None or self._tied is not None:
             return
         if not self.states.types and not self.dropped:
-            self._key.keep(self._context, prepared.files, prepared.notes, is_mapped)
+            storing = self._key.keep(self._context, prepared.files, prepared.notes, is_mapped)
+            if storing is not None:
+                self._closing.callback(storing.join)
 
     if not TYPE_CHECKING:  # it would let any name pass
 

@@ -16,6 +16,7 @@ import json
 import logging
 import os
 import struct
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
@@ -71,6 +72,9 @@ class StoredKey:
 
     def open(self) -> StoredProgram | None:
         """Return the stored program, None where there is none that is valid."""
+        for thread in threading.enumerate():
+            if isinstance(thread, Storing) and thread.key == (self.folder, self.key):
+                thread.join()
         found = self._cache().load_mapped(self.key)
         if found is None:
             return None
@@ -86,20 +90,36 @@ class StoredKey:
         files: Sequence[OpenFile],
         notes: Sequence[str],
         is_mapped: bool,
-    ) -> None:
-        """Store a program, if it is one task that its device can store.
+    ) -> Storing | None:
+        """Begin to store a program, if it is one task that its device can store.
 
         files: those that the model was read from; is_mapped: whether they stay mapped
         notes: sentences for the user of the model
         """
         made = _entry(context, files, notes, is_mapped)
         if made is None or sum(array.nbytes for array in made[1]) > LARGEST_BYTES:
-            return
-        if all(stamp_of(file.path) == file.stamp for file in files):
-            self._cache().store_mapped(self.key, *made)
+            return None
+        if not all(stamp_of(file.path) == file.stamp for file in files):
+            return None
+        storing = Storing(self, *made)
+        storing.start()
+        return storing
 
     def _cache(self) -> MappedCache:
         return MappedCache(self.folder, SUFFIX, MOST_PROGRAMS, MOST_BYTES)
+
+
+class Storing(threading.Thread):
+    """Writes an entry while the session runs; an interpreter that ends waits for it."""
+
+    def __init__(self, key: StoredKey, head: bytes, data: Sequence[Array]) -> None:
+        super().__init__(name="trireme-store")
+        self.key, self._cache = (key.folder, key.key), key._cache()
+        self._entry = head, data
+
+    def run(self) -> None:
+        """Write the entry."""
+        self._cache.store_mapped(self.key[1], *self._entry)
 
 
 class StoredProgram:

@@ -64,6 +64,10 @@ def opened(folder):
 
 
 def entries(folder):
+    """The entries of a folder, once those under way are written."""
+    for thread in threading.enumerate():
+        if isinstance(thread, stored.Storing):
+            thread.join()
     return sorted(folder.glob("*.program"))
 
 
@@ -302,3 +306,27 @@ def test_a_process_with_a_stored_program_imports_little(model, tmp_path):
     ]
     (first, many), (second, none) = (run.stdout.splitlines() for run in runs)
     assert first == second and many != "[]" and none == "[]"
+
+
+def test_an_entry_is_written_beside_the_first_runs(model, opened, folder, monkeypatch):
+    may_write, store = threading.Event(), stored.MappedCache.store_mapped
+
+    def waiting(self, *entry):
+        assert may_write.wait(30)
+        store(self, *entry)
+
+    monkeypatch.setattr(stored.MappedCache, "store_mapped", waiting)
+    first = opened(model)
+    wanted = first.run(FEEDS)
+    assert not list(folder.glob("*.program"))
+    threading.Timer(0.2, may_write.set).start()
+    second = opened(model)  # waits for the entry
+    assert second.is_stored and len(entries(folder)) == 1
+    assert all((second.run(FEEDS)[name] == array).all() for name, array in wanted.items())
+
+
+def test_a_session_that_closes_has_written_its_entry(model, folder):
+    how = ExecutionOptions(model_cache=folder, device_options={"cpu": {"cache_dir": folder}})
+    with Session(model, execution_options=how):
+        pass
+    assert len(list(folder.glob("*.program"))) == 1
