@@ -72,7 +72,7 @@ class FoldingBuilder(GraphBuilder):
             after=after,
         )
         if op == "shape":
-            self._dims[made[0]] = self.type(inputs[0] or 0).shape
+            self._dims[made[0]] = _part(self.type(inputs[0] or 0).shape, attrs)
         elif plain and made:
             elements = fold_dims(values, op, get_op(op).bind(attrs), self._dims)
             if elements is not None and elements.shape == self.type(made[0]).shape:
@@ -86,8 +86,9 @@ class FoldingBuilder(GraphBuilder):
         first = values[0] if values else None
         if first is None:
             return None
-        if op == "shape" and first.type.is_static:
-            return [np.array(first.type.dims, np.int64)]
+        if op == "shape":
+            dims = _part(first.shape, attrs)
+            return [np.array(dims, np.int64)] if all(isinstance(d, int) for d in dims) else None
         if any(v is not None and (v.dtype not in FOLLOWED or v.type.quant) for v in values):
             return None
         found = fold(values, op, attrs, outputs)
@@ -98,6 +99,11 @@ class FoldingBuilder(GraphBuilder):
                 (type, *_) = infer_types(get_op(op), values, bound, outputs, op)
                 return [elements.astype(numpy_dtype(type.dtype))]
         return found
+
+
+def _part(dims: Dims, attrs: Mapping[str, Any]) -> Dims:
+    """Return the dimensions that a `shape` node gives."""
+    return dims[slice(attrs.get("start", 0), attrs.get("end"))]
 
 
 def fold(

@@ -96,7 +96,7 @@ def _give(use: OperatorUse, made: Sequence[Operand]) -> None:
 
 
 def call(use: OperatorUse) -> None:
-    """CALL: the nodes of the subgraph take the place of the operator."""
+    """CALL and STABLEHLO_COMPOSITE: the nodes of the subgraph take the operator's place."""
     (graph,) = _graphs(use)
     _give(use, inline(use, use.state.scope, graph, _operands(use)))
 
@@ -309,6 +309,7 @@ CONTROL: dict[str, Converter] = {
     "CALL_ONCE": call_once,
     "IF": if_else,
     "READ_VARIABLE": read_variable,
+    "STABLEHLO_COMPOSITE": call,
     "VAR_HANDLE": var_handle,
     "WHILE": while_loop,
 }

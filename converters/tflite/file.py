@@ -72,13 +72,15 @@ def _enum_names(enum: type) -> dict[int, str]:
 _TENSOR_TYPES = _enum_names(tflite.TensorType)
 _OPERATORS = _enum_names(tflite.BuiltinOperator)
 OPTIONS = _enum_names(tflite.BuiltinOptions)
-CALLERS = ("IF", "WHILE", "CALL", "CALL_ONCE")
+_OPTIONS_2 = _enum_names(tflite.BuiltinOptions2)
+CALLERS = ("IF", "WHILE", "CALL", "CALL_ONCE", "STABLEHLO_COMPOSITE")
 """The operators that call subgraphs."""
 _SUBGRAPH_FIELDS = {
     "IfOptions": ("ThenSubgraphIndex", "ElseSubgraphIndex"),
     "WhileOptions": ("CondSubgraphIndex", "BodySubgraphIndex"),
     "CallOptions": ("Subgraph",),
     "CallOnceOptions": ("InitSubgraphIndex",),
+    "StableHLOCompositeOptions": ("DecompositionSubgraphIndex",),
 }
 
 
@@ -338,7 +340,7 @@ class FileReader:
             options, name = operator.BuiltinOptions(), operator.BuiltinOptionsType()
             length = operator.CustomOptionsLength()
             custom = operator.CustomOptionsAsNumpy().tobytes() if length else b""
-            called = _called(options, OPTIONS.get(name, "")) if codes[position] in CALLERS else ()
+            called = _called(operator, codes[position]) if codes[position] in CALLERS else ()
         for subgraph in called:
             if not 0 <= subgraph < self.subgraphs:
                 raise ModelFileError(
@@ -357,8 +359,12 @@ class FileReader:
         )
 
 
-def _called(table: Any, name: str) -> tuple[int, ...]:
+def _called(operator: Any, code: str) -> tuple[int, ...]:
     """Return the subgraphs that an operator's options name."""
+    if code == "STABLEHLO_COMPOSITE":
+        table, name = operator.BuiltinOptions2(), _OPTIONS_2.get(operator.BuiltinOptions2Type(), "")
+    else:
+        table, name = operator.BuiltinOptions(), OPTIONS.get(operator.BuiltinOptionsType(), "")
     if table is None or name not in _SUBGRAPH_FIELDS:
         raise ValueError("the subgraphs are not given")
     options = getattr(tflite, name)()

@@ -26,12 +26,7 @@ def padding(
 
     Errors: ConvertError, for SAME with a stride where the size is open
     """
-    kind = use.option("Padding")
-    if kind not in (tflite.Padding.SAME, tflite.Padding.VALID):
-        raise ModelFileError(f"{use.source}: padding is {kind}")
-    if min(strides) < 1 or min(kernel) < 1 or min(dilations) < 1:
-        raise ModelFileError(f"{use.source}: kernel {kernel}, strides {strides}, {dilations=}")
-    if kind == tflite.Padding.VALID:
+    if not _is_same(use, kernel, strides, dilations):
         return (0,) * (2 * len(sizes))
     before, after = [], []
     for size, window, stride, dilation in zip(sizes, kernel, strides, dilations, strict=True):
@@ -45,6 +40,67 @@ def padding(
         before.append(total // 2)
         after.append(total - total // 2)
     return (*before, *after)
+
+
+def _is_same(use: OperatorUse, kernel: list[int], strides: list[int], dilations: list[int]) -> bool:
+    """Whether a window, which must be possible, has SAME padding."""
+    kind = use.option("Padding")
+    if kind not in (tflite.Padding.SAME, tflite.Padding.VALID):
+        raise ModelFileError(f"{use.source}: padding is {kind}")
+    if min(strides) < 1 or min(kernel) < 1 or min(dilations) < 1:
+        raise ModelFileError(f"{use.source}: kernel {kernel}, strides {strides}, {dilations=}")
+    return bool(kind == tflite.Padding.SAME)
+
+
+def padded(
+    use: OperatorUse,
+    sizes: Sequence[Dim],
+    kernel: list[int],
+    strides: list[int],
+    dilations: list[int],
+    fill: Any = None,
+) -> tuple[int, tuple[int, ...]]:
+    """Return input 0 and the explicit pads that a window takes of it.
+
+    Where an open size decides the pads of SAME, the graph computes them from the shape of the
+    input and pads the input, so every run has its own. The window takes no pads then.
+
+    fill: what the input is padded with, None for 0 (a quantised value's zero point)
+    """
+    x = use.value(0)
+    windows = list(zip(sizes, kernel, strides, dilations, strict=True))
+    is_open = any(isinstance(size, str) and stride > 1 for size, _, stride, _ in windows)
+    if not is_open or not _is_same(use, kernel, strides, dilations):
+        return x, padding(use, sizes, kernel, strides, dilations)
+    before, after = [], []
+    for axis, (_, side, stride, dilation) in enumerate(windows):
+        total = _same_total(use, x, axis + 1, (side - 1) * dilation + 1, stride)
+        before.append(use.add("div", total, use.int_constant([2])))
+        after.append(use.add("sub", total, before[-1]))
+    ends = use.add("concat", *before, *after, axis=0)
+    quant = use.quant(0)
+    value = None
+    if fill is not None:
+        value = use.builder.constant("least", np.asarray(fill, use.type(0).dtype), quant)
+    axes = use.int_constant(range(1, 1 + len(kernel)))
+    x = use.add("pad", x, ends, value, axes, mode="constant", quant=quant)
+    return x, (0,) * (2 * len(sizes))
+
+
+def _same_total(use: OperatorUse, x: int, axis: int, reach: int, stride: int) -> int:
+    """Return the padding of an axis, which the graph computes from the shape of x.
+
+    It is max((ceil(n / s) - 1) s + r - n, 0) of n elements, a stride s and a window's reach r.
+    """
+    if reach == 1:
+        return use.int_constant([0])
+    if stride == 1:
+        return use.int_constant([reach - 1])
+    size = use.add("shape", x, start=axis, end=axis + 1)
+    one, step = use.int_constant([1]), use.int_constant([stride])
+    before = use.add("mul", use.add("div", use.add("sub", size, one), step), step)
+    total = use.add("sub", use.add("add", before, use.int_constant([reach])), size)
+    return total if reach >= stride else use.add("max", total, use.int_constant([0]))
 
 
 def spatial(use: OperatorUse, position: int) -> list[Dim]:
@@ -135,21 +191,20 @@ def conv(use: OperatorUse) -> None:
     quant = symmetric(use)
     sizes, window = spatial(use, 0), kernel_sizes(use)
     dilations = [use.option("DilationHFactor", 1), use.option("DilationWFactor", 1)]
+    x, pads = padded(use, sizes, window, strides(use), dilations)
     attrs = {
         "strides": strides(use),
         "dilations": dilations,
         "layout": "NHWC",
-        "pads": padding(use, sizes, window, strides(use), dilations),
+        "pads": pads,
         "groups": max(channels(use) // use.dims(1)[-1], 1),
     }
     data = use.builder.values[use.value(1)].data
     if data is None:
         activation = use.activation()
-        use.done(
-            "conv", use.value(0), use.value(1), use.optional(2), activation=activation, **attrs
-        )
+        use.done("conv", x, use.value(1), use.optional(2), activation=activation, **attrs)
     else:
-        linear(use, "conv", use.value(0), data, quant, axes=[1, 2, 3], **attrs)
+        linear(use, "conv", x, data, quant, axes=[1, 2, 3], **attrs)
 
 
 def depthwise(use: OperatorUse) -> None:
@@ -161,17 +216,18 @@ def depthwise(use: OperatorUse) -> None:
         raise ModelFileError(f"{use.source}: depthwise weights have shape {list(data.shape)}")
     if quant is not None and quant.axis is not None:
         quant = Quant(quant.scales, quant.zero_points, 0)
+    x, pads = padded(use, sizes, window, strides(use), dilations)
     linear(
         use,
         "conv",
-        use.value(0),
+        x,
         data.transpose(3, 1, 2, 0),
         quant,
         axes=[1, 2, 3],
         strides=strides(use),
         dilations=dilations,
         layout="NHWC",
-        pads=padding(use, sizes, window, strides(use), dilations),
+        pads=pads,
         groups=channels(use),
     )
 

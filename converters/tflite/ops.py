@@ -8,9 +8,10 @@ import numpy as np
 from flatbuffers import flexbuffers
 
 from trireme.converters.tflite.file import reading
-from trireme.converters.tflite.linear import padding, spatial, strides
+from trireme.converters.tflite.linear import padded, padding, spatial, strides
 from trireme.converters.tflite.use import Converter, OperatorUse
 from trireme.ops.integer import dequantized
+from trireme.support.dtypes import FLOATS
 
 
 def same(op: str, **attrs: Any) -> Converter:
@@ -34,24 +35,60 @@ def reduction(op: str) -> Converter:
     )
 
 
-def pool(op: str, **attrs: Any) -> Converter:
-    """Convert a 2-D pool."""
+def _window(use: OperatorUse) -> list[int]:
+    return [use.option("FilterHeight"), use.option("FilterWidth")]
 
-    def convert(use: OperatorUse) -> None:
-        window = [use.option("FilterHeight"), use.option("FilterWidth")]
-        use.done(
-            op,
-            use.value(0),
-            kernel=window,
-            strides=strides(use),
-            dilations=(1, 1),
-            pads=padding(use, spatial(use, 0), window, strides(use), [1, 1]),
-            layout="NHWC",
-            activation=use.activation(),
-            **attrs,
-        )
 
-    return convert
+def max_pool(use: OperatorUse) -> None:
+    """MAX_POOL_2D; a border that a run decides holds the least number."""
+    dtype, window = use.type(0).dtype, _window(use)
+    least = -np.inf if dtype in FLOATS else np.iinfo(dtype).min
+    x, pads = padded(use, spatial(use, 0), window, strides(use), [1, 1], fill=least)
+    _pooled(use, "max_pool", x, window, pads)
+
+
+def average_pool(use: OperatorUse) -> None:
+    """AVERAGE_POOL_2D: the border does not count."""
+    window = _window(use)
+    pads = padding(use, spatial(use, 0), window, strides(use), [1, 1])
+    _pooled(use, "average_pool", use.value(0), window, pads, count_include_pad=0)
+
+
+def _pooled(
+    use: OperatorUse, op: str, x: int, window: list[int], pads: tuple[int, ...], **attrs: Any
+) -> None:
+    use.done(
+        op,
+        x,
+        kernel=window,
+        strides=strides(use),
+        dilations=(1, 1),
+        pads=pads,
+        layout="NHWC",
+        activation=use.activation(),
+        **attrs,
+    )
+
+
+def l2_pool(use: OperatorUse) -> None:
+    """L2_POOL_2D: the root of the mean of the squares."""
+    window = _window(use)
+    pads = padding(use, spatial(use, 0), window, strides(use), [1, 1])
+    means = use.add(
+        "average_pool",
+        use.add("square", use.value(0)),
+        kernel=window,
+        strides=strides(use),
+        dilations=(1, 1),
+        pads=pads,
+        layout="NHWC",
+        count_include_pad=0,
+    )
+    activation = use.activation()
+    if activation:
+        use.done(activation, use.add("sqrt", means))
+    else:
+        use.done("sqrt", means)
 
 
 def resize(mode: str) -> Converter:
@@ -198,8 +235,9 @@ COMPUTERS: dict[str, Converter] = {
     "ADD": fused("add"),
     "ARG_MAX": arg_reduction("arg_max"),
     "ARG_MIN": arg_reduction("arg_min"),
-    "AVERAGE_POOL_2D": pool("average_pool", count_include_pad=0),
+    "AVERAGE_POOL_2D": average_pool,
     "BATCH_MATMUL": batch_matmul,
+    "BITWISE_XOR": same("bitwise_xor"),
     "CAST": lambda use: use.done("cast", use.value(0), to=use.output().dtype),
     "CEIL": same("ceil"),
     "COMPLEX_ABS": same("complex_abs"),
@@ -216,6 +254,8 @@ COMPUTERS: dict[str, Converter] = {
     "GREATER_EQUAL": same("greater_or_equal"),
     "HARD_SWISH": same("hard_swish"),
     "L2_NORMALIZATION": l2_normalization,
+    "L2_POOL_2D": l2_pool,
+    "IMAG": same("complex_imag"),
     "LEAKY_RELU": lambda use: use.done("leaky_relu", use.value(0), alpha=use.option("Alpha", 0.0)),
     "LESS": same("less"),
     "LESS_EQUAL": same("less_or_equal"),
@@ -226,7 +266,7 @@ COMPUTERS: dict[str, Converter] = {
     "LOGISTIC": same("sigmoid"),
     "LOG_SOFTMAX": same("log_softmax", axis=-1),
     "MAXIMUM": same("max"),
-    "MAX_POOL_2D": pool("max_pool"),
+    "MAX_POOL_2D": max_pool,
     "MEAN": reduction("reduce_mean"),
     "MINIMUM": same("min"),
     "MUL": fused("mul"),
@@ -235,6 +275,7 @@ COMPUTERS: dict[str, Converter] = {
     "POW": same("pow"),
     "PRELU": same("prelu"),
     "QUANTIZE": lambda use: use.done("quantize", use.value(0), dtype=use.output().dtype),
+    "REAL": same("complex_real"),
     "REDUCE_MAX": reduction("reduce_max"),
     "REDUCE_MIN": reduction("reduce_min"),
     "REDUCE_PROD": reduction("reduce_prod"),

@@ -36,6 +36,7 @@ _REDUCTIONS = ("MEAN", "SUM", "REDUCE_PROD", "REDUCE_MAX", "REDUCE_MIN", "REDUCE
 _SHARED_OPTIONS = {
     "AVERAGE_POOL_2D": "Pool2DOptions",
     "MAX_POOL_2D": "Pool2DOptions",
+    "L2_POOL_2D": "Pool2DOptions",
     "CONV_3D_TRANSPOSE": "Conv3DOptions",
     "L2_NORMALIZATION": "L2NormOptions",
     "UNIDIRECTIONAL_SEQUENCE_RNN": "SequenceRNNOptions",

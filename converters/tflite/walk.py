@@ -26,6 +26,7 @@ from trireme.converters.tflite.order import ORDERERS
 from trireme.converters.tflite.python_call import python_calls
 from trireme.converters.tflite.recurrent import RECURRENT
 from trireme.converters.tflite.scope import BodyScope, ModelScope
+from trireme.converters.tflite.segments import SEGMENTS
 from trireme.converters.tflite.use import ConversionState, Converter, OperatorUse
 from trireme.ir.dims import symbol_name
 from trireme.ir.graph import Dim, Graph, TensorType
@@ -35,7 +36,7 @@ from trireme.support.errors import ConvertError, GraphError, ModelFileError
 from trireme.support.mapped import OnOpen, ignore_file
 
 OPERATORS: dict[str, Callable[[OperatorUse], None]] = (
-    COMPUTERS | CONTROL | LINEAR | MOVERS | ORDERERS | RECURRENT
+    COMPUTERS | CONTROL | LINEAR | MOVERS | ORDERERS | RECURRENT | SEGMENTS
 )
 """The TensorFlow Lite operators that can be converted, by builtin (or custom) name."""
 

@@ -56,6 +56,12 @@ _ARITHMETIC = {
     "max": larger,
 }
 _CALLS = {name: np.frompyfunc(function, 2, 1) for name, function in _ARITHMETIC.items()}
+_REDUCTIONS = {
+    "reduce_prod": _CALLS["mul"],
+    "reduce_sum": _CALLS["add"],
+    "reduce_min": _CALLS["min"],
+    "reduce_max": _CALLS["max"],
+}
 
 
 def _compared(op: OpDef, symbols: Mapping[str, Bounds], a: Dim, b: Dim) -> Dim:
@@ -96,6 +102,8 @@ def followed(
             return _each(partial(_compared, get_op(op), symbols), arrays)
         if op == "where":
             return _each(_chosen, arrays)
+        if op in _REDUCTIONS:
+            return _reduced(op, first, arrays[1] if len(arrays) > 1 else None, attrs)
         if get_op(op).rearranges or op == "concat":
             return _moved(op, arrays, attrs)
     except (TriremeError, ValueError, TypeError, IndexError):
@@ -126,6 +134,18 @@ def _computed(op: str, arrays: Sequence[Array | None]) -> Array | None:
             return None
         made = array if made is None else np.asarray(_CALLS[op](made, array), object)
     return made
+
+
+def _reduced(op: str, x: Array, axes: Array | None, attrs: Mapping[str, Any]) -> Array | None:
+    """Return the elements of a reduction; None where it reduces nothing, or no elements."""
+    over = range(x.ndim) if axes is None or not axes.size else [int(a) for a in axes.reshape(-1)]
+    if not x.size or (attrs.get("noop_with_empty_axes") and not (axes is not None and axes.size)):
+        return None
+    for axis in sorted({axis % x.ndim for axis in over}, reverse=True):
+        x = np.asarray(_REDUCTIONS[op].reduce(x, axis=axis, keepdims=True), object)
+        if not attrs.get("keepdims", 1):
+            x = x.squeeze(axis)
+    return x
 
 
 def contents_of(graph: Graph, node: Node, known: Mapping[int, Array]) -> Array | None:

@@ -49,6 +49,18 @@ def _abs_samples(rng: np.random.Generator) -> Iterable[Sample]:
     yield Sample((x.astype(np.complex64),), note="small")
 
 
+for _part in ("real", "imag"):
+    define(
+        f"complex_{_part}",
+        "x",
+        f"y = the {_part}{'inary' if _part == 'imag' else ''} part of x, complex64 to float32. "
+        f"Source: TensorFlow Lite {_part.upper()}",
+        _infer_abs,
+        lambda x, _part=_part: np.ascontiguousarray(getattr(x, _part)),
+        samples=_abs_samples,
+        elementwise=True,
+        dtypes=(frozenset({"complex64"}),),
+    )
 define(
     "rfft2d",
     "x",

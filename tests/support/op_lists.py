@@ -32,6 +32,10 @@ TABLES = {
 
 RULES = {
     ("engine/ir/contents.py", "mul add sub div min max"): "arithmetic on dimensions",
+    (
+        "engine/ir/contents.py",
+        "reduce_prod reduce_sum reduce_min reduce_max",
+    ): "reductions of dimensions",
     ("engine/passes/algebra.py", "add sub mul div pow neg"): "the arithmetic of a polynomial",
     ("engine/passes/axes.py", "gather pad resize slice"): "one function renumbers one op",
     ("engine/passes/integer_ops.py", "add sub mul"): "the arithmetic that a number may be part of",

@@ -21,6 +21,7 @@ KINDS = {
     "int16": "INT16",
     "resource": "RESOURCE",
     "string": "STRING",
+    "complex64": "COMPLEX64",
 }
 
 
@@ -198,8 +199,10 @@ def _operator(b: flatbuffers.Builder, op: Op, position: int) -> int:
         fields["Intermediates"] = _ints(b, op.intermediates)
     if op.kind:
         made = {key: _option(b, value) for key, value in op.options.items()}
-        fields["BuiltinOptions"] = _table(b, op.kind, **made)
-        fields["BuiltinOptionsType"] = getattr(tflite.BuiltinOptions, op.kind)
+        second = "" if hasattr(tflite.BuiltinOptions, op.kind) else "2"
+        kinds = getattr(tflite, f"BuiltinOptions{second}")
+        fields[f"BuiltinOptions{second}"] = _table(b, op.kind, **made)
+        fields[f"BuiltinOptions{second}Type"] = getattr(kinds, op.kind)
     if op.custom:
         fields["CustomOptions"] = b.CreateByteVector(op.custom)
     return _table(b, "Operator", **fields)
@@ -208,7 +211,11 @@ def _operator(b: flatbuffers.Builder, op: Op, position: int) -> int:
 def _option(b: flatbuffers.Builder, value: Any) -> Any:
     if isinstance(value, str):
         return b.CreateString(value)
-    return _ints(b, list(value)) if isinstance(value, tuple | list) else value
+    if isinstance(value, bytes | bytearray):
+        return b.CreateByteVector(bytes(value))
+    if isinstance(value, tuple | list):
+        return _ints(b, list(value), np.float32 if isinstance(value[0], float) else np.int32)
+    return value
 
 
 def _code(b: flatbuffers.Builder, code: str) -> int:

@@ -158,9 +158,59 @@ def test_a_fixed_size_can_be_given_for_an_open_one():
         agree(session, head(), (4, 6, 7, 4), np.random.default_rng(SEED))
 
 
-def test_same_padding_with_a_stride_needs_a_size():
+def test_an_average_with_same_padding_and_a_stride_needs_a_size():
     options = {"Padding": 0, "StrideH": 2, "StrideW": 1, "FilterHeight": 3, "FilterWidth": 3}
     tensors = [T((1, 1, 1, 4), signature=(1, -1, -1, 4)), T((1, 1, 1, 4), signature=(1, -1, -1, 4))]
-    pool = Op("MAX_POOL_2D", [0], [1], "Pool2DOptions", options)
+    pool = Op("AVERAGE_POOL_2D", [0], [1], "Pool2DOptions", options)
     with pytest.raises(ConvertError, match="SAME padding with stride 2 depends on t0_1"):
         trireme.convert(model(tensors, [pool], [0], [1]))
+
+
+def strided(code, dtype="float32"):
+    """A window of stride 2 with SAME padding on an open height and width."""
+    rng = np.random.default_rng(SEED)
+    scale = {} if dtype == "float32" else {"scales": (0.05,), "zeros": (-3,)}
+    x = T((1, 8, 8, 4), dtype, **scale, signature=(1, -1, -1, 4))
+    y = T((1, 4, 4, 4), dtype, **scale, signature=(1, -1, -1, 4))
+    window = {"Padding": 0, "StrideH": 2, "StrideW": 3}
+    if code == "MAX_POOL_2D":
+        window |= {"FilterHeight": 3, "FilterWidth": 2}
+        return model([x, y], [Op(code, [0], [1], "Pool2DOptions", window)], [0], [1])
+    shape = (4, 3, 5, 4) if code == "CONV_2D" else (1, 3, 5, 4)
+    drawn = rng.standard_normal(shape).astype(np.float32)
+    bias = rng.standard_normal(4).astype(np.float32)
+    weights, offsets = constant(drawn), constant(bias)
+    if dtype != "float32":
+        weights = constant(rng.integers(-127, 128, shape).astype(np.int8), 0.01)
+        offsets = constant(rng.integers(-500, 500, 4).astype(np.int32), 0.0005)
+    window |= {"DilationHFactor": 1, "DilationWFactor": 1}
+    if code == "DEPTHWISE_CONV_2D":
+        window["DepthMultiplier"] = 1
+    kind = "Conv2DOptions" if code == "CONV_2D" else "DepthwiseConv2DOptions"
+    return model([x, weights, offsets, y], [Op(code, [0, 1, 2], [3], kind, window)], [0], [3])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int8"])
+@pytest.mark.parametrize("code", ["CONV_2D", "DEPTHWISE_CONV_2D", "MAX_POOL_2D"])
+def test_same_padding_of_a_stride_follows_the_size(code, dtype, tmp_path):
+    data = strided(code, dtype)
+    path = tmp_path / "strided.tflite"
+    path.write_bytes(data)
+    rng = np.random.default_rng(SEED)
+    sessions = [trireme.Session(source, shapes={"t0": (1, "h", "w", 4)}) for source in (path, data)]
+    for height, width in ((8, 8), (7, 9), (1, 1), (2, 4), (13, 6), (16, 17)):
+        x = rng.standard_normal((1, height, width, 4)).astype(np.float32)
+        if dtype == "int8":
+            x = rng.integers(-128, 128, x.shape).astype(np.int8)
+        made = interpreter(data)
+        made.resize_tensor_input(made.get_input_details()[0]["index"], x.shape)
+        made.allocate_tensors()
+        made.set_tensor(made.get_input_details()[0]["index"], x)
+        made.invoke()
+        want = made.get_tensor(made.get_output_details()[0]["index"])
+        for session in sessions:
+            (got,) = session.run({"t0": x}).values()
+            assert got.shape == want.shape
+            limit = 0 if dtype == "int8" or code == "MAX_POOL_2D" else 2e-5
+            off = np.abs(got.astype(np.float64) - want).max()
+            assert off <= limit, f"{height} x {width}: off by {off}, seed {SEED}"

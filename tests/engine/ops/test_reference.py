@@ -20,10 +20,13 @@ from onnx_answers import peer_outputs  # noqa: E402
 
 OF_LITERT = {
     "complex_abs",
+    "complex_imag",
+    "complex_real",
     "detection_post_process",
     "integer_lstm",
     "integer_svdf",
     "rfft2d",
+    "soft_non_max_suppression",
 }
 """Ops that ONNX has not; LiteRT is their peer, and of quantised samples: converters/tflite."""
 

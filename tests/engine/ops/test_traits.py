@@ -98,6 +98,7 @@ def rearranged(op, sample):
 
 
 OTHERS_THAT_REARRANGE = {
+    "complex_real",  # the samples here are real
     "copy",  # its place is the point of it
     "pad",  # in the modes that repeat elements
     "unique",  # and sorts them
