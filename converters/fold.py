@@ -79,6 +79,10 @@ class FoldingBuilder(GraphBuilder):
                 self._dims[made[0]] = tuple(elements.reshape(-1))
         return made
 
+    def known(self, value: int) -> Dims | None:
+        """Return the elements of a value that follows from shapes, numbers or symbols."""
+        return self._dims.get(value)
+
     def _folded(
         self, op: str, values: Sequence[Value | None], attrs: Mapping[str, Any], outputs: int
     ) -> list[Array] | None:

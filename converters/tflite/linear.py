@@ -10,6 +10,7 @@ import tflite
 
 from trireme.converters.tflite.dynamic_range import dynamic_range
 from trireme.converters.tflite.use import Converter, OperatorUse
+from trireme.ir.dims import add, multiply, subtract
 from trireme.ir.graph import Dim, Quant
 from trireme.support.dtypes import Array
 from trireme.support.errors import ModelFileError
@@ -59,15 +60,16 @@ def padded(
     strides: list[int],
     dilations: list[int],
     fill: Any = None,
+    x: int | None = None,
 ) -> tuple[int, tuple[int, ...]]:
-    """Return input 0 and the explicit pads that a window takes of it.
+    """Return input 0, or x of the same sizes, and the explicit pads that a window takes of it.
 
     Where an open size decides the pads of SAME, the graph computes them from the shape of the
     input and pads the input, so every run has its own. The window takes no pads then.
 
     fill: what the input is padded with, None for 0 (a quantised value's zero point)
     """
-    x = use.value(0)
+    x = use.value(0) if x is None else x
     windows = list(zip(sizes, kernel, strides, dilations, strict=True))
     is_open = any(isinstance(size, str) and stride > 1 for size, _, stride, _ in windows)
     if not is_open or not _is_same(use, kernel, strides, dilations):
@@ -234,15 +236,13 @@ def depthwise(use: OperatorUse) -> None:
 
 def transpose_conv(use: OperatorUse) -> None:
     """TRANSPOSE_CONV (output_shape, weights [O,KH,KW,C], x, bias?): pads from the output's size."""
-    target, window = use.ints(0), kernel_sizes(use)
-    use.dims(2)
-    sizes, steps = [int(size) for size in spatial(use, 2)], strides(use)
-    if len(target) != 4 or min(target) < 1 or min(steps) < 1:
-        raise ModelFileError(f"{use.source}: output shape {target}, strides {steps}")
-    padding(use, sizes, window, steps, [1, 1])
+    target, window = use.numbers(0), kernel_sizes(use)
+    sizes, steps = spatial(use, 2), strides(use)
+    if len(target) != 4 or any(dim == 0 for dim in target) or min(steps) < 1:
+        raise ModelFileError(f"{use.source}: output shape {list(target)}, strides {steps}")
+    _is_same(use, window, steps, [1, 1])
     totals = [
-        (size - 1) * step + reach - out
-        for size, step, reach, out in zip(sizes, steps, window, target[1:3], strict=True)
+        _transposed_total(use, *one) for one in zip(sizes, steps, window, target[1:3], strict=True)
     ]
     before = [max(total, 0) // 2 for total in totals]
     after = [max(total, 0) - first for total, first in zip(totals, before, strict=True)]
@@ -266,6 +266,18 @@ def transpose_conv(use: OperatorUse) -> None:
         activation=use.activation(),
         output_padding=[max(-total, 0) for total in totals],
     )
+
+
+def _transposed_total(use: OperatorUse, size: Dim, step: int, reach: int, out: Dim) -> int:
+    """Return the padding that cuts a transposed convolution of (size - 1) step + reach to `out`.
+
+    Errors: ConvertError, if it depends on an open size
+    """
+    whole = add(multiply(subtract(size, 1), step), reach)
+    total = subtract(whole, out)
+    if not isinstance(total, int):
+        raise use.fail(f"the padding from {whole} to {out} elements is open")
+    return total
 
 
 def _spatial_3d(use: OperatorUse, position: int, first: int) -> list[int]:

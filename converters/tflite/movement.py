@@ -253,10 +253,22 @@ def squeeze(use: OperatorUse) -> None:
 
 
 def _block(use: OperatorUse) -> tuple[int, list[int]]:
-    block, dims = use.option("BlockSize"), list(use.dims(0))
+    """Return the block size and the shape; an open batch is -1, which a reshape infers."""
+    block, dims = use.option("BlockSize"), _sizes(use)
     if block < 1 or len(dims) != 4:
         raise ModelFileError(f"{use.source}: block {block} on shape {dims}")
     return block, dims
+
+
+def _sizes(use: OperatorUse) -> list[int]:
+    """Return the shape of input 0, with -1 for an open batch.
+
+    Errors: ConvertError, if another dimension is open
+    """
+    first, *rest = use.type(0).shape or (1,)
+    if not all(isinstance(dim, int) for dim in rest) or 0 in rest:
+        use.dims(0)
+    return [first if isinstance(first, int) else -1, *map(int, rest)]
 
 
 def _rearranged(use: OperatorUse, inner: list[int], perm: list[int], outer: list[int]) -> None:
@@ -300,7 +312,8 @@ def space_to_batch(use: OperatorUse) -> None:
     value = use.add("reshape", value, use.int_constant(inner), quant=use.quant(0))
     value = use.add("transpose", value, perm=perm, quant=use.quant(0))
     shrunk = [padded[1 + i] // blocks[i] for i in range(rank)]
-    outer = [padded[0] * int(np.prod(blocks)), *shrunk, *padded[1 + rank :]]
+    batch = -1 if padded[0] < 0 else padded[0] * int(np.prod(blocks))
+    outer = [batch, *shrunk, *padded[1 + rank :]]
     use.done("reshape", value, use.int_constant(outer))
 
 
@@ -308,9 +321,9 @@ def batch_to_space(use: OperatorUse) -> None:
     """BATCH_TO_SPACE_ND (x, block, crops): move the batch to blocks, then crop."""
     blocks, crops, dims = _batch_blocks(use)
     rank, volume = len(blocks), int(np.prod(blocks))
-    if dims[0] % volume:
+    if dims[0] > 0 and dims[0] % volume:
         raise ModelFileError(f"{use.source}: blocks {blocks} do not divide a batch of {dims[0]}")
-    batch, tail = dims[0] // volume, list(dims[1 + rank :])
+    batch, tail = -1 if dims[0] < 0 else dims[0] // volume, list(dims[1 + rank :])
     perm = [rank]
     for i in range(rank):
         perm += [rank + 1 + i, i]
@@ -326,8 +339,8 @@ def batch_to_space(use: OperatorUse) -> None:
     use.done("slice", value, use.int_constant(crops[0::2]), use.int_constant(ends), axes)
 
 
-def _batch_blocks(use: OperatorUse) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
-    blocks, pads, dims = use.ints(1), use.ints(2), use.dims(0)
+def _batch_blocks(use: OperatorUse) -> tuple[tuple[int, ...], tuple[int, ...], list[int]]:
+    blocks, pads, dims = use.ints(1), use.ints(2), _sizes(use)
     fits = len(pads) == 2 * len(blocks) and len(dims) > len(blocks) > 0
     if not fits or min(blocks) < 1 or min(pads) < 0:
         raise ModelFileError(f"{use.source}: blocks {blocks}, edges {pads}, shape {dims}")

@@ -49,9 +49,34 @@ def max_pool(use: OperatorUse) -> None:
 
 def average_pool(use: OperatorUse) -> None:
     """AVERAGE_POOL_2D: the border does not count."""
-    window = _window(use)
+    window, sizes = _window(use), spatial(use, 0)
+    is_open = any(not isinstance(size, int) for size in sizes)
+    if is_open and use.quant(0) is None:
+        x, pads = padded(use, sizes, window, strides(use), [1, 1])
+        if x != use.value(0):
+            _share_of_pads(use, x, window)
+            return
     pads = padding(use, spatial(use, 0), window, strides(use), [1, 1])
     _pooled(use, "average_pool", use.value(0), window, pads, count_include_pad=0)
+
+
+def _share_of_pads(use: OperatorUse, x: int, window: list[int]) -> None:
+    """Emit the average of a padded window, divided by the share of it that is no border."""
+    shape = use.add("shape", use.value(0), start=1, end=3)
+    one = use.int_constant([1])
+    ones = use.add("expand", use.float_constant(1.0), use.add("concat", one, shape, one, axis=0))
+    attrs: dict[str, Any] = {
+        "kernel": window,
+        "strides": strides(use),
+        "dilations": (1, 1),
+        "layout": "NHWC",
+    }
+    beside = padded(use, spatial(use, 0), window, strides(use), [1, 1], x=ones)[0]
+    means, shares = (
+        use.add("average_pool", each, pads=(0, 0, 0, 0), count_include_pad=0, **attrs)
+        for each in (x, beside)
+    )
+    use.done("div", means, shares, activation=use.activation())
 
 
 def _pooled(

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import tflite
 
+from trireme.converters.fold import FoldingBuilder
 from trireme.converters.tflite.file import (
     NO_TENSOR,
     OPTIONS,
@@ -20,7 +21,7 @@ from trireme.converters.tflite.file import (
 from trireme.converters.tflite.scope import BodyScope
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import Dim, Quant, TensorType
-from trireme.support.dtypes import Array
+from trireme.support.dtypes import Array, numpy_dtype
 from trireme.support.errors import ConvertError, ModelFileError
 
 _ACTIVATIONS = {
@@ -86,6 +87,10 @@ class ConversionState:
         if tensor.variable:
             return self.scope.read(self.variable(index), where)
         if index not in self.ids:
+            if tensor.data is None and 0 in tensor.shape:  # a constant without elements
+                empty = np.zeros(tensor.shape, numpy_dtype(tensor.dtype))
+                self.ids[index] = self.builder.constant(tensor.name, empty, tensor.quant)
+                return self.ids[index]
             if tensor.data is None:
                 raise ModelFileError(
                     f"{where}: tensor {index} '{tensor.name}' is read before it is made"
@@ -201,6 +206,17 @@ class OperatorUse:
         if data.dtype.kind not in "iu" or data.size > 4096:
             raise ModelFileError(f"{self.source}: input {position} is no list of integers")
         return tuple(int(v) for v in data.reshape(-1))
+
+    def numbers(self, position: int) -> tuple[Dim, ...]:
+        """Return an input of sizes, flattened: constants, or expressions of open sizes.
+
+        Errors: ConvertError, if only a run tells them
+        """
+        value = self.value(position)
+        if self.builder.values[value].is_constant:
+            return self.ints(position)
+        known = self.builder.known(value) if isinstance(self.builder, FoldingBuilder) else None
+        return self.ints(position) if known is None else known
 
     def is_constant(self, *positions: int) -> bool:
         """Whether inputs are constants."""

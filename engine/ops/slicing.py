@@ -125,10 +125,12 @@ def _infer_pad(
     x: Value, pads: Value, value: Value | None = None, axes: Value | None = None, *, mode: str
 ) -> Types:
     amounts, where = dims_of(pads), ints_of(axes)
-    if amounts is None or (axes is not None and where is None):
-        return one((UNKNOWN,) * len(x.shape), x.dtype)
     rank = len(x.shape)
     axis_of = list(range(rank) if where is None else axes_of(where, rank))
+    if amounts is None or (axes is not None and where is None):
+        open_axes = range(rank) if axes is not None and where is None else axis_of
+        dims = (UNKNOWN if axis in open_axes else dim for axis, dim in enumerate(x.shape))
+        return one(tuple(dims), x.dtype)
     _check_count(amounts, axis_of)
     shape = list(x.shape)
     for axis, *edge in zip(axis_of, amounts, amounts[len(axis_of) :], strict=False):

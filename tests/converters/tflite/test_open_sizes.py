@@ -158,14 +158,6 @@ def test_a_fixed_size_can_be_given_for_an_open_one():
         agree(session, head(), (4, 6, 7, 4), np.random.default_rng(SEED))
 
 
-def test_an_average_with_same_padding_and_a_stride_needs_a_size():
-    options = {"Padding": 0, "StrideH": 2, "StrideW": 1, "FilterHeight": 3, "FilterWidth": 3}
-    tensors = [T((1, 1, 1, 4), signature=(1, -1, -1, 4)), T((1, 1, 1, 4), signature=(1, -1, -1, 4))]
-    pool = Op("AVERAGE_POOL_2D", [0], [1], "Pool2DOptions", options)
-    with pytest.raises(ConvertError, match="SAME padding with stride 2 depends on t0_1"):
-        trireme.convert(model(tensors, [pool], [0], [1]))
-
-
 def strided(code, dtype="float32"):
     """A window of stride 2 with SAME padding on an open height and width."""
     rng = np.random.default_rng(SEED)
@@ -173,7 +165,7 @@ def strided(code, dtype="float32"):
     x = T((1, 8, 8, 4), dtype, **scale, signature=(1, -1, -1, 4))
     y = T((1, 4, 4, 4), dtype, **scale, signature=(1, -1, -1, 4))
     window = {"Padding": 0, "StrideH": 2, "StrideW": 3}
-    if code == "MAX_POOL_2D":
+    if code.endswith("POOL_2D"):
         window |= {"FilterHeight": 3, "FilterWidth": 2}
         return model([x, y], [Op(code, [0], [1], "Pool2DOptions", window)], [0], [1])
     shape = (4, 3, 5, 4) if code == "CONV_2D" else (1, 3, 5, 4)
@@ -191,9 +183,13 @@ def strided(code, dtype="float32"):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "int8"])
-@pytest.mark.parametrize("code", ["CONV_2D", "DEPTHWISE_CONV_2D", "MAX_POOL_2D"])
+@pytest.mark.parametrize("code", ["CONV_2D", "DEPTHWISE_CONV_2D", "MAX_POOL_2D", "AVERAGE_POOL_2D"])
 def test_same_padding_of_a_stride_follows_the_size(code, dtype, tmp_path):
     data = strided(code, dtype)
+    if (code, dtype) == ("AVERAGE_POOL_2D", "int8"):
+        with pytest.raises(ConvertError, match="SAME padding with stride 2 depends on t0_1"):
+            trireme.convert(data, shapes={"t0": (1, "h", "w", 4)})
+        return
     path = tmp_path / "strided.tflite"
     path.write_bytes(data)
     rng = np.random.default_rng(SEED)
@@ -214,3 +210,85 @@ def test_same_padding_of_a_stride_follows_the_size(code, dtype, tmp_path):
             limit = 0 if dtype == "int8" or code == "MAX_POOL_2D" else 2e-5
             off = np.abs(got.astype(np.float64) - want).max()
             assert off <= limit, f"{height} x {width}: off by {off}, seed {SEED}"
+
+
+def blocks():
+    """A dilated convolution of an open batch, as Keras writes it, and channels made space."""
+    rng = np.random.default_rng(SEED)
+    tensors = [
+        T((1, 6, 8, 4), signature=(-1, 6, 8, 4)),
+        ints(2, 2),
+        constant(np.array([[2, 2], [2, 2]], np.int32)),
+        T((4, 5, 6, 4), signature=(-1, 5, 6, 4)),
+        constant(rng.standard_normal((4, 3, 3, 4)).astype(np.float32)),
+        constant(np.zeros(4, np.float32)),
+        T((4, 3, 4, 4), signature=(-1, 3, 4, 4)),
+        constant(np.zeros((2, 2), np.int32)),
+        T((1, 6, 8, 4), signature=(-1, 6, 8, 4)),
+        T((1, 12, 16, 1), signature=(-1, 12, 16, 1)),
+        T((1, 6, 8, 4), signature=(-1, 6, 8, 4)),
+    ]
+    conv = {"Padding": 1, "StrideH": 1, "StrideW": 1, "DilationHFactor": 1, "DilationWFactor": 1}
+    operators = [
+        Op("SPACE_TO_BATCH_ND", [0, 1, 2], [3]),
+        Op("CONV_2D", [3, 4, 5], [6], "Conv2DOptions", conv),
+        Op("BATCH_TO_SPACE_ND", [6, 1, 7], [8]),
+        Op("DEPTH_TO_SPACE", [8], [9], "DepthToSpaceOptions", {"BlockSize": 2}),
+        Op("SPACE_TO_DEPTH", [9], [10], "SpaceToDepthOptions", {"BlockSize": 2}),
+    ]
+    return model(tensors, operators, [0], [8, 9, 10])
+
+
+def upwards():
+    """A transposed convolution whose output shape is computed from the open batch."""
+    rng = np.random.default_rng(SEED)
+    tensors = [
+        T((1, 5, 6, 3), signature=(-1, 5, 6, 3)),
+        T((4,), "int32"),
+        ints(0),
+        ints(1),
+        T((), "int32"),
+        scalar(10),
+        scalar(12),
+        scalar(2),
+        T((4,), "int32"),
+        constant(rng.standard_normal((2, 3, 3, 3)).astype(np.float32)),
+        T((1, 10, 12, 2), signature=(-1, 10, 12, 2)),
+    ]
+    operators = [
+        Op("SHAPE", [0], [1], "ShapeOptions", {"OutType": 2}),
+        Op("STRIDED_SLICE", [1, 2, 3, 3], [4], "StridedSliceOptions", {"ShrinkAxisMask": 1}),
+        Op("PACK", [4, 5, 6, 7], [8], "PackOptions", {"ValuesCount": 4}),
+        Op(
+            "TRANSPOSE_CONV",
+            [8, 9, 0],
+            [10],
+            "TransposeConvOptions",
+            {"Padding": 0, "StrideH": 2, "StrideW": 2},
+        ),
+    ]
+    return model(tensors, operators, [0], [10])
+
+
+def flat():
+    """A reshape to a constant without elements: a scalar."""
+    tensors = [T((1,)), constant(np.zeros(0, np.int32)), T(()), T(())]
+    operators = [Op("RESHAPE", [0, 1], [2]), Op("NEG", [2], [3])]
+    return model(tensors, operators, [0], [3])
+
+
+@pytest.mark.parametrize("made", [blocks, upwards])
+def test_moves_of_an_open_batch(made, tmp_path):
+    data, rng = made(), np.random.default_rng(SEED)
+    path = tmp_path / "moves.tflite"
+    path.write_bytes(data)
+    _, *rest = next(trireme.convert(data).input_values()).type.dims
+    for source in (path, data):
+        with trireme.Session(source, shapes={"t0": ("n", *rest)}) as session:
+            for batch in (1, 3, 2):
+                agree(session, data, (batch, *rest), rng)
+
+
+def test_a_constant_without_elements():
+    with trireme.Session(flat()) as session:
+        agree(session, flat(), (1,), np.random.default_rng(SEED))
