@@ -6,6 +6,7 @@ and type inference alone needs many of them. So each is computed when somebody a
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
@@ -14,11 +15,18 @@ import numpy as np
 from trireme.ir.contents import MOST_ELEMENTS, contents_of, decided_by_shapes
 from trireme.ir.dim_values import Numbers, evaluator, picker
 from trireme.ir.dims import symbols_of
-from trireme.ir.graph import UNKNOWN, Graph, Node
+from trireme.ir.effects import aligned_memory
+from trireme.ir.graph import UNKNOWN, Graph, Node, TensorType
 from trireme.ir.interpreter import evaluate, is_quantized
 from trireme.ir.op import get_op
-from trireme.support.dtypes import INTS, Array, numpy_dtype
+from trireme.ir.prefixes import find_prefixed
+from trireme.support.dtypes import INTS, Array, dtype_name, numpy_dtype
 from trireme.support.errors import InternalError
+
+_LEAST_AHEAD = 64
+"""A size that grew is taken for this at least."""
+_MOST_AHEAD = 1 << 18
+"""Contents of more elements are computed for the sizes that are asked for, and no others."""
 
 
 class DecidedValues:
@@ -27,6 +35,7 @@ class DecidedValues:
     names: the symbols, in the order in which sizes are given
     ids: the values
     expressions: the elements of those values that are expressions of symbols
+    prefixed: those whose contents begin with those of smaller sizes
     computed: how many nodes were computed, of all sizes
     """
 
@@ -42,6 +51,8 @@ class DecidedValues:
         self._sources: dict[int, Callable[[Numbers], Mapping[int, Array]]] = {}
         self._picks: dict[int, Callable[[Numbers], Numbers]] = {}
         self._kept: dict[int, tuple[Numbers, Array]] = {}
+        self.prefixed = find_prefixed(graph, self.ids, self._symbols)
+        self._shapes: dict[int, Callable[..., Numbers]] = {}
 
     def symbols(self, value: int) -> frozenset[str]:
         """Return the symbols that decide a value."""
@@ -63,11 +74,37 @@ class DecidedValues:
         kept = self._kept.get(value)
         if kept is not None and kept[0] == key:
             return kept[1]
+        if kept is not None and value in self._shapes:
+            return self._part(value, sizes, key, kept)
         self.computed += 1
         made = self._sources[value](sizes)
         for out, array in made.items():
             self._kept[out] = key, array
         return made[value]  # another thread may keep those of other sizes by now
+
+    def _part(self, value: int, sizes: Numbers, key: Numbers, kept: tuple[Numbers, Array]) -> Array:
+        """Return the first elements of contents that were computed for larger sizes."""
+        most, whole = kept
+        if any([n > m for n, m in zip(key, most, strict=True)]):
+            self.computed += 1
+            most, whole = self._kept[value] = self._ahead(value, sizes, key, most)
+        return whole[tuple([slice(n) for n in self._shapes[value](*sizes)])]
+
+    def _ahead(
+        self, value: int, sizes: Numbers, key: Numbers, most: Numbers
+    ) -> tuple[Numbers, Array]:
+        """Return contents for sizes that may still come, and these sizes of their symbols."""
+        ends = zip(key, most, strict=True)
+        most = tuple(m if n <= m else 1 << (max(n, _LEAST_AHEAD) - 1).bit_length() for n, m in ends)
+        room, names = iter(most), self._symbols[value]
+        pairs = zip(self.names, sizes, strict=True)
+        large = tuple(next(room) if name in names else size for name, size in pairs)
+        if math.prod(self._shapes[value](*large)) > _MOST_AHEAD:
+            return key, self._sources[value](sizes)[value]
+        made = self._sources[value](large)[value]
+        whole = aligned_memory(TensorType(made.shape, dtype_name(made.dtype)))
+        whole[...] = made
+        return most, whole
 
     def _find_symbols(self, node: Node) -> None:
         """Find the symbols that decide what a node makes."""
@@ -86,6 +123,8 @@ class DecidedValues:
         node = self.graph.producer(value)
         if node is None:
             raise InternalError(f"%{value} is decided by no node")
+        if value in self.prefixed:
+            self._shapes[value] = evaluator(self.graph.type(value).shape, self.names)
         if value in self.expressions:
             self._sources[value] = self._evaluated(value)
         else:

@@ -176,7 +176,7 @@ _binary(
     attrs={"direction": Attr("str", choices=("LEFT", "RIGHT"))},
     samples=_shift_samples,
 )
-for _name, _sign in (("and", "&"), ("or", "|"), ("xor", "^")):
+for _name, _sign, _neutral in (("and", "&", 1), ("or", "|", 0), ("xor", "^", 0)):
     _binary(
         f"bitwise_{_name}",
         f"y = a {_sign} b, bit by bit. Source: ONNX Bitwise-18",
@@ -192,6 +192,7 @@ for _name, _sign in (("and", "&"), ("or", "|"), ("xor", "^")):
         BOOL,
         samples=_bool_samples,
         commutes=True,
+        neutral=_neutral,
     )
 
 

@@ -186,13 +186,13 @@ def transpose_of_ones(g: GraphRewriter, node: Node) -> tuple[int] | None:
 
 
 def neutral_operand(g: GraphRewriter, node: Node) -> tuple[int] | None:
-    """x + 0, x - 0, x * 1, x / 1, x ^ 1 -> x. Only -0 + 0 gets another sign."""
+    """x + 0, x - 0, x * 1, x / 1, x ^ 1, x and True -> x. Only -0 + 0 gets another sign."""
     if node.attrs.get("activation") or g.is_quantized(node):
         return None
     (a, b), op = node.used, get_op(node.op)
     for x, other in ((a, b), (b, a)) if op.commutes else ((a, b),):
         data = g.data(other)
-        if data is None or data.dtype.kind not in "fiu" or not np.all(data == op.neutral):
+        if data is None or data.dtype.kind not in "bfiu" or not np.all(data == op.neutral):
             continue
         if g.type(x) == g.type(node.outputs[0]):
             return (x,)

@@ -101,13 +101,13 @@ class _Layout:
         self.pointer_view, self.word_view = self.pointers.data, self.words.data
         self.wrong_view = self.wrong.reshape(-1).data
 
-    def fits(self, rows: Sequence[SizedRow]) -> bool:
-        """Whether other rows have as many words and arrays."""
+    def fits(self, rows: Sequence[SizedRow], others: Sequence[int]) -> bool:
+        """Whether the rows of some groups, the others now, have as many words and arrays."""
         return all(
             [
-                row is now
-                or (len(row[WORDS]) == len(now[WORDS]) and len(row[ARRAYS]) == len(now[ARRAYS]))
-                for row, now in zip(rows, self.rows, strict=True)
+                len(rows[k][WORDS]) == len(self.rows[k][WORDS])
+                and len(rows[k][ARRAYS]) == len(self.rows[k][ARRAYS])
+                for k in others
             ]
         )
 
@@ -125,12 +125,10 @@ class _Layout:
         """Have each slot lie in some memory; slots stay where they are while they are enough."""
         if scratch is self.home and not any([n > m for n, m in zip(room, self.room, strict=True)]):
             return
-        at, places = address(scratch), []
-        for nbytes in room:
-            places.append(at)
-            at += -(-nbytes // SLOT_ALIGN) * SLOT_ALIGN
-        self.scratch.write(self.pointer_view, places)
-        self.room, self.home = list(room), scratch
+        self.room, self.home = [-(-nbytes // SLOT_ALIGN) * SLOT_ALIGN for nbytes in room], scratch
+        begin = address(scratch)
+        places = [begin + before for before in accumulate(self.room, initial=0)]
+        self.scratch.write(self.pointer_view, places[:-1])
 
     def put_decided(self, arrays: tuple[Array, ...]) -> None:
         """Have steps read what a shape decides."""
@@ -265,15 +263,16 @@ class CpuResizable:
     def _load(self, tables: CpuTables, scratch: Buffer | None) -> _Layout:
         """Write what a shape decides, as far as it is other than that of the shape before."""
         layout, self._layout = self._layout, None  # an interrupt leaves tables that nobody takes
-        if layout is None or not layout.fits(tables.rows):
-            layout = self._laid(tables.rows)
+        rows, before = tables.rows, [] if layout is None else layout.rows
+        others = [k for k, now in enumerate(before) if rows[k] is not now]
+        if layout is None or not layout.fits(rows, others):
+            layout = self._laid(rows)
             self._put_steps(layout)
         else:
             is_other = False
-            for group, (row, now) in enumerate(zip(tables.rows, layout.rows, strict=True)):
-                if row is not now:
-                    is_other |= _runs_otherwise(row, now, layout.seconds[group])
-                    layout.put_row(group, row)
+            for k in others:
+                is_other |= _runs_otherwise(rows[k], before[k], layout.seconds[k])
+                layout.put_row(k, rows[k])
             if is_other:
                 self._put_steps(layout)
         if scratch is not None:

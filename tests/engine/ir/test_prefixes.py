@@ -1,0 +1,101 @@
+"""Decided values that begin with those of smaller sizes: which they are, and what they hold."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from trireme.ir.builder import GraphBuilder
+from trireme.ir.decided import DecidedValues
+from trireme.ir.graph import TensorType
+from trireme.passes.pipeline import optimise
+
+NAMES = ("s", "p")
+
+
+class Positions:
+    """A graph of x [s,4] and y [p,4], whose values that shapes decide have names."""
+
+    def __init__(self):
+        self.b = GraphBuilder("positions")
+        self.x = self.b.input("x", TensorType(("s", 4), "float32"))
+        self.y = self.b.input("y", TensorType(("p", 4), "float32"))
+        self.count = itertools.count()
+        self.zero, self.one = self.const(0), self.const(1)
+        self.named = {}
+
+    def const(self, data, dtype=np.int64):
+        return self.b.constant(f"c{next(self.count)}", np.array(data, dtype))
+
+    def length(self, value):
+        empty = self.const([])
+        return self.b.add("reshape", self.b.add("shape", value, start=0, end=1), empty)
+
+    def finish(self):
+        """The graph, whose passes find the sizes, and the values by name."""
+        ends = [self.b.add("cast", v, to="float32") for v in self.named.values()]
+        read = (self.b.add("relu", value) for value in (self.x, self.y))
+        graph = optimise(self.b.finish(*ends, *read))
+        return graph, dict(zip(self.named, graph.outputs, strict=False))
+
+
+def positions():
+    g = Positions()
+    add, const = g.b.add, g.const
+    rows, past = g.length(g.x), g.length(g.y)
+    both = add("add", rows, past)
+    keys = add("range", g.zero, both, g.one)
+    queries = add("range", past, both, g.one)
+    wide = add("unsqueeze", keys, const([0]))
+    table = add("expand", wide, add("concat", const([3]), add("reshape", both, const([1])), axis=0))
+    pairs = add("concat", *(add("unsqueeze", table, const([-1])),) * 2, axis=-1)
+    g.named = {
+        "keys": keys,
+        "steps": add("range", const(5), add("add", both, both), g.one),
+        "wide": wide,
+        "table": table,
+        "pairs": pairs,
+        "far": add("less", add("mul", wide, const(3)), const([[40]])),
+        "queries": queries,
+        "joined": add("concat", keys, keys, axis=0),
+        "flat": add("reshape", pairs, const([-1])),
+        "mask": add("less_or_equal", wide, add("unsqueeze", queries, const([1]))),
+        "back": add("sub", both, keys),
+    }
+    return g
+
+
+PREFIXED = {"keys", "steps", "wide", "table", "pairs", "far"}
+
+
+def test_which_values_begin_with_those_of_smaller_sizes():
+    graph, named = positions().finish()
+    decided = DecidedValues(graph, NAMES)
+    assert decided.ids.issuperset(named.values())
+    assert {name for name, value in named.items() if value in decided.prefixed} == PREFIXED
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_values_are_those_of_their_sizes_in_any_order(seed):
+    print("seed", seed)
+    graph, named = positions().finish()
+    decided = DecidedValues(graph, NAMES)
+    rng = np.random.default_rng(seed)
+    walk = [(1, past) for past in range(1, 40)]
+    drawn = [tuple(int(n) for n in rng.integers(1, 90, 2)) for _ in range(25)]
+    for sizes in (*walk, *drawn, (3, 200_000), (2, 5), *walk):
+        fresh = DecidedValues(graph, NAMES)
+        for name, value in named.items():
+            found, wanted = decided.array(value, sizes), fresh.array(value, sizes)
+            assert found.dtype == wanted.dtype, name
+            np.testing.assert_array_equal(found, wanted, err_msg=f"{name} at {sizes}")
+
+
+def test_a_past_that_grows_computes_few_positions():
+    graph, named = positions().finish()
+    decided, computed = DecidedValues(graph, NAMES), []
+    for past in range(1, 600):
+        decided.array(named["pairs"], (1, past))
+        computed.append(decided.computed)
+    assert computed[-1] == computed[515]
+    assert computed[-1] < 100
