@@ -21,6 +21,7 @@ setup(
     package_dir=ROOTS,
     package_data={
         "trireme": ["py.typed"],
+        "trireme.serving": ["page/*"],
         "trireme.schema": ["*.fbs"],
         "trireme.devices": ["npu/specs/*.toml", "described/socs/*.toml"],
         "trireme.tools": ["demo/*"],

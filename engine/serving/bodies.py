@@ -89,6 +89,8 @@ class ErrorResponse(Response):  # type: ignore[misc]  # starlette is untyped her
 
     async def __call__(self, scope: Any, receive: Receive, send: Any) -> None:
         """Send the answer."""
+        if self.status_code >= 400 and b"expect" in dict(scope["headers"]):
+            self.headers["connection"] = "close"  # the client may send the body yet, or not
         if not self._lingers:
             await super().__call__(scope, receive, send)
             return

@@ -9,7 +9,15 @@ from __future__ import annotations
 import re
 from typing import Final, NamedTuple
 
-from trireme.support.errors import DeviceError, RunError, ShapeError, TriremeError
+from trireme.support.errors import (
+    CancelledError,
+    DeadlineError,
+    DeviceError,
+    QueueFullError,
+    RunError,
+    ShapeError,
+    TriremeError,
+)
 
 
 class ErrorCode(NamedTuple):
@@ -76,6 +84,15 @@ def public_text(text: str) -> str:
     return _ADDRESS.sub("0x...", _FOLDERS.sub("", text))
 
 
+_KINDS: Final[dict[str, type[TriremeError] | tuple[type[TriremeError], ...]]] = {
+    "deadline": DeadlineError,
+    "cancelled": CancelledError,
+    "busy": QueueFullError,
+    "invalid": (RunError, ShapeError),
+}
+"""The kinds of errors of a run, the narrower ones first."""
+
+
 def as_serving_error(error: BaseException) -> ServingError:
     """Return what a client is told of an error of a run.
 
@@ -83,8 +100,9 @@ def as_serving_error(error: BaseException) -> ServingError:
     """
     if isinstance(error, ServingError):
         return error
-    if isinstance(error, RunError | ShapeError):
-        return ServingError("invalid", public_text(str(error)))
+    for kind, names in _KINDS.items():
+        if isinstance(error, names):
+            return ServingError(kind, public_text(str(error)))
     if isinstance(error, DeviceError):
         return ServingError("internal", f"the model failed: {public_text(error.summary)}")
     if isinstance(error, MemoryError):

@@ -33,10 +33,25 @@ from trireme.serving.errors import CODES, ServingError, as_serving_error, invali
 from trireme.serving.http_body import compose_infer, parse_infer, parse_json
 from trireme.serving.protocol import check_model_name
 from trireme.serving.service import InferenceService
+from trireme.serving.status import FILES as PAGE_FILES
+from trireme.serving.status import PAGE, StatusPage
 
 Send = Callable[[Message], Awaitable[None]]
 
 JSON_LENGTH = "inference-header-content-length"
+
+OPEN_PATHS = frozenset(
+    {"/v2/health/live", "/v2/health/ready", *(f"/{name}" for name in PAGE_FILES)}
+)
+"""Paths that need no token: they tell nothing of the models."""
+
+PAGE_HEADERS = {
+    "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
+    "connect-src 'self'; img-src data:; base-uri 'none'; form-action 'self'; "
+    "frame-ancestors 'none'",
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+}
 
 _log = logging.getLogger(__name__)
 
@@ -60,6 +75,7 @@ class _HttpApp:
         self._service = service
         self._token = token.encode()
         self._allow_admin = allow_admin
+        self._page = StatusPage(service)
         self._app = Starlette(
             routes=self._routes(),
             exception_handlers={
@@ -79,7 +95,8 @@ class _HttpApp:
         await self._app(scope, receive, send)
 
     def _may_pass(self, scope: Message) -> bool:
-        if str(scope["path"]).endswith(("/v2/health/live", "/v2/health/ready")):
+        path = str(scope["path"]).removeprefix(str(scope.get("root_path", "")))
+        if path in OPEN_PATHS:
             return True
         given = dict(scope["headers"]).get(b"authorization", b"")
         kind, _, token = given.partition(b" ")
@@ -104,6 +121,8 @@ class _HttpApp:
                 ("GET", f"{at}/config", self._config),
                 ("GET", f"{at}/stats", self._statistics),
             ]
+        rows += [("GET", f"/{path}", self._page_file) for path in PAGE_FILES]
+        rows += [("GET", "/status", self._status), ("GET", "/status/placement", self._placement)]
         return [Route(path, handler, methods=[method]) for method, path, handler in rows]
 
     async def _infer(self, request: Any) -> Any:
@@ -180,6 +199,18 @@ class _HttpApp:
         await asyncio.to_thread(self._service.models.unload, _model_of(request)[0])
         return Response(status_code=200)
 
+    async def _page_file(self, request: Any) -> Any:
+        name, kind = PAGE_FILES[request.scope["path"].removeprefix(_root(request)).lstrip("/")]
+        return Response((PAGE / name).read_bytes(), media_type=kind, headers=PAGE_HEADERS)
+
+    async def _status(self, request: Any) -> Any:
+        return json_response(self._page.status())
+
+    async def _placement(self, request: Any) -> Any:
+        asked = request.query_params
+        name, version = check_model_name(asked.get("model", "")), asked.get("version", "")
+        return json_response(await asyncio.to_thread(self._page.placement, name, version))
+
     async def _asked(self, request: Any) -> dict[str, Any]:
         """Return the object that is a request's body; an empty body is an empty object."""
         body = bytes(await read_body(request, self._service.limits))
@@ -193,6 +224,10 @@ class _HttpApp:
             raise ServingError(
                 "forbidden", "this server neither loads nor unloads", fix="start it --allow-admin"
             )
+
+
+def _root(request: Any) -> str:
+    return str(request.scope.get("root_path", ""))
 
 
 async def _while_connected(request: Any, work: Coroutine[Any, Any, Any]) -> Any:

@@ -3,20 +3,25 @@
     with Server(models, http_port=8000) as server:
         print(server.url)
 
-`run` serves in this thread until a signal; `start` serves in a thread of its own.
+`start` serves in a thread of its own, `run` in this one until a signal.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import signal
 import socket
+import ssl
 import threading
+from collections.abc import Callable
 from typing import Any, Self
 
 import uvicorn
 
 from trireme.serving.admission import ServingLimits
+from trireme.serving.connection import Connection
 from trireme.serving.http import http_app
 from trireme.serving.models import Models
 from trireme.serving.service import InferenceService
@@ -25,6 +30,9 @@ from trireme.support.errors import RunError
 _log = logging.getLogger(__name__)
 
 LOOPBACK = "127.0.0.1"
+
+FLUSH_S = 2.0
+"""Seconds in which clients may fetch the last answers, once every request is done."""
 
 
 class Server:
@@ -36,6 +44,7 @@ class Server:
     token: when given, requests need the header "Authorization: Bearer TOKEN"
     allow_admin: whether clients may load and unload models
     certificate, key: files in PEM format; with them the server speaks HTTPS
+    Errors: RunError, if the address is taken, or certificate and key are none
     """
 
     def __init__(
@@ -47,29 +56,20 @@ class Server:
         limits: ServingLimits | None = None,
         token: str = "",
         allow_admin: bool = False,
-        certificate: str | None = None,
-        key: str | None = None,
+        certificate: str = "",
+        key: str = "",
     ) -> None:
         self.service = InferenceService(models, limits)
         self.host = host
+        app = http_app(self.service, token=token, allow_admin=allow_admin)
+        self._server: Any = uvicorn.Server(_configured(app, certificate, key))
         self._scheme = "https" if certificate else "http"
         self._socket = _listen(host, http_port)
         self.http_port: int = self._socket.getsockname()[1]
-        config = uvicorn.Config(
-            http_app(self.service, token=token, allow_admin=allow_admin),
-            log_config=None,
-            access_log=False,
-            lifespan="off",
-            ws="none",
-            server_header=False,
-            timeout_keep_alive=75,
-            ssl_certfile=certificate,
-            ssl_keyfile=key,
-        )
-        self._server: Any = uvicorn.Server(config)
         self._thread: threading.Thread | None = None
-        self._is_up = threading.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._is_up = threading.Event()
+        self._drained = True
 
     @property
     def url(self) -> str:
@@ -77,18 +77,25 @@ class Server:
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{self._scheme}://{host}:{self.http_port}"
 
-    async def serve(self) -> None:
-        """Serve until `stop` is called, then finish what was accepted."""
-        self._loop = asyncio.get_running_loop()
-        self._is_up.set()
-        await self._server._serve([self._socket])
+    def run(self) -> bool:
+        """Serve until SIGTERM or SIGINT, then finish what was accepted.
+
+        Call it in the main thread. A second signal ends the process with the code 1.
+        Return whether every accepted request was answered within the grace.
+        """
+        self._serve_in_loop(self._take_signals)
+        self.service.close()
+        return self._drained
 
     def start(self) -> Self:
-        """Serve in a thread, and return when the server answers."""
+        """Serve in a thread of its own; return when the server answers.
+
+        Errors: RunError, if it has started before
+        """
         if self._thread is not None:
             raise RunError("the server has started already")
         self._thread = threading.Thread(
-            target=asyncio.run, args=(self.serve(),), name="trireme-server", daemon=True
+            target=self._serve_in_loop, name="trireme-server", daemon=True
         )
         self._thread.start()
         self._is_up.wait()
@@ -96,10 +103,10 @@ class Server:
 
     def stop(self) -> None:
         """Refuse new requests, finish those accepted within the grace, and end."""
-        if self._loop is not None and self._thread is not None:
-            asyncio.run_coroutine_threadsafe(self.service.drain(), self._loop).result()
-            self._server.should_exit = True
+        if self._thread is not None and self._thread.is_alive() and self._loop is not None:
+            asyncio.run_coroutine_threadsafe(self._drain(), self._loop).result()
             self._thread.join()
+        self._socket.close()
         self.service.close()
 
     def __enter__(self) -> Self:
@@ -107,6 +114,64 @@ class Server:
 
     def __exit__(self, *_: object) -> None:
         self.stop()
+
+    def _serve_in_loop(self, prepare: Callable[[], None] = lambda: None) -> None:
+        async def serve() -> None:
+            self._loop = asyncio.get_running_loop()
+            prepare()
+            self._is_up.set()
+            await self._server._serve([self._socket])
+
+        with asyncio.Runner(loop_factory=self._server.config.get_loop_factory()) as runner:
+            runner.run(serve())
+
+    def _take_signals(self) -> None:
+        for one in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(one, self._on_signal)
+
+    def _on_signal(self) -> None:
+        if self.service.is_draining:
+            _log.warning("ended by a second signal: accepted requests may be lost")
+            logging.shutdown()
+            os._exit(1)
+        _log.info("shutting down: finishing the requests that were accepted")
+        self.service.is_draining = True
+        self._ending = asyncio.ensure_future(self._drain())
+
+    async def _drain(self) -> None:
+        self._drained = await self.service.drain()
+        if not self._drained:
+            _log.warning("some accepted requests were not done within the grace")
+        self._server.should_exit = True
+
+
+def _configured(app: Any, certificate: str, key: str) -> Any:
+    """Return the configuration of uvicorn.
+
+    Errors: RunError, if certificate and key are none
+    """
+    config = uvicorn.Config(
+        app,
+        http=Connection,
+        loop="auto",
+        log_config=None,
+        access_log=False,
+        lifespan="off",
+        ws="none",
+        proxy_headers=False,
+        server_header=False,
+        timeout_keep_alive=75,
+        timeout_graceful_shutdown=FLUSH_S,
+        ssl_certfile=certificate or None,
+        ssl_keyfile=key or None,
+    )
+    if key and not certificate:
+        raise RunError("a key is given without its certificate")
+    try:
+        config.load()
+    except (OSError, ssl.SSLError) as error:
+        raise RunError(f"certificate and key cannot be used: {error}") from error
+    return config
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -10,7 +10,7 @@ by any thread. Every failure is a ServingError.
 from __future__ import annotations
 
 import asyncio
-import math
+import logging
 import time
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, ExitStack
@@ -29,8 +29,13 @@ from trireme.serving.protocol import (
     requested,
 )
 from trireme.serving.statistics import Observer, RequestOutcome, Statistics
+from trireme.serving.tracing import PARAMETER as TRACE
+from trireme.serving.tracing import RequestTrace, wants_trace
+from trireme.support.cancel import CancelToken, working_for
 from trireme.support.dtypes import Array
 from trireme.version import __version__
+
+_log = logging.getLogger(__name__)
 
 EXTENSIONS = (
     "binary_tensor_data",
@@ -41,6 +46,22 @@ EXTENSIONS = (
     "statistics",
 )
 """The extensions of the protocol that the server has."""
+
+
+class _Asked:
+    """A request under way: when it came, until when it may run, and the call that it became."""
+
+    def __init__(self, request: InferRequest) -> None:
+        self.request, self.version = request, request.version
+        self.began_s = time.perf_counter()
+        self.token = CancelToken(request.timeout_s, time.perf_counter)
+        self.call: AdmittedCall | None = None
+
+    @property
+    def left_s(self) -> float | None:
+        """Seconds until the deadline, not below 0; None without one."""
+        ends_s = self.token.deadline_s
+        return None if ends_s is None else max(0.0, ends_s - time.perf_counter())
 
 
 class InferenceService:
@@ -66,35 +87,52 @@ class InferenceService:
     async def infer(self, request: InferRequest) -> InferResponse:
         """Return the answer to a request, whose `timeout_s` counts from this call.
 
-        Cancelling the coroutine withdraws the request; a run that has begun ends unheard.
+        Cancelling the coroutine withdraws the request, or stops its run at the next task boundary.
         Errors: ServingError
         """
-        began_s = time.perf_counter()
-        version, call, kind = request.version, None, "cancelled"
+        asked = _Asked(request)
+        kind = "cancelled"
         try:
-            with ExitStack() as held:
-                model = held.enter_context(self._lease(request))
-                version = model.version
-                check_inputs(request, model.inputs)
-                outputs = requested(request, model.outputs)
-                call = self._submit(model, request, held.pop_all())
-            results = await self._result(call, request, began_s)
-            chosen = {
-                one.name: classified(
-                    one.name, results[one.name], one.classes, model.labels.get(one.name, ())
-                )
-                if one.classes
-                else results[one.name]
-                for one in outputs
-            }
+            response = await self._answer(asked)
             kind = "ok"
-            return InferResponse(model.name, version, request.id, chosen)
-        except Exception as caught:
-            error = as_serving_error(caught)
+            return response
+        except ServingError as error:
             kind = error.kind
-            raise error from caught
+            raise
+        except Exception as caught:
+            told = as_serving_error(caught)
+            kind = told.kind
+            if kind == "internal":
+                _log.error("a run of model '%s' failed", request.model, exc_info=caught)
+            raise told from caught
         finally:
-            self._tell(request.model, version, kind, began_s, call)
+            self._tell(asked, kind)
+
+    async def _answer(self, asked: _Asked) -> InferResponse:
+        request = asked.request
+        with ExitStack() as held:
+            model = held.enter_context(self._lease(request))
+            asked.version = model.version
+            check_inputs(request, model.inputs)
+            outputs = requested(request, model.outputs)
+            trace = None
+            if wants_trace(request.parameters):
+                trace = RequestTrace(model.name, model.version)
+            call = asked.call = self._submit(model, asked, trace, held.pop_all())
+        results = await self._result(call, asked)
+        chosen = {
+            one.name: classified(
+                one.name, results[one.name], one.classes, model.labels.get(one.name, ())
+            )
+            if one.classes
+            else results[one.name]
+            for one in outputs
+        }
+        parameters = {}
+        if trace is not None and call.started_s and call.ended_s:
+            when = asked.began_s, call.started_s, call.ended_s
+            parameters[TRACE] = trace.text(*when, request.id)
+        return InferResponse(model.name, model.version, request.id, chosen, parameters)
 
     def _lease(self, request: InferRequest) -> AbstractContextManager[ServedModel]:
         if self.is_draining:
@@ -110,17 +148,18 @@ class InferenceService:
         with self._lease(InferRequest(name, version)) as model:
             self._admission.check_room(model)
 
-    def _submit(self, model: ServedModel, request: InferRequest, held: ExitStack) -> AdmittedCall:
+    def _submit(
+        self, model: ServedModel, asked: _Asked, trace: RequestTrace | None, held: ExitStack
+    ) -> AdmittedCall:
         """Admit a run that holds its model until it ends or is withdrawn."""
-        deadline_s = math.inf
-        if request.timeout_s is not None:
-            deadline_s = time.perf_counter() + request.timeout_s
+        request, token = asked.request, asked.token
 
         def run() -> Mapping[str, Array]:
-            left_s = deadline_s - time.perf_counter()
-            if left_s <= 0:
-                raise _too_late(request)
-            return model.run(request.inputs, left_s if left_s < math.inf else None)
+            with working_for(token):
+                token.check()
+                if trace is not None:
+                    return trace.run(model, request.inputs)
+                return model.run(request.inputs, asked.left_s)
 
         try:
             call = self._admission.submit(model, run, request.nbytes, request.priority)
@@ -130,32 +169,30 @@ class InferenceService:
         call.future.add_done_callback(lambda _: held.close())
         return call
 
-    async def _result(
-        self, call: AdmittedCall, request: InferRequest, began_s: float
-    ) -> Mapping[str, Array]:
-        left_s = None
-        if request.timeout_s is not None:
-            left_s = max(0.0, request.timeout_s - (time.perf_counter() - began_s))
+    async def _result(self, call: AdmittedCall, asked: _Asked) -> Mapping[str, Array]:
         try:
             result: Mapping[str, Array] = await asyncio.wait_for(
-                asyncio.wrap_future(call.future), left_s
+                asyncio.wrap_future(call.future), asked.left_s
             )
             return result
-        except TimeoutError:
-            raise _too_late(request) from None
-        finally:
+        except BaseException as error:
             self._admission.withdraw(call)
+            asked.token.cancel()
+            if not isinstance(error, TimeoutError):
+                raise
+            timeout_s = asked.request.timeout_s or 0.0
+            what = f"the request did not end within {timeout_s:g} s"
+            raise ServingError("deadline", what) from None
 
-    def _tell(
-        self, name: str, version: str, kind: str, began_s: float, call: AdmittedCall | None
-    ) -> None:
-        now = time.perf_counter()
+    def _tell(self, asked: _Asked, kind: str) -> None:
+        now, call = time.perf_counter(), asked.call
         queue_s = run_s = 0.0
         if call is not None:
             queue_s = call.queue_s
             if call.started_s is not None:
                 run_s = (call.ended_s or now) - call.started_s
-        outcome = RequestOutcome(name, version, kind, now - began_s, queue_s, run_s)
+        name, version = asked.request.model, asked.version
+        outcome = RequestOutcome(name, version, kind, now - asked.began_s, queue_s, run_s)
         for observer in self.observers:
             observer(outcome)
 
@@ -227,10 +264,6 @@ class InferenceService:
         self.is_draining = True
         self._admission.close()
         self.models.close()
-
-
-def _too_late(request: InferRequest) -> ServingError:
-    return ServingError("deadline", f"the deadline of {request.timeout_s or 0:g} s has passed")
 
 
 def _as_metadata(spec: TensorSpec) -> dict[str, Any]:

@@ -1,0 +1,143 @@
+"""What the status page shows: models, their devices and placements, queues and latencies."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from trireme.placement.placement import Placement
+from trireme.runtime.session import Session
+from trireme.serving.errors import public_text
+from trireme.serving.models import ServedModel
+from trireme.serving.protocol import TensorSpec
+from trireme.serving.service import InferenceService
+from trireme.support.errors import TriremeError
+from trireme.version import __version__
+
+PAGE = Path(__file__).parent / "page"
+FILES = {
+    "": ("status.html", "text/html; charset=utf-8"),
+    "page/status.css": ("status.css", "text/css; charset=utf-8"),
+    "page/status.js": ("status.js", "text/javascript; charset=utf-8"),
+}
+"""Where each file of the page is, and its type."""
+
+MOST_PIECES = 400
+"""Pieces of the strip that shows a placement; the rest is one piece."""
+
+
+class StatusPage:
+    """Gives the page's data. A placement is summed up once a model."""
+
+    def __init__(self, service: InferenceService) -> None:
+        self._service = service
+        self._began_s = time.monotonic()
+        self._lock = threading.Lock()
+        self._placements: WeakKeyDictionary[Session, dict[str, Any]] = WeakKeyDictionary()
+
+    def status(self) -> dict[str, Any]:
+        """Return what changes: the state of the server and of each model."""
+        service = self._service
+        return {
+            "version": __version__,
+            "ready": service.is_ready,
+            "draining": service.is_draining,
+            "uptime_s": round(time.monotonic() - self._began_s, 1),
+            "models": list(self._rows()),
+        }
+
+    def _rows(self) -> Iterator[dict[str, Any]]:
+        service = self._service
+        for one in service.models.index():
+            row: dict[str, Any] = {
+                "name": one.name,
+                "version": one.version,
+                "state": one.state,
+                "reason": public_text(one.reason),
+            }
+            try:
+                with service.models.lease(one.name, one.version) as model:
+                    yield {**row, **self._live(model)}
+            except TriremeError:
+                yield row
+
+    def _live(self, model: ServedModel) -> dict[str, Any]:
+        waiting, running = self._service.depth(model.name)
+        sums = self._service.statistics.of_model(model.name, model.version)["inference_stats"]
+        return {
+            "waiting": waiting,
+            "running": running,
+            "concurrency": model.concurrency,
+            "max_queue": self._service.limits.max_queue,
+            "answered": sums["success"]["count"],
+            "run_ns": sums["compute_infer"]["ns"],
+            **self._service.statistics.recent(model.name, model.version),
+            "inputs": list(map(_shown, model.inputs)),
+            "outputs": list(map(_shown, model.outputs)),
+            "devices": list(model.session.devices),
+            "dropped": {name: public_text(str(why)) for name, why in model.session.dropped.items()},
+        }
+
+    def placement(self, name: str, version: str) -> dict[str, Any]:
+        """Return where the nodes of a model run: shares of devices, and a strip in run order.
+
+        For a model that runs a stored program this prepares the model, which takes a while.
+        Errors: ServingError, if there is no such model
+        """
+        with self._service.models.lease(name, version) as model, self._lock:
+            found = self._placements.get(model.session)
+            if found is None:
+                found = self._placements[model.session] = _summed_up(model.session)
+            return found
+
+
+def _shown(spec: TensorSpec) -> str:
+    return f"{spec.name} {spec.datatype}[{','.join(map(str, spec.shape))}]"
+
+
+def _summed_up(session: Session) -> dict[str, Any]:
+    try:
+        if session.has_open_shapes:
+            return {"stages": [str(stage) for stage in session.stages]}
+        return _strip(session.placement)
+    except TriremeError as error:
+        return {"why": public_text(error.summary)}
+
+
+def _strip(placement: Placement) -> dict[str, Any]:
+    """Return the predicted seconds of each device, and pieces of nodes that follow each other."""
+    nodes = sorted(placement.source.nodes, key=lambda node: placement.stage_of.get(node.id, 0))
+    steps = []
+    for node in nodes:
+        choice = placement.choices.get(node.id)
+        if choice is not None:
+            estimate = choice.estimates.get(choice.device)
+            steps.append((choice.device, node.op, estimate.seconds if estimate else 0.0))
+    pieces = []
+    for device, group in groupby(steps, key=lambda step: step[0]):
+        inside = list(group)
+        ops = list(dict.fromkeys(op for _, op, _ in inside))
+        pieces.append(
+            {
+                "device": device,
+                "nodes": len(inside),
+                "seconds": sum(seconds for *_, seconds in inside),
+                "ops": ", ".join(ops[:6]) + (", ..." if len(ops) > 6 else ""),
+            }
+        )
+    shares: dict[str, float] = {}
+    for device, _, seconds in steps:
+        shares[device] = shares.get(device, 0.0) + seconds
+    return {
+        "makespan_s": placement.makespan_s,
+        "devices": shares,
+        "copies": sum(">" in device for device in placement.device_of.values()),
+        "pieces": pieces[:MOST_PIECES],
+        "more": max(0, len(pieces) - MOST_PIECES),
+        "unused": {name: public_text(why) for name, why in placement.unused.items()},
+    }
