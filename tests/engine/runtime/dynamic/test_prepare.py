@@ -40,15 +40,26 @@ def test_prepared_shapes_are_found_and_have_the_same_bits():
         assert session._open.kept == before == 2
 
 
-def test_runs_go_on_while_shapes_are_prepared():
+def test_runs_go_on_while_shapes_are_prepared(monkeypatch):
     with Session(net()) as session:
         wanted = session.run(feeds(4))["y"]
+        begun, may_go_on = threading.Event(), threading.Event()
+        instances = session._open._open
+        make = instances._make
+
+        def make_when_told(shapes):
+            begun.set()
+            assert may_go_on.wait(60)
+            return make(shapes)
+
+        monkeypatch.setattr(instances, "_make", make_when_told)
         session.prepare([{"x": (1, n, 8, 4)} for n in range(10, 20)])
-        count = 0
-        while any(one.state == "waiting" for one in session.prepared):
+        assert begun.wait(60)
+        for _ in range(20):
             assert np.array_equal(session.run(feeds(4))["y"], wanted)
-            count += 1
-        assert count > 10
+        assert {one.state for one in session.prepared} == {"waiting"}
+        may_go_on.set()
+        assert {one.state for one in session.prepare([], wait=True)} == {"ready"}
         assert np.array_equal(session.run(feeds(19))["y"], session.run(feeds(19))["y"])
         assert session._open.kept == 11
 
