@@ -17,7 +17,7 @@ from trireme.devices.cpu.codegen.aligned_memory import as_kernels_read
 from trireme.devices.cpu.codegen.kernel_cache import Code, KernelCache
 from trireme.devices.cpu.codegen.target import Isa
 from trireme.devices.cpu.compile.buffer_aliases import find_homes, is_alias
-from trireme.devices.cpu.compile.fusion import Group, chain_terms, grouped
+from trireme.devices.cpu.compile.fusion import Group, Pattern, chain_terms, grouped
 from trireme.devices.cpu.compile.program import (
     REFERENCE,
     ReferenceStep,
@@ -37,9 +37,15 @@ from trireme.devices.cpu.kernels.polymorphic.step import (
 )
 from trireme.devices.cpu.kernels.polymorphic.table import rule_for
 from trireme.devices.cpu.patterns.attention import Attention
+from trireme.devices.cpu.patterns.dynamic_range_nodes import HybridProduct, Levels
 from trireme.devices.cpu.patterns.polymorphic_attention import (
     attention_step,
     find_polymorphic_attention,
+)
+from trireme.devices.cpu.patterns.polymorphic_dynamic_range import (
+    find_polymorphic_hybrid,
+    levels_steps,
+    product_step,
 )
 from trireme.ir.contents import decided_by_shapes
 from trireme.ir.graph import Graph, Node, Value
@@ -129,7 +135,7 @@ def build_polymorphic(
     def lacks(_: Graph, node: Node) -> str | None:
         return _lacking(sample, decided, node)
 
-    for group in grouped(context, find_polymorphic_attention(context.graph), lacks):
+    for group in grouped(context, _patterns(context.graph), lacks):
         node = group.node
         if len(group.nodes) == 1 and is_alias(context.graph, node):
             if node.id in copies:
@@ -180,10 +186,19 @@ def packed(program: PolymorphicProgram) -> PolymorphicProgram:
     return replace(program, constants=constants_of(program.steps))
 
 
+def _patterns(graph: Graph) -> list[Pattern]:
+    """Return the patterns of a sample that are one kernel for every shape."""
+    return [*find_polymorphic_attention(graph), *find_polymorphic_hybrid(graph)]
+
+
 def _lower(context: Context, group: Group) -> Sequence[PolymorphicStep]:
     nodes = tuple(node.id for node in group.nodes)
     if isinstance(group.pattern, Attention):
         return [attention_step(context, group.pattern)]
+    if isinstance(group.pattern, Levels):
+        return levels_steps(context, group.pattern)
+    if isinstance(group.pattern, HybridProduct):
+        return [product_step(context, group.pattern)]
     if len(nodes) > 1:
         name, terms, inputs = chain_terms(context, group)
         return [expression_step(context, name, terms, inputs, group.node.outputs[0], nodes)]

@@ -60,7 +60,7 @@ def _is_slower(context: Context, product: HybridProduct) -> bool:
     if context.isa.vnni or op.node.op != "conv" or _is_depthwise(context, op):
         return False
     cycles = winograd_cost(context, op.node)
-    return cycles is not None and cycles < _way(context, product.source, op).cycles
+    return cycles is not None and cycles < way_of(context, product.source, op).cycles
 
 
 def lower_levels(context: Context, levels: Levels) -> list[Step]:
@@ -105,18 +105,18 @@ def _dot(context: Context, levels: Levels, op: LinearOp) -> Dot:
     """Return how an op multiplies levels."""
     if _is_depthwise(context, op):
         return dot_of(context.isa)
-    return _way(context, levels, op).dot
+    return way_of(context, levels, op).dot
 
 
 def _is_depthwise(context: Context, op: LinearOp) -> bool:
     return op.node.op == "conv" and depthwise.is_depthwise(context.graph, op.node)
 
 
-def _way(context: Context, levels: Levels, op: LinearOp) -> Way:
+def way_of(context: Context, levels: Levels, op: LinearOp) -> Way:
     """Return how a product of matrices is computed."""
     if op.node.id not in levels.ways:
         product, _, _ = _shape(context, levels, op)
-        w, params = _weights(context, op), _params(context, op)
+        w, params = weights_of(context, op), params_of(context, op)
         levels.ways[op.node.id] = best_way(context.isa, w, params, product)
     return levels.ways[op.node.id]
 
@@ -127,7 +127,7 @@ def _shape(
     if op.node.op == "conv":
         return conv_shape(context.graph, op.node)
     x = context.type(levels.x)
-    return matrix_shape(x.elements // x.dims[-1], x.dims[-1], len(_weights(context, op)))
+    return matrix_shape(x.elements // x.dims[-1], x.dims[-1], len(weights_of(context, op)))
 
 
 def lower_product(context: Context, product: HybridProduct) -> list[Step]:
@@ -140,7 +140,7 @@ def _lower_linear(context: Context, product: HybridProduct) -> Step:
     """Return the step of a conv or fully_connected as a product of matrices."""
     isa, op = context.isa, product.op
     shape, view, dims = _shape(context, product.source, op)
-    way = _way(context, product.source, op)
+    way = way_of(context, product.source, op)
     dot, tile = way.dot, way.tile
     image = Image(dims, pads_of(op.node), "uint8", 0, dot, prepared=True)
     order = np.arange(-(-shape.channels // isa.lanes) * isa.lanes)
@@ -149,8 +149,8 @@ def _lower_linear(context: Context, product: HybridProduct) -> Step:
     packed = pack_weights(way.steps, dot, order, tile, isa.lanes)
     levels, _ = _memory(context, product.source, op)
     operands, cut = (levels, packed, product.output), (tile, way.cycles)
-    params = _params(context, op)
-    factor = params.w_zero - weight_zero(_weights(context, op), params, dot)
+    params = params_of(context, op)
+    factor = params.w_zero - weight_zero(weights_of(context, op), params, dot)
     source = (image, view)
     return product_step(context, shape, source, cut, epilogue, operands, factor, repeats)
 
@@ -164,7 +164,7 @@ def _lower_depthwise(context: Context, product: HybridProduct) -> Step:
     blocks = depthwise.cut_channels(channels, dot, isa)
     lanes = depthwise.lane_channels(isa, blocks, dot)
     epilogue = _epilogue(context, product, lanes, window.out[0] * window.out[1], mixed=True)
-    w = _weights(context, op)
+    w = weights_of(context, op)
     packed = depthwise.pack_weights(w, 0, window, blocks, dot, lanes)
     levels, _ = _memory(context, product.source, op)
     operands = (levels, packed, product.output)
@@ -185,7 +185,7 @@ def _epilogue(
     zero = 0 if dot.width == 2 else 128 if source.kind == "symmetric" else None
     _, state = _memory(context, source, product.op)
     return dequantiser(
-        _weights(context, product.op).astype(np.int32) - _params(context, product.op).w_zero,
+        weights_of(context, product.op).astype(np.int32) - params_of(context, product.op).w_zero,
         scales,
         bias,
         lanes,
@@ -196,7 +196,7 @@ def _epilogue(
     )
 
 
-def _weights(context: Context, op: LinearOp) -> Array:
+def weights_of(context: Context, op: LinearOp) -> Array:
     """Return the weights of all parts side by side, moved into the range of int8."""
 
     def make() -> Array:
@@ -206,8 +206,8 @@ def _weights(context: Context, op: LinearOp) -> Array:
     return context.pack(op.weights[0], f"int8 {op.weights}", make)
 
 
-def _params(context: Context, op: LinearOp) -> LinearParams:
-    """Return the parameters of a product on `_weights`: how far these were moved is their zero."""
+def params_of(context: Context, op: LinearOp) -> LinearParams:
+    """Return the parameters of a product; how far `weights_of` moved weights is their zero."""
 
     def make() -> Array:
         ends = [_ends(context.constant(part)) for part in op.weights]

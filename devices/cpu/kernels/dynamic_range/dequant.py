@@ -33,7 +33,7 @@ class DequantState:
     """
 
     memory: Operand
-    images: int
+    images: Index
     zero: int | None
 
 
@@ -53,15 +53,15 @@ class Dequantiser:
 
     data: int32 rows: the starts of sums, the bits of each of the scales, and of a bias
     state: where the state of the images is, as in DequantState
-    rows: rows of the product in an image
+    images, rows: of the input, and rows of the product in an image; read in the run where they vary
     offset: whether a zero point known at run time times the first row is what sums begin with
     mixed: whether lanes are in the order of packs (channel_order), not in that of channels
     """
 
     data: Array
     state: Operand
-    images: int
-    rows: int
+    images: Index
+    rows: Index
     bias: bool
     activation: str
     offset: bool
@@ -81,13 +81,13 @@ class Dequantiser:
     @property
     def shared(self) -> bool:
         """Whether all rows have one step."""
-        return self.images == 1
+        return isinstance(self.images, int) and self.images == 1
 
     def enter(
         self, fn: Function, operands: Sequence[Value], row: Index, channels: Channels | None = None
     ) -> Mark:
         """Return step and zero point of the image that a row is of."""
-        image = fn.integer("udiv", row, self.rows) if self.images > 1 else 0
+        image = 0 if self.shared else fn.integer("udiv", row, self.rows)
         (state,) = operands
         step = fn.splat(fn.load("float", fn.at(state, image)), fn.isa.lanes)
         zero = None
@@ -180,7 +180,7 @@ def dequantiser(
     bias: Array | None,
     lanes: Array,
     state: DequantState,
-    rows: int,
+    rows: Index,
     activation: str,
     mixed: bool = False,
 ) -> Dequantiser:

@@ -44,7 +44,7 @@ from trireme.devices.cpu.kernels.lowering import (
 _MAGNITUDE = 0x7FFFFFFF
 _MANY_IMAGES = 8
 """So many are dealt to threads whole; fewer large ones are cut into lines."""
-_VECTOR_S = 1e-9
+VECTOR_S = 1e-9
 """About the seconds of a vector of floats, both passes together."""
 _ACCUMULATORS = 4
 
@@ -117,7 +117,7 @@ def rounding_steps(
     context: Context, layout: LineLayout, rounding: Rounding, x: Operand, levels: Temp, state: Temp
 ) -> list[Step]:
     """Return the steps that write levels and state of the images in x."""
-    seconds = layout.images * layout.lines * layout.row / context.isa.lanes * _VECTOR_S
+    seconds = layout.images * layout.lines * layout.row / context.isa.lanes * VECTOR_S
     if seconds < ALONE_S or layout.images >= _MANY_IMAGES or layout.lines == 1:
         size, chunks = deal(layout.images, seconds)
         code = context.kernel(_whole_kernel, layout.merged(), rounding, size)
@@ -134,56 +134,84 @@ def rounding_steps(
 
 
 def _whole_kernel(isa: Isa, layout: LineLayout, rounding: Rounding, size: int) -> Code:
-    return _QuantizeKernel(isa, layout, rounding).whole(size)
+    kernel = QuantizeKernel(isa, layout, rounding)
+    fn, pointers, chunk, _ = begin(kernel.name, isa, 3)
+    kernel.whole(fn, pointers, chunk if size < layout.images else 0, size)
+    return finish(fn)
 
 
 def _range_kernel(isa: Isa, layout: LineLayout, rounding: Rounding, size: int, parts: int) -> Code:
-    return _QuantizeKernel(isa, layout, rounding).ranges(size, parts)
+    kernel = QuantizeKernel(isa, layout, rounding)
+    fn, pointers, chunk, _ = begin(kernel.range_name, isa, 2)
+    kernel.ranges(fn, pointers, chunk, size, parts)
+    return finish(fn)
 
 
 def _lines_kernel(
     isa: Isa, layout: LineLayout, rounding: Rounding, size: int, cuts: int, parts: int
 ) -> Code:
-    return _QuantizeKernel(isa, layout, rounding).lines_of_ranges(size, cuts, parts)
+    kernel = QuantizeKernel(isa, layout, rounding)
+    fn, pointers, chunk, _ = begin(kernel.name, isa, 4)
+    kernel.lines_of_ranges(fn, pointers, chunk, size, (cuts, parts))
+    return finish(fn)
 
 
-class _QuantizeKernel:
-    """Emits the kernels: range, parameters, levels."""
+class QuantizeKernel:
+    """Emits the kernels: range, parameters, levels.
 
-    def __init__(self, isa: Isa, layout: LineLayout, rounding: Rounding) -> None:
+    counts: images and lines where the kernel reads them, those of the layout where None
+    """
+
+    def __init__(
+        self,
+        isa: Isa,
+        layout: LineLayout,
+        rounding: Rounding,
+        counts: tuple[Index, Index] | None = None,
+    ) -> None:
         self.isa, self.layout, self.rounding = isa, layout, rounding
+        self.images, self.height = counts or (layout.images, layout.lines)
+        self.tall = self.height + (layout.border[0] + layout.border[2])
         self.integers = vector(isa.lanes, "i32")
         self.name = f"levels_{rounding.kind}_{layout.dot.dtype}"
+        self.range_name = f"range_of_{self.name}"
 
-    def whole(self, size: int) -> Code:
+    def whole(self, fn: Function, pointers: Sequence[Value], chunk: Index, size: Index) -> None:
         """Operands: x, levels, state; a chunk is `size` images."""
-        layout = self.layout
-        fn, (x, levels, state), chunk, _ = begin(self.name, self.isa, 3)
-        first: Index = chunk * size if size < layout.images else 0
-        for image in fn.range(first, fn.minimum(first + size, layout.images)):
-            source = fn.at(x, image * (layout.lines * layout.row))
-            bits = self.extent(fn, source, 0, layout.lines)
+        layout, (x, levels, state) = self.layout, pointers
+        first = chunk * size
+        for image in fn.range(first, fn.minimum(first + size, self.images)):
+            source = fn.at(x, image * (self.height * layout.row))
+            bits = self.extent(fn, source, 0, self.height)
             known = self.parameters(fn, bits, state, image)
-            target = fn.at(levels, image * (layout.tall * layout.wide), layout.dot.element)
-            self.lines(fn, source, target, (0, layout.tall), known)
-        return finish(fn)
+            target = fn.at(levels, image * (self.tall * layout.wide), layout.dot.element)
+            self.lines(fn, source, target, (0, self.tall), known)
 
-    def ranges(self, size: int, parts: int) -> Code:
+    def ranges(
+        self, fn: Function, pointers: Sequence[Value], chunk: Value, size: Index, parts: Index
+    ) -> None:
         """Operands: x, ranges; a chunk is `size` lines of an image, of which there are `parts`."""
-        layout = self.layout
-        fn, (x, ranges), chunk, _ = begin(f"range_of_{self.name}", self.isa, 2)
+        x, ranges = pointers
         image, part = fn.integer("udiv", chunk, parts), fn.integer("urem", chunk, parts)
         first = part * size
-        source = fn.at(x, image * (layout.lines * layout.row))
-        bits = self.extent(fn, source, first, fn.minimum(first + size, layout.lines))
+        source = fn.at(x, image * (self.height * self.layout.row))
+        bits = self.extent(fn, source, first, fn.minimum(first + size, self.height))
         for k, value in enumerate(bits):
             fn.store(value, fn.at(ranges, chunk * 2 + k))
-        return finish(fn)
 
-    def lines_of_ranges(self, size: int, cuts: int, parts: int) -> Code:
-        """Operands: x, ranges, levels, state; a chunk is `size` lines with their border."""
-        layout = self.layout
-        fn, (x, ranges, levels, state), chunk, _ = begin(self.name, self.isa, 4)
+    def lines_of_ranges(
+        self,
+        fn: Function,
+        pointers: Sequence[Value],
+        chunk: Value,
+        size: Index,
+        counts: tuple[Index, Index],
+    ) -> None:
+        """Operands: x, ranges, levels, state; a chunk is `size` lines with their border.
+
+        counts: the chunks of an image, and the parts that its range was found in
+        """
+        layout, (x, ranges, levels, state), (cuts, parts) = self.layout, pointers, counts
         image, cut = fn.integer("udiv", chunk, cuts), fn.integer("urem", chunk, cuts)
         found = [Var(fn, "i32", start) for start in self._starts()]
         for part in fn.range(0, parts):
@@ -192,10 +220,9 @@ class _QuantizeKernel:
                 var.set(fn.call("i32", f"llvm.{op}.i32", var.get(), value))
         known = self.parameters(fn, [var.get() for var in found], state, image)
         first = cut * size
-        source = fn.at(x, image * (layout.lines * layout.row))
-        target = fn.at(levels, image * (layout.tall * layout.wide), layout.dot.element)
-        self.lines(fn, source, target, (first, fn.minimum(first + size, layout.tall)), known)
-        return finish(fn)
+        source = fn.at(x, image * (self.height * layout.row))
+        target = fn.at(levels, image * (self.tall * layout.wide), layout.dot.element)
+        self.lines(fn, source, target, (first, fn.minimum(first + size, self.tall)), known)
 
     # -- range ------------------------------------------------------------------------------
 
@@ -258,7 +285,7 @@ class _QuantizeKernel:
         step, point = self._step_and_point(fn, *ends)
         whole = nearest(fn, point)
         self._store_step(fn, step, state, image)
-        zeros = fn.at(state, self.layout.images)
+        zeros = fn.at(state, self.images)
         fn.store(fn.extract(whole + 128, 0), fn.at(zeros, image))
         return Parameters(step, point, whole)
 
@@ -295,7 +322,7 @@ class _QuantizeKernel:
                 self._border(fn, fn.at(inside, layout.row, layout.dot.element), right, known)
                 continue
             y = fn.as_value("i64", line) - top
-            for is_inside in fn.either(fn.compare("ult", y, layout.lines)):
+            for is_inside in fn.either(fn.compare("ult", y, self.height)):
                 if not is_inside:
                     self._border(fn, place, layout.wide, known)
                     continue

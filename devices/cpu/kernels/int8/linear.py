@@ -16,7 +16,7 @@ such weights, and those whose sums a word of 16 bits would not hold, take a few 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -26,7 +26,7 @@ from trireme.devices.cpu.codegen.ir import Function, Index, Value, Var
 from trireme.devices.cpu.codegen.kernel_cache import Code, formed
 from trireme.devices.cpu.codegen.llvm_types import vector
 from trireme.devices.cpu.codegen.target import Isa
-from trireme.devices.cpu.kernels.int8.arithmetic import CYCLES_PER_S, dot_of, eight_bit_reason
+from trireme.devices.cpu.kernels.int8.arithmetic import CYCLES_PER_S, Dot, dot_of, eight_bit_reason
 from trireme.devices.cpu.kernels.int8.depthwise import is_depthwise, lower_depthwise
 from trireme.devices.cpu.kernels.int8.dot_variants import best_way
 from trireme.devices.cpu.kernels.int8.epilogue import Int8Epilogue, element_kind
@@ -62,8 +62,55 @@ from trireme.support.dtypes import Array
 from trireme.support.errors import InternalError
 
 
-class _LinearKernel:
-    """Emits the kernel of one product: chunks > panels of channels > tiles of rows."""
+@dataclass(frozen=True)
+class ProductCut:
+    """The rows of a product, and how it is cut into chunks: blocks of rows by parts of panels.
+
+    block, blocks: rows of a chunk, and blocks; part, parts: panels of a chunk, and parts
+    """
+
+    rows: Index
+    block: Index
+    blocks: Index
+    part: Index
+    parts: Index
+
+
+def panels_of(isa: Isa, product: Int8MatmulShape, tile: RegisterTile) -> int:
+    """Return the panels of channels of a group."""
+    return -(-product.channels // (tile.vectors * isa.lanes))
+
+
+def _cut(
+    isa: Isa,
+    product: Int8MatmulShape,
+    source: tuple[Image, LineWindow],
+    tile: RegisterTile,
+    seconds: float,
+) -> tuple[ProductCut, int, int]:
+    """Return the cut of a product of one shape, its chunks and the bytes of a chunk's lines."""
+    image, view = source
+    tiles, panels = -(-product.rows // tile.rows), panels_of(isa, product, tile)
+
+    def fetched(size: int) -> int:
+        return image.local_bytes(view.most_lines(product.rows, size * tile.rows, tile.rows))
+
+    size, blocks = deal(tiles, seconds)
+    while size > 1 and fetched(size) > MOST_LOCAL_BYTES:
+        size = -(-size // 2)
+        blocks = -(-tiles // size)
+    part, parts = panels, 1
+    if tiles < 4 and panels > 1:
+        (size, blocks), (part, parts) = (tiles, 1), deal(panels, seconds)
+    cut = ProductCut(product.rows, size * tile.rows, blocks, part, parts)
+    return cut, product.groups * blocks * parts, fetched(size)
+
+
+class LinearKernel:
+    """Emits the kernel of one product: chunks > panels of channels > tiles of rows.
+
+    The rows of the product and its cut may be read when the kernel runs.
+    """
 
     def __init__(
         self,
@@ -73,73 +120,43 @@ class _LinearKernel:
         tile: RegisterTile,
         epilogue: Int8Epilogue,
         row_factor: int,
-        seconds: float,
+        cut: ProductCut,
         repeats: Repeats | None,
     ) -> None:
         self.isa, self.product, self.repeats = isa, product, repeats
         self.image, self.view = source
         dot = self.dot = self.image.dot
         self.tile, self.epilogue, self.row_factor = tile, epilogue, row_factor
-        tiles = -(-product.rows // tile.rows)
-        self.panels = -(-product.channels // (tile.vectors * isa.lanes))
-        size, self.blocks = deal(tiles, seconds)
-        while size > 1 and self._fetched(size) > MOST_LOCAL_BYTES:
-            size = -(-size // 2)
-            self.blocks = -(-tiles // size)
-        self.part, self.parts = self.panels, 1  # panels of a chunk, where there are few rows
-        if tiles < 4 and self.panels > 1:
-            (size, self.blocks), (self.part, self.parts) = (tiles, 1), deal(self.panels, seconds)
-        self.block = size * tile.rows  # rows of a chunk
+        self.cut, self.panels = cut, panels_of(isa, product, tile)
         self.span_steps = product.span_steps(dot)
         self.vector_bytes = isa.lanes * 4
         self.lane_step = sum(self.span_steps) * self.vector_bytes  # bytes of one vector of channels
         self.padded = epilogue.data.shape[1] // product.groups
 
-    @property
-    def chunks(self) -> int:
-        return self.product.groups * self.blocks * self.parts
-
-    @property
-    def local_bytes(self) -> int:
-        """The bytes of the largest chunk's lines."""
-        return self._fetched(self.block // self.tile.rows)
-
-    def _fetched(self, tiles: int) -> int:
-        """Return what the lines take that so many tiles of rows see."""
-        block, least = tiles * self.tile.rows, self.tile.rows
-        return self.image.local_bytes(self.view.most_lines(self.product.rows, block, least))
-
-    @property
-    def name(self) -> str:
-        kind = element_kind(self.epilogue)
-        return f"gemm_{kind}_{self.dot.name}_{self.tile.rows}x{self.tile.vectors}"
-
-    def code(self) -> Code:
-        """Operands: image, weights, table, [offsets], of the epilogue, [two of repeats], output."""
+    def emit(self, fn: Function, pointers: Sequence[Value], chunk: Value, local: Value) -> None:
+        """Emit a chunk; pointers: as many as `operand_count`, in its order."""
         with_offsets, again = self.product.offsets is not None, 2 * (self.repeats is not None)
-        count = 4 + with_offsets + len(self.epilogue.operands) + again
-        fn, pointers, chunk, local = begin(self.name, self.isa, count)
-        part = fn.integer("urem", chunk, self.parts)
-        rest = fn.integer("udiv", chunk, self.parts)
-        block = fn.integer("urem", rest, self.blocks)
-        group = fn.integer("udiv", rest, self.blocks) if self.product.groups > 1 else 0
-        rows = self.product.rows
-        first = fn.minimum(_times(block, self.block), rows - self.tile.rows)
-        last = fn.minimum(first + self.block, rows)
-        lines = self.view.lines(fn, first, last)
-        x = self.image.fetch(fn, pointers[0], local, *lines)
+        cut, rows = self.cut, self.cut.rows
+        part = fn.integer("urem", chunk, cut.parts)
+        rest = fn.integer("udiv", chunk, cut.parts)
+        block = fn.integer("urem", rest, cut.blocks)
+        group = fn.integer("udiv", rest, cut.blocks) if self.product.groups > 1 else 0
+        first = fn.minimum(block * cut.block, rows - self.tile.rows)
+        last = fn.minimum(first + cut.block, rows)
+        x = pointers[0]
+        if not self.image.as_is:
+            x = self.image.fetch(fn, x, local, *self.view.lines(fn, first, last))
         offsets = pointers[3] if with_offsets else None
         self.places = (x, pointers[1], pointers[2], offsets, pointers[-1])
         self.extra = pointers[3 + with_offsets : -1 - again]
         self.again = pointers[-1 - again : -1]
-        self.panel_loops(fn, _times(part, self.part), (first, last), group)
-        return finish(fn)
+        self.panel_loops(fn, part * cut.part, (first, last), group)
 
     def panel_loops(
         self, fn: Function, first_panel: Index, rows: tuple[Index, Index], group: Index
     ) -> None:
         """Emit the panels of a chunk: first full ones, then the last one if it is narrower."""
-        last_panel = fn.minimum(first_panel + self.part, self.panels)
+        last_panel = fn.minimum(first_panel + self.cut.part, self.panels)
         whole = self.product.channels // (self.tile.vectors * self.isa.lanes)
         for full in (True, False):
             low = first_panel if full else fn.maximum(first_panel, whole)
@@ -148,7 +165,7 @@ class _LinearKernel:
                 continue
             for panel in fn.range(low, high):
                 for at in fn.range(*rows, self.tile.rows):
-                    row = fn.minimum(at, self.product.rows - self.tile.rows)
+                    row = fn.minimum(at, self.cut.rows - self.tile.rows)
                     self.emit_tile(fn, panel, row, group, full)
 
     def emit_tile(self, fn: Function, panel: Index, row: Index, group: Index, full: bool) -> None:
@@ -158,18 +175,18 @@ class _LinearKernel:
         left = product.channels - (self.panels - 1) * self.tile.vectors * lanes
         vectors = self.tile.vectors if full else -(-left // lanes)
         starts = [self.row_start(fn, x, offsets, row, r, group) for r in range(rows)]
-        column = _times(panel, self.tile.vectors * lanes)
-        block = _times(group, self.padded // lanes) + _times(panel, self.tile.vectors)
-        weights = fn.at(w, _times(block, self.lane_step), "i8")
-        at = _times(group, self.padded) + column
+        column = panel * (self.tile.vectors * lanes)
+        block = group * (self.padded // lanes) + panel * self.tile.vectors
+        weights = fn.at(w, block * self.lane_step, "i8")
+        at = group * self.padded + column
         marks = self.marks(fn, row)
-        number = _times(group, self.panels) + panel
+        number = group * self.panels + panel
         sums = self.products(fn, starts, weights, vectors, (number, at), marks)
         if self.row_factor:
             extra = [row_sum(fn, product, start, self.row_factor) for start in starts]
             sums = [[acc - x for acc in row] for row, x in zip(sums, extra, strict=True)]
         width, element = product.channels * product.groups, self.epilogue.element
-        target = fn.at(y, row * width + (_times(group, product.channels) + column), element)
+        target = fn.at(y, row * width + (group * product.channels + column), element)
         start = 0
         for size in groups_of(vectors):
             count = min(size * lanes, (product.channels if full else left) - start * lanes)
@@ -233,8 +250,17 @@ class _LinearKernel:
         return [[var.get() for var in row] for row in acc]
 
 
-def _times(index: Index, factor: int) -> Index:
-    return index * factor
+def kernel_name(epilogue: Int8Epilogue, dot: Dot, tile: RegisterTile) -> str:
+    """Return the name of a product's kernel."""
+    return f"gemm_{element_kind(epilogue)}_{dot.name}_{tile.rows}x{tile.vectors}"
+
+
+def operand_count(product: Int8MatmulShape, epilogue: Int8Epilogue, again: Repeats | None) -> int:
+    """Return the number of operands of a product's kernel.
+
+    They are image, weights, table, [offsets], those of the epilogue, [two of repeats], output.
+    """
+    return 4 + (product.offsets is not None) + len(epilogue.operands) + 2 * (again is not None)
 
 
 def product_code(
@@ -251,8 +277,13 @@ def product_code(
 
     Only the forms of arrays count.
     """
-    kernel = _LinearKernel(isa, product, source, tile, epilogue, row_factor, seconds, repeats)
-    return kernel.code(), kernel.chunks, kernel.local_bytes
+    cut, chunks, local_bytes = _cut(isa, product, source, tile, seconds)
+    name = kernel_name(epilogue, source[0].dot, tile)
+    operands = operand_count(product, epilogue, repeats)
+    fn, pointers, chunk, local = begin(name, isa, operands)
+    kernel = LinearKernel(isa, product, source, tile, epilogue, row_factor, cut, repeats)
+    kernel.emit(fn, pointers, chunk, local)
+    return finish(fn), chunks, local_bytes
 
 
 def product_step(
