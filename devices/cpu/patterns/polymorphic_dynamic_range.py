@@ -17,9 +17,10 @@ from trireme.devices.cpu.kernels.dynamic_range.dynamic_quantize import (
     Rounding,
 )
 from trireme.devices.cpu.kernels.int8.arithmetic import CYCLES_PER_S, Dot
-from trireme.devices.cpu.kernels.int8.linear import lane_channels, panels_of
+from trireme.devices.cpu.kernels.int8.linear import lane_channels
 from trireme.devices.cpu.kernels.int8.pack import RegisterTile, pack_weights, weight_zero
 from trireme.devices.cpu.kernels.int8.prepare import SLACK_BYTES, Image
+from trireme.devices.cpu.kernels.int8.product_cut import panels_of
 from trireme.devices.cpu.kernels.int8.shapes import matrix_shape
 from trireme.devices.cpu.kernels.int8.split import repeats_of
 from trireme.devices.cpu.kernels.lowering import ALONE_S, Context

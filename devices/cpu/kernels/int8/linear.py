@@ -16,7 +16,7 @@ such weights, and those whose sums a word of 16 bits would not hold, take a few 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -40,7 +40,8 @@ from trireme.devices.cpu.kernels.int8.pack import (
     store_cycles,
     sum_bounds,
 )
-from trireme.devices.cpu.kernels.int8.prepare import MOST_LOCAL_BYTES, Image, LineWindow
+from trireme.devices.cpu.kernels.int8.prepare import Image, LineWindow
+from trireme.devices.cpu.kernels.int8.product_cut import ProductCut, cut_product, panels_of
 from trireme.devices.cpu.kernels.int8.requant import groups_of, requantiser
 from trireme.devices.cpu.kernels.int8.shapes import conv_shape, fully_connected_shape
 from trireme.devices.cpu.kernels.int8.split import Repeats, repeats_of
@@ -52,7 +53,6 @@ from trireme.devices.cpu.kernels.lowering import (
     Rule,
     Step,
     begin,
-    deal,
     finish,
 )
 from trireme.ir.graph import Graph, Node
@@ -60,50 +60,6 @@ from trireme.ir.op import call_of
 from trireme.ops.integer import LinearParams, conv_params, fully_connected_params
 from trireme.support.dtypes import Array
 from trireme.support.errors import InternalError
-
-
-@dataclass(frozen=True)
-class ProductCut:
-    """The rows of a product, and how it is cut into chunks: blocks of rows by parts of panels.
-
-    block, blocks: rows of a chunk, and blocks; part, parts: panels of a chunk, and parts
-    """
-
-    rows: Index
-    block: Index
-    blocks: Index
-    part: Index
-    parts: Index
-
-
-def panels_of(isa: Isa, product: Int8MatmulShape, tile: RegisterTile) -> int:
-    """Return the panels of channels of a group."""
-    return -(-product.channels // (tile.vectors * isa.lanes))
-
-
-def _cut(
-    isa: Isa,
-    product: Int8MatmulShape,
-    source: tuple[Image, LineWindow],
-    tile: RegisterTile,
-    seconds: float,
-) -> tuple[ProductCut, int, int]:
-    """Return the cut of a product of one shape, its chunks and the bytes of a chunk's lines."""
-    image, view = source
-    tiles, panels = -(-product.rows // tile.rows), panels_of(isa, product, tile)
-
-    def fetched(size: int) -> int:
-        return image.local_bytes(view.most_lines(product.rows, size * tile.rows, tile.rows))
-
-    size, blocks = deal(tiles, seconds)
-    while size > 1 and fetched(size) > MOST_LOCAL_BYTES:
-        size = -(-size // 2)
-        blocks = -(-tiles // size)
-    part, parts = panels, 1
-    if tiles < 4 and panels > 1:
-        (size, blocks), (part, parts) = (tiles, 1), deal(panels, seconds)
-    cut = ProductCut(product.rows, size * tile.rows, blocks, part, parts)
-    return cut, product.groups * blocks * parts, fetched(size)
 
 
 class LinearKernel:
@@ -277,7 +233,7 @@ def product_code(
 
     Only the forms of arrays count.
     """
-    cut, chunks, local_bytes = _cut(isa, product, source, tile, seconds)
+    cut, chunks, local_bytes = cut_product(isa, product, source, tile, seconds)
     name = kernel_name(epilogue, source[0].dot, tile)
     operands = operand_count(product, epilogue, repeats)
     fn, pointers, chunk, local = begin(name, isa, operands)

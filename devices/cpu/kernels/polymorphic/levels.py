@@ -19,12 +19,12 @@ from trireme.devices.cpu.kernels.dynamic_range.dynamic_quantize import (
 )
 from trireme.devices.cpu.kernels.int8.linear import (
     LinearKernel,
-    ProductCut,
     kernel_name,
     operand_count,
 )
 from trireme.devices.cpu.kernels.int8.pack import Int8MatmulShape, RegisterTile
 from trireme.devices.cpu.kernels.int8.prepare import Image, LineWindow
+from trireme.devices.cpu.kernels.int8.product_cut import ProductCut
 from trireme.devices.cpu.kernels.int8.split import Repeats
 from trireme.devices.cpu.kernels.lowering import finish
 from trireme.devices.cpu.kernels.polymorphic.step import begin_sized
