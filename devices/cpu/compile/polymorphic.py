@@ -45,7 +45,7 @@ from trireme.devices.cpu.patterns.polymorphic_attention import (
 from trireme.devices.cpu.patterns.polymorphic_dynamic_range import (
     find_polymorphic_hybrid,
     levels_steps,
-    product_step,
+    product_steps,
 )
 from trireme.ir.contents import decided_by_shapes
 from trireme.ir.graph import Graph, Node, Value
@@ -198,7 +198,7 @@ def _lower(context: Context, group: Group) -> Sequence[PolymorphicStep]:
     if isinstance(group.pattern, Levels):
         return levels_steps(context, group.pattern)
     if isinstance(group.pattern, HybridProduct):
-        return [product_step(context, group.pattern)]
+        return product_steps(context, group.pattern)
     if len(nodes) > 1:
         name, terms, inputs = chain_terms(context, group)
         return [expression_step(context, name, terms, inputs, group.node.outputs[0], nodes)]

@@ -1,11 +1,14 @@
-"""Float ops on int8 weights for any number of rows: fully connected layers on levels.
+"""Float ops on int8 weights for any number of rows, or of images.
 
-The nodes are those of dynamic_range.py. The input has one range, or one for each row.
+The nodes are those of dynamic_range.py. The input of fully connected layers has one range, or one
+for each row. Convolutions with a range for each image run their kernels image after image.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -23,7 +26,8 @@ from trireme.devices.cpu.kernels.int8.prepare import SLACK_BYTES, Image
 from trireme.devices.cpu.kernels.int8.product_cut import panels_of
 from trireme.devices.cpu.kernels.int8.shapes import matrix_shape
 from trireme.devices.cpu.kernels.int8.split import repeats_of
-from trireme.devices.cpu.kernels.lowering import ALONE_S, Context
+from trireme.devices.cpu.kernels.lowering import ALONE_S, Context, Step
+from trireme.devices.cpu.kernels.polymorphic.items import Batch, steps_of_items
 from trireme.devices.cpu.kernels.polymorphic.levels import (
     IMAGES,
     sized_image_levels,
@@ -39,7 +43,13 @@ from trireme.devices.cpu.kernels.polymorphic.step import (
     SizedTemp,
     dims_of,
 )
-from trireme.devices.cpu.patterns.dynamic_range import params_of, way_of, weights_of
+from trireme.devices.cpu.patterns.dynamic_range import (
+    lower_levels,
+    lower_product,
+    params_of,
+    way_of,
+    weights_of,
+)
 from trireme.devices.cpu.patterns.dynamic_range_nodes import (
     HybridProduct,
     Levels,
@@ -63,11 +73,26 @@ def find_polymorphic_hybrid(graph: Graph) -> list[Levels | HybridProduct]:
 
 
 def _is_served(graph: Graph, levels: Levels) -> bool:
+    return _is_of_rows(graph, levels) or _is_of_images(graph, levels)
+
+
+def _is_of_rows(graph: Graph, levels: Levels) -> bool:
+    """Whether all readers are fully connected layers whose depth does not vary."""
     type = graph.type(levels.x)
     depth = type.dims[-1]
     if varies(depth) or levels.images not in (1, type.elements // depth):
         return False
     return all(op.node.op == "fully_connected" for op in levels.readers)
+
+
+def _is_of_images(graph: Graph, levels: Levels) -> bool:
+    """Whether images alone vary, and each has a range of its own."""
+    images = graph.type(levels.x).dims[0]
+    types = [graph.type(op.node.outputs[0]).dims for op in levels.readers]
+    types.append(graph.type(levels.x).dims)
+    return levels.images == images and all(
+        dims[0] == images and not any(map(varies, dims[1:])) for dims in types
+    )
 
 
 def _rows(graph: Graph, levels: Levels) -> int:
@@ -91,6 +116,8 @@ def _memory(levels: Levels, dot: Dot, depth: int) -> tuple[SizedTemp, SizedTemp]
 
 def levels_steps(context: Context, levels: Levels) -> list[PolymorphicStep]:
     """Return the steps that round a value, once for every form that its readers want."""
+    if not _is_of_rows(context.graph, levels):
+        return _steps_by_image(context, levels, levels)
     steps: list[PolymorphicStep] = []
     dots = dict.fromkeys(way_of(context, levels, op).dot for op in levels.readers)
     for dot in dots:
@@ -154,8 +181,45 @@ def _ids(pattern: Levels | HybridProduct) -> tuple[int, ...]:
     return tuple(node.id for node in pattern.nodes)
 
 
-def product_step(context: Context, product: HybridProduct) -> PolymorphicStep:
+def _steps_by_image(
+    context: Context, levels: Levels, pattern: Levels | HybridProduct
+) -> list[PolymorphicStep]:
+    """Return the steps of levels, or of a product on them, as those of one image in a loop."""
+    source = context.graph
+    found = [
+        one
+        for one in find_hybrid(source)
+        if (one if isinstance(one, Levels) else one.source).levels == levels.levels
+    ]
+    outputs = tuple(one.output for one in found if isinstance(one, HybridProduct))
+    ids = {node.id for one in found for node in one.nodes}
+    nodes = tuple(node for node in source.nodes if node.id in ids)
+    values, leading = {}, {}
+    for value in dict.fromkeys(v for node in nodes for v in (*node.used, *node.outputs)):
+        type = source.type(value)
+        leading[value] = int(bool(type.dims) and varies(type.dims[0]))
+        one_image = replace(type, shape=(1, *type.dims[1:])) if leading[value] else type
+        values[value] = replace(source.values[value], type=one_image)
+    graph = Graph(source.name, (levels.x,), outputs, nodes, values)
+    of_one = next(one for one in find_hybrid(graph) if one.nodes == pattern.nodes)
+
+    def lower(inner: Context) -> Sequence[Step]:
+        if isinstance(of_one, Levels):
+            return lower_levels(inner, of_one)
+        return lower_product(inner, of_one)
+
+    batch = Batch(levels.x, 1)
+    return steps_of_items(context, graph, leading, batch, _ids(pattern), lower)
+
+
+def product_steps(context: Context, product: HybridProduct) -> list[PolymorphicStep]:
     """Return the step of a product on levels."""
+    if not _is_of_rows(context.graph, product.source):
+        return _steps_by_image(context, product.source, product)
+    return [_product_of_rows(context, product)]
+
+
+def _product_of_rows(context: Context, product: HybridProduct) -> PolymorphicStep:
     isa, op, source = context.isa, product.op, product.source
     w, params = weights_of(context, op), params_of(context, op)
     way = way_of(context, source, op)

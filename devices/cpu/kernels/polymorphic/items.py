@@ -12,6 +12,7 @@ import importlib
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Concatenate
 
 import numpy as np
@@ -23,6 +24,7 @@ from trireme.devices.cpu.kernels.lowering import (
     At,
     Context,
     Operand,
+    Rule,
     Step,
     Temp,
     begin,
@@ -219,13 +221,13 @@ class _ItemContext(Context):
 
 
 @dataclass(frozen=True)
-class _Batch:
+class Batch:
     """The items of a node that are done `group` at a time, after larger groups were done."""
 
     output: int
     axes: int
-    group: int
-    larger: int
+    group: int = 1
+    larger: int = 0
 
     def items(self, graph: Graph) -> int:
         """Return the items of a shape."""
@@ -246,16 +248,39 @@ def _lower(context: Context, node: Node) -> Sequence[PolymorphicStep]:
         if isinstance(found, str):
             raise InternalError(f"{node.label}: {found}")
         graph, item, leading = found
-        parts = context.packed, context.later, context.recipes
-        inner = _ItemContext(graph, context.isa, context.threads, context.winograd, *parts)
         rule = TABLE.find(graph, item)
         if rule is None:
             raise InternalError(f"{node.label} has no kernel of one item")
-        batch = _Batch(node.outputs[0], leading[node.outputs[0]], group, larger)
-        for step in rule.lower(inner, item):
-            if _SUFFIX not in step.code.name:
-                step = replace(step, code=_for_each(context.isa, step.code))
-            steps.append(_step(graph, step, leading, batch, node))
+        batch = Batch(node.outputs[0], leading[node.outputs[0]], group, larger)
+        lower = partial(_lowered, rule, item)
+        steps += steps_of_items(context, graph, leading, batch, (node.id,), lower)
+    return steps
+
+
+def _lowered(rule: Rule, node: Node, context: Context) -> Sequence[Step]:
+    return rule.lower(context, node)
+
+
+def steps_of_items(
+    context: Context,
+    graph: Graph,
+    leading: Mapping[int, int],
+    batch: Batch,
+    nodes: tuple[int, ...],
+    lower: Callable[[Context], Sequence[Step]],
+) -> list[PolymorphicStep]:
+    """Return the steps of one item, each with a loop over the items of a shape.
+
+    graph: the nodes with one item, which `lower` lowers
+    leading: how many leading axes of a value vary, by value
+    """
+    parts = context.packed, context.later, context.recipes
+    inner = _ItemContext(graph, context.isa, context.threads, context.winograd, *parts)
+    steps = []
+    for step in lower(inner):
+        if _SUFFIX not in step.code.name:
+            step = replace(step, code=_for_each(context.isa, step.code))
+        steps.append(_step(graph, step, leading, batch, nodes))
     return steps
 
 
@@ -270,11 +295,11 @@ def _shares_large_weights(graph: Graph, node: Node) -> bool:
 
 
 def _step(
-    graph: Graph, step: Step, leading: Mapping[int, int], batch: _Batch, node: Node
+    graph: Graph, step: Step, leading: Mapping[int, int], batch: Batch, nodes: tuple[int, ...]
 ) -> PolymorphicStep:
     operands = (*step.reads, *step.writes)
     if len(operands) > _MOST_OPERANDS:
-        raise InternalError(f"{node.label}: {len(operands)} operands of a kernel")
+        raise InternalError(f"{step.code.name}: {len(operands)} operands of a kernel")
 
     def stride(operand: Operand) -> int:
         if isinstance(operand, At):
@@ -305,7 +330,7 @@ def _step(
         return SizedTemp(name, operand.nbytes, bytes_at)
 
     reads, writes = (tuple(map(sized, ends)) for ends in (step.reads, step.writes))
-    return PolymorphicStep((step.code,), reads, writes, size, (node.id,), step.family)
+    return PolymorphicStep((step.code,), reads, writes, size, nodes, step.family)
 
 
 def _reason(graph: Graph, node: Node) -> str | None:
