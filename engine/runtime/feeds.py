@@ -31,15 +31,15 @@ def as_array(value: Value, given: Any) -> Array:
 
     Errors: RunError, if it is no array of numbers or texts
     """
-    expected = f"expected {value.type}"
     try:
         array = np.asarray(given)
     except ValueError as error:  # rows of several lengths
-        raise RunError(f"input '{value.name}' is no array: {error}", facts=[expected]) from error
+        facts = [f"expected {value.type}"]
+        raise RunError(f"input '{value.name}' is no array: {error}", facts=facts) from error
     if array.dtype == object and value.dtype != "string":
         kinds = sorted({type(one).__name__ for one in array.reshape(-1)[:100]})
         what = f"an array of Python objects ({', '.join(kinds)})" if array.ndim else kinds[0]
-        raise RunError(f"input '{value.name}' is {what}, {expected}")
+        raise RunError(f"input '{value.name}' is {what}, expected {value.type}")
     return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
 
 

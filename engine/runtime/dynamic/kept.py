@@ -68,6 +68,11 @@ class Kept(Generic[Kind]):
                 del self._under_way[key]
             done.set()
 
+    @property
+    def is_settled(self) -> bool:
+        """Whether nothing that was prepared waits to be taken in."""
+        return not self._ready
+
     def _join(self) -> None:
         """Take in what was prepared."""
         with self._lock:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -32,6 +31,7 @@ from trireme.runtime.dynamic.instances import (
 )
 from trireme.runtime.dynamic.kept import Kept, Shapes
 from trireme.runtime.dynamic.polymorphic import PolymorphicGraph, polymorphic
+from trireme.runtime.dynamic.refused import ShapesRefused
 from trireme.runtime.dynamic.regions import served_nodes
 from trireme.runtime.dynamic.reports import StageReport, StageWatch
 from trireme.runtime.dynamic.resizable import ResizableGraph
@@ -39,7 +39,7 @@ from trireme.runtime.feeds import as_array, refuse_names
 from trireme.runtime.options import ExecutionOptions
 from trireme.runtime.prepare import Prepared
 from trireme.support.dtypes import Array, dtype_name, numpy_dtype
-from trireme.support.errors import RunError, ShapeError
+from trireme.support.errors import InternalError, RunError
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,9 @@ class OpenProgram:
         self.ahead, self._most = Ahead(), tools.most
         self._inputs = list(graph.input_values())
         self._outputs = list(graph.output_values())
+        self._names = frozenset(feeds_of(self._inputs))
         self.last: Instance | None = None
+        self._last_shapes: Shapes | None = None
         self.stages: list[StageReport] = []
 
     @property
@@ -92,16 +94,18 @@ class OpenProgram:
 
         Errors: RunError, if a feed or `out` is unknown or does not fit, or a feed is missing
         """
-        arrays = fed_arrays(self._inputs, feeds)
+        arrays = self._fed(feeds)
         if self._buckets is not None:
             return self._run_padded(self._buckets, arrays, out)
-        shapes = tuple(array.shape for array in arrays)
+        shapes = tuple([array.shape for array in arrays])
+        if self.last and shapes == self._last_shapes and self._kept.is_settled:
+            return self._run_whole(self.last, arrays, out)
         if self._is_cut(shapes):
             return handed_out(self._outputs, self._run_parts(arrays), arrays, out)
         instance = self._instance(shapes)
         if instance.stage.is_whole and instance.region is not None:
-            self.stages[:] = [instance.report]
-            return instance.region.run(dict(zip(feeds_of(self._inputs), arrays, strict=True)), out)
+            self._last_shapes = shapes
+            return self._run_whole(instance, arrays, out)
         self.stages.clear()
         results = self._open.run(arrays, self.stages)
         return handed_out(self._outputs, results, arrays, out)
@@ -115,15 +119,31 @@ class OpenProgram:
         """Have the instance of some shapes be the last one that ran."""
         self.stages[:] = [self._instance(shapes).report]
 
+    def _fed(self, feeds: Mapping[str, Any]) -> list[Array]:
+        """Return `fed_arrays` of these feeds."""
+        if not isinstance(feeds, dict) or feeds.keys() != self._names:
+            return fed_arrays(self._inputs, feeds)
+        return [_fitting(value, feeds[value.name]) for value in self._inputs]
+
+    def _run_whole(
+        self, instance: Instance, arrays: list[Array], out: Mapping[str, Array] | None
+    ) -> dict[str, Array]:
+        """Run an instance whose region is the whole graph."""
+        if instance.region is None:
+            raise InternalError("no region runs the whole graph")
+        self.stages[:] = (instance.report,)
+        feeds = {value.name: array for value, array in zip(self._inputs, arrays, strict=True)}
+        return instance.region.run(feeds, out)
+
     def _is_cut(self, shapes: Shapes) -> bool:
         """Whether runs go through regions, because no instance runs the graph whole."""
-        with _as_run_error(self._inputs, shapes):
+        with ShapesRefused(self._inputs, shapes):
             return bool(self._open.parts(shapes))
 
     def _run_parts(self, arrays: list[Array]) -> list[Array]:
         self.last = None
         self.stages.clear()
-        with _as_run_error(self._inputs, tuple(array.shape for array in arrays)):
+        with ShapesRefused(self._inputs, tuple(array.shape for array in arrays)):
             return self._open.run(arrays, self.stages)
 
     def _run_padded(
@@ -146,7 +166,7 @@ class OpenProgram:
     def _fitted(self, buckets: Buckets, arrays: list[Array]) -> tuple[BucketFit, list[Array]]:
         """Return the bucket of feeds, and what is fed to the graph that is padded."""
         shapes = tuple(array.shape for array in arrays)
-        with _as_run_error(self._inputs, shapes):
+        with ShapesRefused(self._inputs, shapes):
             fit = buckets.fit(shapes)
         return fit, buckets.padded(arrays, fit)
 
@@ -159,7 +179,7 @@ class OpenProgram:
         if self._buckets is not None:
             _, arrays = self._fitted(self._buckets, arrays)
         seen = StageWatch()
-        with _as_run_error(self._inputs, tuple(array.shape for array in arrays)):
+        with ShapesRefused(self._inputs, tuple(array.shape for array in arrays)):
             begun = time.perf_counter()
             self._open.run(arrays, seen)
             seen.wall_s = time.perf_counter() - begun
@@ -194,7 +214,7 @@ class OpenProgram:
         if set(shapes) != set(feeds_of(self._inputs)):
             refuse_names(shapes, self._inputs)
         given = tuple(tuple(shapes[value.name]) for value in self._inputs)
-        with _as_run_error(self._inputs, given):
+        with ShapesRefused(self._inputs, given):
             if self._buckets is not None:
                 return self._buckets.shapes(self._buckets.fit(given))
             sizes_of(self.graph, given)
@@ -236,7 +256,8 @@ class OpenProgram:
         self._kept.close()
 
     def _instance(self, shapes: Shapes) -> Instance:
-        with _as_run_error(self._inputs, shapes):
+        self._last_shapes = None
+        with ShapesRefused(self._inputs, shapes):
             self.last = self._open.instance(shapes)
         return self.last
 
@@ -332,18 +353,6 @@ def _fitting(value: Value, given: Any) -> Array:
     found = f"{dtype_name(array.dtype)}[{','.join(map(str, array.shape))}]"
     fix = "" if array.dtype == numpy_dtype(value.dtype) else f"x.astype({value.dtype!r})"
     raise RunError(f"input '{value.name}' is {found}, expected {value.type}", fix=fix)
-
-
-@contextmanager
-def _as_run_error(inputs: list[Value], shapes: Shapes) -> Iterator[None]:
-    """Turn the ShapeError of binding into a RunError that lists the shapes of the feeds."""
-    try:
-        yield
-    except ShapeError as error:
-        given = zip(inputs, shapes, strict=True)
-        fed = ", ".join(f"{value.name} {list(shape)}" for value, shape in given)
-        facts = [f"the inputs' shapes: {fed}", *error.facts]
-        raise RunError(error.summary, facts=facts, fix=error.fix) from error
 
 
 def _owned(array: Array, fed: list[Array]) -> Array:
