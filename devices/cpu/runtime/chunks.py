@@ -8,6 +8,8 @@ declare void @llvm.x86.sse2.pause()
 declare i64 @syscall(i64, ...)
 declare i32 @clock_gettime(i32, ptr)
 declare i32 @sched_yield()
+declare i64 @llvm.ctpop.i64(i64)
+declare i64 @llvm.cttz.i64(i64, i1)
 
 define internal i64 @now() {
   %t = alloca [2 x i64]
@@ -27,14 +29,57 @@ define internal ptr @share(ptr %c, i64 %who) alwaysinline {
   ret ptr %p
 }
 
-define internal ptr @local(ptr %c, i64 %who) {
+; The memory of a lane, or of worker `who` as MOST_LANES + who. It may move to a larger place; then
+; what was there stays readable for calls that began before.
+define internal ptr @local(ptr %c, i64 %which) {
   %pl = getelementptr i64, ptr %c, i64 $LOCALS
-  %base = load ptr, ptr %pl
-  %pb = getelementptr i64, ptr %c, i64 $LOCAL_BYTES
+  %place = load atomic ptr, ptr %pl acquire, align 8
+  %base = load ptr, ptr %place
+  %pb = getelementptr i64, ptr %place, i64 1
   %size = load i64, ptr %pb
-  %off = mul i64 %who, %size
+  %off = mul i64 %which, %size
   %local = getelementptr i8, ptr %base, i64 %off
   ret ptr %local
+}
+
+; The number of calls under way.
+define internal i64 @running(ptr %c) alwaysinline {
+  %p = getelementptr i64, ptr %c, i64 $LANES
+  %lanes = load atomic i64, ptr %p seq_cst, align 8
+  %count = call i64 @llvm.ctpop.i64(i64 %lanes)
+  ret i64 %count
+}
+
+; Take the first lane that is free; where all are taken, look again and again.
+define internal i64 @enter(ptr %c) {
+entry:
+  %p = getelementptr i64, ptr %c, i64 $LANES
+  br label %look
+look:
+  %old = load atomic i64, ptr %p monotonic, align 8
+  %free = xor i64 %old, -1
+  %none = icmp eq i64 %free, 0
+  br i1 %none, label %wait, label %try
+wait:
+  %y = call i32 @sched_yield()
+  br label %look
+try:
+  %lane = call i64 @llvm.cttz.i64(i64 %free, i1 true)
+  %bit = shl i64 1, %lane
+  %new = or i64 %old, %bit
+  %pair = cmpxchg weak ptr %p, i64 %old, i64 %new seq_cst monotonic
+  %ok = extractvalue { i64, i1 } %pair, 1
+  br i1 %ok, label %in, label %look
+in:
+  ret i64 %lane
+}
+
+define internal void @leave(ptr %c, i64 %lane) alwaysinline {
+  %p = getelementptr i64, ptr %c, i64 $LANES
+  %bit = shl i64 1, %lane
+  %others = xor i64 %bit, -1
+  %old = atomicrmw and ptr %p, i64 %others seq_cst
+  ret void
 }
 
 ; Take a chunk of a share, from its front or its back: its index, or -1 when none is left.
@@ -105,8 +150,9 @@ none:
   ret i1 false
 }
 
-; Give every thread its share of a step: the workers first, thread 0 never less than another.
-define internal void @publish(ptr %c, ptr %step, i64 %chunks) {
+; Give each of the first so many threads its share of a step: the workers first, thread 0 never less
+; than another.
+define internal void @publish(ptr %c, ptr %step, i64 %chunks, i64 %threads) {
 entry:
   %pd = getelementptr i64, ptr %c, i64 $DONE
   store atomic i64 0, ptr %pd monotonic, align 8
@@ -115,8 +161,6 @@ entry:
   %g1 = add i64 %g, 1
   store i64 %g1, ptr %pg
   %high = shl i64 %g1, 40
-  %pt = getelementptr i64, ptr %c, i64 $THREADS
-  %threads = load i64, ptr %pt
   %round = sub i64 %threads, 1
   br label %next
 next:

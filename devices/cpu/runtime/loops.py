@@ -4,6 +4,77 @@ Names in dollars are the slots that native.py lays out.
 """
 
 RUN = r"""
+; Whether a call does its next step with the workers: 0 = alone, else the number of threads. Each
+; call under way has a core, so as many workers as there are other calls rest. One call at a time
+; has the team. A call that was crowded does some steps alone before it gathers the workers again.
+define internal i64 @team(ptr %c, ptr %call) {
+entry:
+  %pmode = getelementptr i64, ptr %call, i64 $CALL_MODE
+  %mode = load i64, ptr %pmode
+  %alone = icmp eq i64 %mode, $ALONE
+  br i1 %alone, label %no, label %count
+count:
+  %pt = getelementptr i64, ptr %c, i64 $THREADS
+  %threads = load i64, ptr %pt
+  %running = call i64 @running(ptr %c)
+  %more = sub i64 %threads, %running
+  %room = icmp sgt i64 %more, 0
+  %team = add i64 %more, 1
+  %has = icmp eq i64 %mode, $TOGETHER
+  br i1 %room, label %roomy, label %crowded
+roomy:
+  br i1 %has, label %yes, label %wait
+wait:
+  %after = sub i64 %mode, 1
+  %waits = icmp sgt i64 %after, $CROWDED
+  br i1 %waits, label %later, label %ask
+later:
+  store i64 %after, ptr %pmode
+  ret i64 0
+ask:
+  %pteam = getelementptr i64, ptr %c, i64 $TEAM
+  %pair = cmpxchg ptr %pteam, i64 0, i64 1 seq_cst seq_cst
+  %got = extractvalue { i64, i1 } %pair, 1
+  br i1 %got, label %decide, label %rest
+decide:
+  %chosen = call i64 @decide(ptr %c, ptr %call)
+  store i64 %chosen, ptr %pmode
+  %together = icmp eq i64 %chosen, $TOGETHER
+  br i1 %together, label %yes, label %give_back
+give_back:
+  store atomic i64 0, ptr %pteam release, align 8
+  br label %no
+crowded:
+  %single = icmp eq i64 %threads, 1
+  br i1 %single, label %sole, label %disband
+sole:
+  store i64 $ALONE, ptr %pmode
+  br label %no
+disband:
+  br i1 %has, label %go, label %rest
+go:
+  call void @disband(ptr %c)
+  br label %rest
+rest:
+  store i64 $REST, ptr %pmode
+  %pstart = getelementptr i64, ptr %call, i64 $CALL_START
+  store i64 0, ptr %pstart
+  br label %no
+yes:
+  ret i64 %team
+no:
+  ret i64 0
+}
+
+; Let the workers sleep, and another call have them.
+define internal void @disband(ptr %c) {
+  %pactive = getelementptr i64, ptr %c, i64 $ACTIVE
+  store atomic i64 0, ptr %pactive release, align 8
+  %pteam = getelementptr i64, ptr %c, i64 $TEAM
+  store atomic i64 0, ptr %pteam release, align 8
+  ret void
+}
+
 ; Decide how a run does steps of several chunks: 1 = alone, 2 = with the workers. A call that tries
 ; does 16 of 1024 runs with them, then 16 alone, and the others in the way that was faster; one that
 ; counts no runs (RUNS below 0) does all in that way.
@@ -112,6 +183,7 @@ out:
 ; to look after signals and call again. stamps (null for none) gets two times a step.
 define i64 @trireme_cpu_run(ptr %call) {
 entry:
+  %mine = alloca i64
   %c = load ptr, ptr %call
   %psteps = getelementptr i64, ptr %call, i64 $CALL_STEPS
   %steps = load ptr, ptr %psteps
@@ -129,8 +201,19 @@ entry:
   %pstart = getelementptr i64, ptr %call, i64 $CALL_START
   %at = load i64, ptr %pat
   %resumed = load i64, ptr %pmine
-  %local = call ptr @local(ptr %c, i64 0)
-  %mine = alloca i64
+  %plane = getelementptr i64, ptr %call, i64 $CALL_LANE
+  %kept = load i64, ptr %plane
+  %enters = icmp eq i64 %kept, 0
+  br i1 %enters, label %entering, label %entered
+entering:
+  %fresh_lane = call i64 @enter(ptr %c)
+  %number1 = add i64 %fresh_lane, 1
+  store i64 %number1, ptr %plane
+  br label %entered
+entered:
+  %lane1 = load i64, ptr %plane
+  %lane = sub i64 %lane1, 1
+  %local = call ptr @local(ptr %c, i64 %lane)
   store i64 %resumed, ptr %mine
   %share = call ptr @share(ptr %c, i64 0)
   %pbudget = getelementptr i64, ptr %call, i64 $CALL_BUDGET
@@ -185,28 +268,24 @@ one:
   call void %fn(ptr %args, i64 %base, ptr %local)
   br label %finish
 many:
-  %mode0 = load i64, ptr %pmode
-  %undecided = icmp eq i64 %mode0, 0
-  br i1 %undecided, label %choose, label %chosen
-choose:
-  %mode1 = call i64 @decide(ptr %c, ptr %call)
-  store i64 %mode1, ptr %pmode
-  br label %chosen
-chosen:
-  %mode = phi i64 [ %mode0, %many ], [ %mode1, %choose ]
-  %alone = icmp eq i64 %mode, 1
   %m1 = load i64, ptr %mine
   %fresh = icmp eq i64 %m1, 0
-  %not_alone = xor i1 %alone, true
-  %to_publish = and i1 %fresh, %not_alone
-  br i1 %to_publish, label %pub, label %own
+  br i1 %fresh, label %choose, label %resume
+choose:
+  %threads = call i64 @team(ptr %c, ptr %call)
+  %some = icmp ne i64 %threads, 0
+  br i1 %some, label %pub, label %own
 pub:
-  call void @publish(ptr %c, ptr %s, i64 %n)
+  call void @publish(ptr %c, ptr %s, i64 %n, i64 %threads)
+  br label %own
+resume:
   br label %own
 
 ; The next chunk: in order when alone, else of this thread's share, else of another's.
 own:
-  br i1 %alone, label %solo, label %team
+  %mode = load i64, ptr %pmode
+  %together = icmp eq i64 %mode, $TOGETHER
+  br i1 %together, label %team, label %solo
 solo:
   %k0 = load i64, ptr %mine
   %left = icmp slt i64 %k0, %n
@@ -275,8 +354,12 @@ out:
   br i1 %none, label %return, label %end
 end:
   store i64 0, ptr %pmode
-  %pactive = getelementptr i64, ptr %c, i64 $ACTIVE
-  store atomic i64 0, ptr %pactive release, align 8
+  %has_team = icmp eq i64 %mode9, $TOGETHER
+  br i1 %has_team, label %disband, label %parking
+disband:
+  call void @disband(ptr %c)
+  br label %parking
+parking:
   %pparks = getelementptr i64, ptr %call, i64 $CALL_PARKS
   %parks = load i64, ptr %pparks
   %to_park = icmp ne i64 %parks, 0
@@ -288,20 +371,26 @@ park:
 ended:
   br i1 %trying, label %note, label %return
 note:
+  %t8 = load i64, ptr %pstart
+  %undisturbed = icmp ne i64 %t8, 0
+  br i1 %undisturbed, label %time, label %return
+time:
   %t9 = call i64 @now()
   %plast = getelementptr i64, ptr %c, i64 $LAST_RUN
   store i64 %t9, ptr %plast
-  %t8 = load i64, ptr %pstart
   %took = sub i64 %t9, %t8
   call void @learn(ptr %call, i64 %took)
   br label %return
 return:
+  store i64 0, ptr %plane
+  call void @leave(ptr %c, i64 %lane)
   ret i64 0
 }
 """
 
 WORKER = r"""
-; Serve chunks as worker `who`: spin `spins` times without work, or until parked, then sleep.
+; Serve chunks as worker `who`: spin `spins` times without work, or until parked, or until other
+; calls need its core, then sleep.
 ; Returns 0 when told to stop, 1 when it wants to sleep and can only do so in Python.
 define i64 @trireme_cpu_worker(ptr %c, i64 %who, i64 %spins) {
 entry:
@@ -311,6 +400,9 @@ entry:
   %pactive = getelementptr i64, ptr %c, i64 $ACTIVE
   %pd = getelementptr i64, ptr %c, i64 $DONE
   %share = call ptr @share(ptr %c, i64 %who)
+  %pt = getelementptr i64, ptr %c, i64 $THREADS
+  %threads = load i64, ptr %pt
+  %which = add i64 %who, $MOST_LANES
   br label %look
 look:
   %k = phi i64 [ 0, %entry ], [ 0, %stolen ], [ %k1, %idle ], [ 0, %awake ], [ 0, %tired ]
@@ -321,7 +413,7 @@ own:
   %got = icmp sge i64 %chunk, 0
   br i1 %got, label %do, label %none
 do:
-  %local = call ptr @local(ptr %c, i64 %who)
+  %local = call ptr @local(ptr %c, i64 %which)
   call void @work(ptr %share, i64 %chunk, ptr %local)
   %count1 = add i64 %count, 1
   br label %own
@@ -337,7 +429,7 @@ looked:
   br i1 %seldom, label %others, label %rest
 others:
   %again = phi i64 [ 0, %report ], [ %k, %looked ]
-  %local2 = call ptr @local(ptr %c, i64 %who)
+  %local2 = call ptr @local(ptr %c, i64 %which)
   %stole = call i1 @steal(ptr %c, i64 %who, ptr %local2)
   br i1 %stole, label %stolen, label %rest
 stolen:
@@ -353,7 +445,11 @@ wait:
   %k1 = add i64 %k0, 1
   %spun = icmp sgt i64 %k1, %spins
   %parked = icmp eq i64 %stop, $PARKED
-  %long = or i1 %spun, %parked
+  %tires = or i1 %spun, %parked
+  %running = call i64 @running(ptr %c)
+  %cores = add i64 %running, %who
+  %crowded = icmp sgt i64 %cores, %threads
+  %long = or i1 %tires, %crowded
   br i1 %long, label %tired, label %idle
 idle:
   br label %look

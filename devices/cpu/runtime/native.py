@@ -29,20 +29,28 @@ from trireme.devices.cpu.runtime.turns import REPEAT
 LINE = 16
 """Words from one line to the next: two cache lines, since some CPUs fetch pairs."""
 # Slots of the context, in 8-byte words.
-ACTIVE, DONE, EPOCH, SLEEPERS, STOP = (LINE * k for k in range(5))
-GENERATION, THREADS, LOCALS, LOCAL_BYTES, LAST_RUN = (LINE * 5 + k for k in range(5))
-SHARES = LINE * 6
+ACTIVE, DONE, EPOCH, SLEEPERS, STOP, LANES, TEAM = (LINE * k for k in range(7))
+GENERATION, THREADS, LOCALS, LAST_RUN = (LINE * 7 + k for k in range(4))
+SHARES = LINE * 8
 """The line of thread 0; each has its word, then the step."""
+MOST_LANES = 64
+"""Calls that run at once. Each has a lane, which is a bit of LANES, with memory of its own. LOCALS
+points to where the memory is: its address and the bytes of each lane and worker."""
 STOPPED, PARKED = 1, 2
 """What STOP says: workers are to return; they are to sleep at once, until a run calls them."""
-# Slots of a call. AT, MINE and MODE are 0 but while a run is interrupted.
+ALONE, TOGETHER, CROWDED, REST = 1, 2, 3, 12
+"""The mode of a call under way. REST counts down to CROWDED, then the call may have the team again.
+"""
+# Slots of a call. AT, MINE, MODE and LANE (1 more than its number) are 0 but while a run is
+# interrupted.
 CALL_CONTEXT, CALL_STEPS, CALL_COUNT, CALL_BUDGET, CALL_STAMPS, CALL_WAKES = range(6)
 CALL_AT, CALL_MINE, CALL_MODE = 6, 7, 8
 # TRIES says that a short call tries both modes now and then; RUNS counts its runs, below 0 none: it
-# stays with the faster; START is when this run began; WITH and ALONE are what a run took lately
-# with the workers and without.
+# stays with the faster; START is when this run began, 0 where others ran beside it; WITH and ALONE
+# are what a run took lately with the workers and without.
 # PARKS says that workers are to sleep as soon as the run is over: another device needs their cores.
 CALL_TRIES, CALL_RUNS, CALL_START, CALL_WITH, CALL_ALONE, CALL_PARKS = 9, 10, 11, 12, 13, 14
+CALL_LANE = 15
 CALL_WORDS = 16
 # Slots of a step: CHUNKS chunks from number BASE on; POLL says to look at the clock.
 STEP_FN, STEP_ARGS, STEP_CHUNKS, STEP_BASE, STEP_POLL = range(5)

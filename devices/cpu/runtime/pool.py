@@ -1,6 +1,7 @@
 """The worker pool: Python threads that serve native steps, started when first needed.
 
-One pool serves all sessions of a device; callers take turns. Workers are never waited for (see
+One pool serves all sessions of a device. A caller that runs alone has the workers; callers that run
+at the same time have a core each, and so many workers rest. Workers are never waited for (see
 native.py), so a forked child, whose workers are gone, still runs: it starts its own.
 """
 
@@ -19,7 +20,6 @@ from trireme.support.cancel import check_cancelled
 from trireme.support.dtypes import Array
 from trireme.support.errors import DeviceError
 from trireme.support.forks import register_at_fork
-from trireme.support.locks import taking
 
 SPINS = 20_000
 """Looks for work of an idle worker before it sleeps: about a third of a millisecond."""
@@ -38,6 +38,7 @@ _OF_STEPS = [
     runtime.CALL_WAKES,
     runtime.CALL_TRIES,
 ]
+_UNDER_WAY = [runtime.CALL_AT, runtime.CALL_MINE, runtime.CALL_MODE, runtime.CALL_LANE]
 _P, _I = ctypes.c_void_p, ctypes.c_int64
 
 
@@ -110,10 +111,10 @@ class _PoolState:
     def __init__(self, context: Array) -> None:
         self.context = context
         self.pointer: int = context.ctypes.data
-        self.locals = aligned_bytes(0)
+        self.locals: list[Array] = []
         self.threads: list[threading.Thread] = []
         self.wake = threading.Condition()
-        self.busy = False
+        self.busy = 0
         self.closed = False
 
 
@@ -144,10 +145,11 @@ class StepPool:
 
     def reserve(self, nbytes: int) -> None:
         """See that every thread has at least that much memory of its own for a kernel."""
+        if nbytes <= self._local_bytes:
+            return
         with self._lock:
             if nbytes > self._local_bytes:
-                self._local_bytes = -(-nbytes // 4096) * 4096
-                self._place_locals()
+                self._place_locals(max(-(-nbytes // 4096) * 4096, 2 * self._local_bytes))
 
     @property
     def ready(self) -> bool:
@@ -162,21 +164,15 @@ class StepPool:
         native, pointer = self.native.run, call.pointer
 
         def run() -> None:
-            lock = self._lock
-            for _ in self._taken:  # as `with lock`, quicker
-                try:
-                    if not self._ready:
-                        self._run_with_care(call)
-                        return
-                    try:
-                        while native(pointer):
-                            check_cancelled()
-                    except BaseException:
-                        self._end_step(call)
-                        raise
-                    return
-                finally:
-                    lock.release()
+            if not self._ready:
+                self._run_with_care(call)
+                return
+            try:
+                while native(pointer):
+                    check_cancelled()
+            except BaseException:
+                self._end_step(call)
+                raise
 
         return run
 
@@ -194,19 +190,18 @@ class StepPool:
         native, pointer = self.native.repeat, words.ctypes.data
 
         def run() -> bool:
-            with self._lock:
-                if not self._ready:
-                    self._get_ready(calls[0])
-                left = INSIDE
-                try:
-                    while left == INSIDE:
-                        left = native(pointer)
-                        if left:
-                            check_cancelled()
-                except BaseException:
-                    if words[runtime.REPEAT_INSIDE]:
-                        self._end_step(calls[words[runtime.REPEAT_TURN] & 1])
-                    raise
+            if not self._ready:
+                self._get_ready(calls[0])
+            left = INSIDE
+            try:
+                while left == INSIDE:
+                    left = native(pointer)
+                    if left:
+                        check_cancelled()
+            except BaseException:
+                if words[runtime.REPEAT_INSIDE]:
+                    self._end_step(calls[words[runtime.REPEAT_TURN] & 1])
+                raise
             return bool(left)
 
         return run
@@ -221,7 +216,7 @@ class StepPool:
         """Run a call where the pool is closed, has no workers yet, or they sleep in Python."""
         self._get_ready(call)
         if not self.futex:
-            self._set_busy(True)
+            self._set_busy(1)
         try:
             while self.native.run(call.pointer):
                 check_cancelled()
@@ -230,19 +225,20 @@ class StepPool:
             raise
         finally:
             if not self.futex:
-                self._set_busy(False)
+                self._set_busy(-1)
 
     def _get_ready(self, call: PoolCall) -> None:
         """Start the workers if a call has work for them.
 
         Errors: DeviceError, if the pool is closed
         """
-        state = self._state
-        if state.closed:
-            raise DeviceError("cpu: the device is closed")
-        if self.threads > 1 and call.shared and not state.threads:
-            self._start()
-        self._ready = self.futex and (self.threads == 1 or bool(state.threads))
+        with self._lock:
+            state = self._state
+            if state.closed:
+                raise DeviceError("cpu: the device is closed")
+            if self.threads > 1 and call.shared and not state.threads:
+                self._start()
+            self._ready = self.futex and (self.threads == 1 or bool(state.threads))
 
     def _end_step(self, call: PoolCall) -> None:
         """After an interrupt: finish the step whose chunks workers may hold, and no more."""
@@ -256,21 +252,24 @@ class StepPool:
 
     def _reset(self) -> None:
         self._lock = threading.Lock()
-        self._taken = taking(self._lock)
         self._ready = False
         self._context[:] = 0
         self._context[runtime.THREADS] = self.threads
         for call in self._calls:
-            call.words[[runtime.CALL_AT, runtime.CALL_MINE, runtime.CALL_MODE]] = 0
+            call.words[_UNDER_WAY] = 0
         self._state = _PoolState(self._context)
-        self._place_locals()
+        self._place_locals(self._local_bytes)
         self._finalizer = weakref.finalize(self, _shut, self._state, self.native)
 
-    def _place_locals(self) -> None:
+    def _place_locals(self, nbytes: int) -> None:
         state = self._state
-        state.locals = aligned_bytes(self._local_bytes * self.threads)
-        state.context[runtime.LOCALS] = state.locals.ctypes.data
-        state.context[runtime.LOCAL_BYTES] = self._local_bytes
+        places = runtime.MOST_LANES + self.threads
+        memory = aligned_bytes(nbytes * places)
+        told = aligned_bytes(16).view("int64")
+        told[:] = memory.ctypes.data, nbytes
+        state.locals += [memory, told]  # calls under way go on in the memory of before
+        state.context[runtime.LOCALS] = told.ctypes.data
+        self._local_bytes = nbytes
 
     def _start(self) -> None:
         for who in range(1, self.threads):
@@ -283,9 +282,9 @@ class StepPool:
             thread.start()
             self._state.threads.append(thread)
 
-    def _set_busy(self, busy: bool) -> None:
+    def _set_busy(self, more: int) -> None:
         with self._state.wake:
-            self._state.busy = busy
+            self._state.busy += more
             self._state.wake.notify_all()
 
     def reset_after_fork(self) -> None:
