@@ -220,11 +220,14 @@ class ResizableCall(Protocol):
     """A program that runs shape after shape; for one caller at a time."""
 
     def tables(self, sizes: tuple[int, ...]) -> Any:
-        """Return the ShapeTables of a shape, in microseconds; they serve this call alone.
+        """Return the ShapeTables of a shape, in microseconds; they serve calls beside it too.
 
         sizes: of the symbols, in the order of the names that the call was made with
         Errors: CompileError, if the shape does not have the structure that was compiled
         """
+
+    def beside(self) -> ResizableCall:
+        """Return a call for another caller, who may run it at the same time."""
 
     def run(self, tables: Any, scratch: Buffer | None, places: Sequence[int]) -> None:
         """Run a shape.

@@ -31,7 +31,12 @@ class ImageCall(Protocol):
     """An image on memory, ready to run.
 
     args: the place of each argument: the task's inputs in order, then its outputs
+    calls_at_once: as of the device
     """
+
+    @property
+    def calls_at_once(self) -> int:
+        """How many calls the device works on at once."""
 
     @property
     def run(self) -> Callable[[], None]:
@@ -42,6 +47,9 @@ class ImageCall(Protocol):
 
     def rebind(self, argument: int) -> Callable[[int], None]:
         """Return a function that moves an argument to another address."""
+
+    def beside(self, args: Sequence[Array]) -> ImageCall:
+        """Return the same on other memory, for another caller; it closes with this one."""
 
     def close(self) -> None:
         """Give the device's threads and memory back."""

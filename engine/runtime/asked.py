@@ -27,6 +27,7 @@ class Asked:
     threads: int | None
     fallback: bool
     mode: Mode
+    contexts: int | None
     placement: FixedPlacement | None
     measure: bool
     calibration: Calibration | str | os.PathLike[str] | None

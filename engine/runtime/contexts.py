@@ -16,15 +16,36 @@ from bisect import insort
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from itertools import count
+from typing import NamedTuple
 
 from trireme.support.cancel import current_token
-from trireme.support.errors import DeadlineError
+from trireme.support.errors import DeadlineError, RunError
 from trireme.support.locks import taking_if_free
 
 _LOOK_S = 0.25
 """Seconds after which a caller in line looks by itself. A signal may have cost it its call."""
 _LOOK_TO_STOP_S = 0.02
 """The same of a caller that may have to stop."""
+
+
+MOST = 64
+"""Contexts of a session: the calls that run at once on the threads of a cpu device."""
+
+
+class ContextCount(NamedTuple):
+    """How many calls run at once, and a sentence on the reason."""
+
+    most: int
+    why: str
+
+
+def checked_contexts(asked: object) -> int | None:
+    """Return the contexts that a session was asked for. Errors: RunError, for no such number"""
+    if asked is None:
+        return None
+    if isinstance(asked, bool) or not isinstance(asked, int) or not 1 <= asked <= MOST:
+        raise RunError(f"contexts is {asked!r}, expected a whole number from 1 to {MOST}, or None")
+    return asked
 
 
 class _Place:

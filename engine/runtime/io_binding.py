@@ -33,6 +33,14 @@ class Runs(Protocol):
         """Runs it; may be another function the next time."""
 
 
+class TasksInOrder(NamedTuple):
+    """Runs a program in one way."""
+
+    run: Callable[[], None]
+
+
+RunInContext = Callable[[Mapping[str, Any], Mapping[str, Array] | None], dict[str, Array]]
+"""Returns the outputs of feeds, given arrays for some of them, as `Session.run`."""
 IN_PLACE_BYTES = 32 << 10
 """Smaller arrays are copied: finding an address from Python takes as long (a microsecond)."""
 _MOST_READERS = 8
@@ -136,6 +144,19 @@ class IOBinding:
             put(feeds)
             runs.run()
             return copied()
+
+        return run
+
+    def runner(self, runs: Runs) -> RunInContext:
+        """Return what puts in, runs and takes out."""
+        direct = self.direct(runs)
+
+        def run(feeds: Mapping[str, Any], out: Mapping[str, Array] | None) -> dict[str, Array]:
+            if direct is not None and out is None:
+                return direct(feeds)
+            given = self.bind(feeds, out)
+            runs.run()
+            return self.collect(given)
 
         return run
 

@@ -25,6 +25,12 @@ class Program:
     executables: tuple[Executable | None, ...]
     bodies: Mapping[Graph, Program] = field(default_factory=dict)
 
+    def devices_used(self) -> list[Device]:
+        """Return the devices that tasks are on, those of bodies included."""
+        names = {task.device for task in self.plan.tasks if not task.is_copy}
+        bodies = [device for body in self.bodies.values() for device in body.devices_used()]
+        return [self.devices[name] for name in sorted(names)] + bodies
+
     def scratch_bytes(self) -> dict[str, int]:
         """Return, by device, the bytes that intermediates inside its regions need."""
         needs = dict.fromkeys(self.devices, 0)

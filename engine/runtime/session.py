@@ -19,6 +19,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from trireme.runtime.asked import Asked
+from trireme.runtime.contexts import checked_contexts
+from trireme.runtime.io_binding import RunInContext
 from trireme.runtime.load_log import log_load
 from trireme.runtime.open_session import OpenSession
 from trireme.runtime.requests.front import MAX_QUEUE, TakesRequests
@@ -93,6 +95,9 @@ class Session(OpenSession, TakesRequests):
         memory or code to compile), and say so in `dropped`
     mode: "parallel" runs tasks as their waits allow, "serial" one by one, "auto" in the way that
         is faster (executors.py); the same bits
+    contexts: how many calls run at once, each on memory of its own, which is made when a second
+        call first comes; further ones wait in the order in which they come. When None as many as
+        the cpu device has threads, and 1 where calls cannot run at once (`contexts_why`)
     placement: a placement to hold instead of searching: a Placement, a Lock or its file
     measure: try the best placements and each device alone on this machine and keep the fastest;
         a second or two, and `placement.measured` tells (autotune.py)
@@ -121,6 +126,7 @@ class Session(OpenSession, TakesRequests):
         threads: int | None = None,
         fallback: bool = False,
         mode: Mode = "auto",
+        contexts: int | None = None,
         placement: FixedPlacement | None = None,
         measure: bool = False,
         calibration: Calibration | str | os.PathLike[str] | None = None,
@@ -138,6 +144,7 @@ class Session(OpenSession, TakesRequests):
             threads,
             fallback,
             mode,
+            contexts,
             placement,
             measure,
             calibration,
@@ -160,11 +167,22 @@ class Session(OpenSession, TakesRequests):
                 self._prepare_model(asked)
             else:
                 self._direct = self._stored.run
+                self._widen(self._stored.count(checked_contexts(contexts)))
                 self._closing.callback(self._stored.close)
         except BaseException:
             self.close()
             raise
         log_load(asked, self._stored is not None, begun_s)
+
+    def _context_beside(self) -> RunInContext:
+        return super()._context_beside() if self._stored is None else self._stored.beside()
+
+    def _run_beside(
+        self, number: int, feeds: Mapping[str, Any], out: Mapping[str, Array] | None
+    ) -> dict[str, Array]:
+        if self._open is None:
+            return super()._run_beside(number, feeds, out)
+        return self._run(feeds, out)  # instances find memory for each of its callers
 
     @property
     def _max_queue(self) -> int:
@@ -192,6 +210,7 @@ class Session(OpenSession, TakesRequests):
         """Go from the model to its program, and store that where it can be."""
         from trireme.backend.device import no_progress
         from trireme.placement.options import PlacementOptions
+        from trireme.runtime.context_count import context_count, why_one_open
         from trireme.runtime.dynamic.stage import is_open
         from trireme.runtime.executors import Mode
         from trireme.runtime.options import ExecutionOptions
@@ -220,14 +239,19 @@ class Session(OpenSession, TakesRequests):
         self.graph, self.states = prepared.graph, prepared.states
         self.unmeasured, self._calibration = prepared.unmeasured, prepared.calibration
         self._tied = prepared.tied
+        contexts = checked_contexts(asked.contexts)
         if how.schedule == "dynamic":
             if asked.buckets:
                 raise RunError("buckets need a static schedule: a dynamic one has no plan")
             self._schedule(prepared, mode)
+            self._widen(context_count(contexts, self.graph, (), "its ops run as they are ready"))
         elif is_open(self.graph) or asked.buckets:
+            reason = why_one_open(self.graph, self._tied is not None)
+            self._widen(context_count(contexts, self.graph, prepared.devices.values(), reason))
             self._serve(prepared, mode)
         else:
             self._keep(*preparation.compile(prepared), mode)
+            self._widen(context_count(contexts, self.graph, self._program.devices_used(), ""))
             self._store(prepared, how.mmap)
 
     def _store(self, prepared: Prepared, is_mapped: bool) -> None:
@@ -275,6 +299,7 @@ class Session(OpenSession, TakesRequests):
             Session,
             devices=list(prepared.devices.values()),
             mode=mode,
+            contexts=self.contexts,
             measure=self._asked.measure,
             calibration=prepared.calibration,
             placement_options=asked,

@@ -12,7 +12,8 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from trireme.runtime.contexts import ContextQueue
+from trireme.runtime.contexts import ContextCount, ContextQueue
+from trireme.runtime.io_binding import RunInContext, TasksInOrder
 from trireme.runtime.session_facts import SessionFacts
 from trireme.support.arguments import check_arguments, checked, later_names
 from trireme.support.closing import Closing
@@ -49,6 +50,8 @@ class SessionRuns(SessionFacts, Closing):
         register_at_fork(self)
         self._closed = False
         self._streams: Streams | None = None
+        self._beside: dict[int, RunInContext] = {}
+        self._count = ContextCount(1, "it runs one set of shapes of a session")
         self._direct: Callable[[Mapping[str, Any]], dict[str, Array]] | None = None
         self._closing = ExitStack()
         weakref.finalize(self, self._closing.close).atexit = False
@@ -63,6 +66,25 @@ class SessionRuns(SessionFacts, Closing):
         self._runs = Executors(program.plan, self._calls, mode)
         self._direct = self._binding.direct(self._runs)
         self._closing.callback(self._runs.close)
+        self._beside.clear()
+
+    def _widen(self, found: ContextCount) -> None:
+        """Have so many calls run at once."""
+        self._count = found
+        self._contexts.widen(found.most)
+
+    @property
+    def contexts(self) -> int:
+        """How many calls run at once; `contexts_why` says why."""
+        return self._counted().most
+
+    @property
+    def contexts_why(self) -> str:
+        """Why so many calls run at once."""
+        return self._counted().why
+
+    def _counted(self) -> ContextCount:
+        return self._count
 
     def reset(self) -> None:
         """Give every state its initial value.
@@ -136,13 +158,33 @@ class SessionRuns(SessionFacts, Closing):
                     lock.release()
                     if queue.line:
                         queue.ring()
-        for _ in queue.hold():
+        for number in queue.hold():
             try:
+                if number:
+                    return self._run_beside(number, feeds, out)
                 return self._run(feeds, out)
             except BaseException:
                 self._finish()
                 raise
         raise InternalError("no context was found")
+
+    def _run_beside(
+        self, number: int, feeds: Mapping[str, Any], out: Mapping[str, Array] | None
+    ) -> dict[str, Array]:
+        """Return the outputs of a run in another context than the first."""
+        self._check_open()
+        found = self._beside.get(number)
+        if found is None:
+            found = self._beside[number] = self._context_beside()
+        return found(feeds, out)
+
+    def _context_beside(self) -> RunInContext:
+        """Return what runs in a new context."""
+        from trireme.runtime.context import ExecutionContext
+        from trireme.runtime.execute import serial_runner
+
+        context = ExecutionContext(self._program, states=self.states)
+        return context.ports.runner(TasksInOrder(serial_runner(self.plan, context.calls)))
 
     def _run_signature(
         self, signature: str, feeds: Mapping[str, Any], out: Mapping[str, Array] | None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from trireme.runtime.program_session import ProgramSession
 from trireme.support.errors import InternalError
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from trireme.runtime.executors import Mode
     from trireme.runtime.prepare import Prepared
     from trireme.runtime.program import Program
+    from trireme.support.dtypes import Array
 
     Places = Callable[[Graph], Mapping[int, Buffer]]
     """Says where inputs of a graph lie that are not in its arena."""
@@ -48,6 +49,14 @@ class ShapeSession(ProgramSession):
             program = self._whole_graph.priced(self._program)
             self._keep(program, self._memory(program), self._mode)
             self._is_priced = True
+
+    def _run(
+        self, feeds: Mapping[str, Any], out: Mapping[str, Array] | None = None
+    ) -> dict[str, Array]:
+        if self._whole_graph.runs_at_once:
+            return super()._run(feeds, out)
+        with self._whole_graph.turn:
+            return super()._run(feeds, out)
 
     def _memory(self, program: Program) -> ExecutionContext:
         places = None if self._places is None else self._places(program.plan.graph)

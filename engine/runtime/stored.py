@@ -19,6 +19,7 @@ import struct
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,8 +29,9 @@ from trireme.backend.device_kind import DeviceKind
 from trireme.backend.image import ImageCall, TaskImage
 from trireme.backend.registry import DEFAULT_DEVICE, kind_named, options_of
 from trireme.ir.graph import Quant, TensorType, Value
+from trireme.runtime.contexts import ContextCount
 from trireme.runtime.failures import described, raise_at
-from trireme.runtime.io_binding import IOBinding, IOPort
+from trireme.runtime.io_binding import IOBinding, IOPort, RunInContext
 from trireme.support.code_version import code_version
 from trireme.support.dtypes import Array, numpy_dtype
 from trireme.support.errors import RunError, TriremeError
@@ -47,7 +49,7 @@ MOST_BYTES = 2 << 30
 """Of all stored programs; those unused for longest go first."""
 LARGEST_BYTES = MOST_BYTES // 4
 """A program with more bytes of packed weights is not stored."""
-_APART = ("model", "devices", "progress", "mode", "calibration", "execution_options")
+_APART = ("model", "devices", "progress", "mode", "contexts", "calibration", "execution_options")
 """Arguments that a key holds in a form of their own, or not: every mode runs one task the same."""
 _LENGTH = struct.Struct("<Q")
 
@@ -127,26 +129,38 @@ class StoredProgram:
 
     inputs, outputs: as of the session's graph; task: what errors of a run name
     run: returns the outputs of feeds, as `Session.run` does
+    calls_at_once: how many calls run at once, each in a context of its own
     """
 
     def __init__(
         self,
-        inputs: Sequence[Value],
-        outputs: Sequence[Value],
-        binding: IOBinding,
-        call: ImageCall,
+        ends: _Ends,
+        open_image: Callable[[Sequence[Array]], ImageCall],
         task: str,
         files: Sequence[tuple[str, Sequence[int]]],
     ) -> None:
-        self.inputs, self.outputs = list(inputs), list(outputs)
-        self._binding, self._call, self._files = binding, call, files
-        self._runs = _NamedRuns(call, task)
-        self.run = binding.direct(self._runs) or self._bound_run
+        self.inputs, self.outputs = list(ends.inputs), list(ends.outputs)
+        self._ends, self._task, self._files = ends, task, files
+        self._call, self._binding = ends.on_new_memory(open_image)
+        self._runs = _NamedRuns(self._call, task)
+        self.run = self._binding.direct(self._runs) or self._bound_run
+        self.calls_at_once = self._call.calls_at_once
 
     def _bound_run(self, feeds: Mapping[str, Any]) -> dict[str, Array]:
         given = self._binding.bind(feeds)
         self._runs.run()
         return self._binding.collect(given)
+
+    def count(self, asked: int | None) -> ContextCount:
+        """Return how many calls run at once."""
+        if asked is not None:
+            return ContextCount(asked, "asked for")
+        return ContextCount(self.calls_at_once, "the device has as many threads")
+
+    def beside(self) -> RunInContext:
+        """Return what runs the program in another context, at the same time."""
+        call, binding = self._ends.on_new_memory(self._call.beside)
+        return binding.runner(_NamedRuns(call, self._task))
 
     def check_current(self) -> None:
         """Raise RunError if a file of the model is no longer the one that this was made of."""
@@ -318,30 +332,50 @@ def _opened(key: StoredKey, head: bytes, data: Array) -> StoredProgram | None:
         _tables(told["tables"], head[_LENGTH.size + size :]),
         tuple(_constants(told["constants"], told["files"], data)),
     )
-    inputs, outputs = ([_value(*facts[1:]) for facts in told[k]] for k in ("inputs", "outputs"))
-    ends = sorted(
-        (facts[0], value)
-        for facts, value in zip(
-            [*told["inputs"], *told["outputs"]], [*inputs, *outputs], strict=True
-        )
-    )
-    views = {
-        value.id: aligned(value.type.nbytes).view(numpy_dtype(value.dtype)).reshape(value.type.dims)
-        for _, value in ends
-    }
+    ends = _Ends(told["inputs"], told["outputs"], told["moves"])
     assert key.kind.open_image is not None
-    call = key.kind.open_image(key.options, image, [views[value.id] for _, value in ends])
-    moves = dict(zip([v.id for v in (*inputs, *outputs)], told["moves"], strict=True))
-    ports = {
-        value.id: IOPort.at(
-            value, views[value.id], call.rebind(number) if moves[value.id] else None
-        )
-        for number, value in ends
-    }
-    binding = IOBinding([ports[v.id] for v in inputs], [ports[v.id] for v in outputs])
+    open_image = partial(key.kind.open_image, key.options, image)
     for note in told["notes"]:
         _log_note(note)
-    return StoredProgram(inputs, outputs, binding, call, told["task"], told["files"])
+    return StoredProgram(ends, open_image, told["task"], told["files"])
+
+
+class _Ends:
+    """The inputs and outputs of a stored program.
+
+    inputs, outputs: as _port_facts has them; moves: whether calls can be pointed to each
+    """
+
+    def __init__(
+        self, inputs: Sequence[Any], outputs: Sequence[Any], moves: Sequence[bool]
+    ) -> None:
+        self.inputs = [_value(*facts[1:]) for facts in inputs]
+        self.outputs = [_value(*facts[1:]) for facts in outputs]
+        values = (*self.inputs, *self.outputs)
+        numbers = (facts[0] for facts in (*inputs, *outputs))
+        self._moves = dict(zip([value.id for value in values], moves, strict=True))
+        self._arguments = sorted(zip(numbers, values, strict=True))
+
+    def on_new_memory(
+        self, open_call: Callable[[Sequence[Array]], ImageCall]
+    ) -> tuple[ImageCall, IOBinding]:
+        """Return a call on new memory, and the binding of its inputs and outputs."""
+        places = [_place(value) for _, value in self._arguments]
+        call = open_call(places)
+        ports = {
+            value.id: IOPort.at(
+                value, place, call.rebind(number) if self._moves[value.id] else None
+            )
+            for (number, value), place in zip(self._arguments, places, strict=True)
+        }
+        inputs, outputs = ([ports[v.id] for v in vs] for vs in (self.inputs, self.outputs))
+        return call, IOBinding(inputs, outputs)
+
+
+def _place(value: Value) -> Array:
+    """Return new memory for a value."""
+    type = value.type
+    return aligned(type.nbytes).view(numpy_dtype(value.dtype)).reshape(type.dims)
 
 
 def _log_note(note: str) -> None:

@@ -138,7 +138,10 @@ class _Layout:
 
 
 class CpuResizable:
-    """A ResizableCall: one table of steps for one caller at a time."""
+    """A ResizableCall: one table of steps for one caller at a time.
+
+    resizer: that of a call beside this one, which sizes the same steps; new when None
+    """
 
     def __init__(
         self,
@@ -147,10 +150,12 @@ class CpuResizable:
         pool: StepPool,
         server: Server | None,
         contents: DecidedValues,
+        resizer: Resizer | None = None,
     ) -> None:
+        self._made_of = program, jit, pool, server, contents
         self._program, self._pool, self._jit = program, pool, jit
         self._steps = [s for s in program.steps if isinstance(s, PolymorphicStep)]
-        self.resizer = Resizer(program, self._steps, contents)
+        self.resizer = resizer or Resizer(program, self._steps, contents)
         graph = program.graph
         self._arguments = {v: k for k, v in enumerate((*graph.inputs, *graph.outputs))}
         self._slot_of = {m: k for k, slot in enumerate(program.slots) for m in slot.members}
@@ -249,6 +254,10 @@ class CpuResizable:
     def tables(self, sizes: Numbers) -> CpuTables:
         """Return what a shape decides; see `ResizableCall.tables`."""
         return self.resizer.at(sizes)
+
+    def beside(self) -> CpuResizable:
+        """Return a call for another caller; see `ResizableCall.beside`."""
+        return CpuResizable(*self._made_of, self.resizer)
 
     def run(self, tables: CpuTables, scratch: Buffer | None, places: Sequence[int]) -> None:
         """Run the program; see `ResizableCall.run`."""

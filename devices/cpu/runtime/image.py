@@ -7,6 +7,7 @@ kernels nor LLVM.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 
 import numpy as np
 
@@ -36,6 +37,13 @@ class CpuImage:
         spins = SPINS if spins is None else spins
         self._pool = StepPool(native, facts["threads"], spins=spins, futex=facts["futex"])
         self._pool.reserve(facts["local_bytes"])
+        self.calls_at_once: int = facts["threads"]
+        self._bind(image, linked, args)
+
+    def _bind(self, image: TaskImage, linked: Linked, args: Sequence[Array]) -> None:
+        """Lay out the tables on memory."""
+        facts, tables = image.facts, image.tables
+        self._of = image, linked
         scratch = aligned_bytes(facts["scratch_bytes"])
         self._faults = np.zeros((len(facts["faults"]), 2), np.int64)
         self._messages: list[str] = facts["faults"]
@@ -43,12 +51,13 @@ class CpuImage:
         bases = np.array([home.ctypes.data for home in homes], np.int64)
         self._places = tables["pointers"]
         self.pointers = bases[self._places[:, 0]] + self._places[:, 1]
-        call = self._call(tables["steps"], linked, facts)
-        self._alive = (linked, homes, call)
+        call = self._call(tables["steps"], linked, facts, homes)
         self._native = self._pool.bind(call)
         self.run: Callable[[], None] = self._run_checked if len(self._faults) else self._native
 
-    def _call(self, steps: Array, linked: Linked, facts: Mapping[str, bool]) -> PoolCall:
+    def _call(
+        self, steps: Array, linked: Linked, facts: Mapping[str, bool], homes: Sequence[Array]
+    ) -> PoolCall:
         table = np.zeros((len(steps), runtime.STEP_WORDS), np.int64)
         table[:, :5] = steps
         table[:, runtime.STEP_FN] += linked.base
@@ -59,7 +68,7 @@ class CpuImage:
             wakes=facts["wakes"],
             tries=facts["tries"],
             polls=facts["polls"],
-            alive=(self.pointers, linked),
+            alive=(self.pointers, linked, homes),
         )
 
     def _run_checked(self) -> None:
@@ -86,6 +95,12 @@ class CpuImage:
                 pointers[k] = to + offset
 
         return move
+
+    def beside(self, args: Sequence[Array]) -> CpuImage:
+        """See ImageCall."""
+        made = copy(self)
+        made._bind(*self._of, args)
+        return made
 
     def close(self) -> None:
         """See ImageCall."""

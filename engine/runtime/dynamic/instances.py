@@ -8,7 +8,7 @@ rest of the graph gets instances by the shapes that the steps made.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -25,7 +25,7 @@ from trireme.runtime.dynamic.reports import StageReport, StageWatch, Tier
 from trireme.runtime.dynamic.resizable import ResizableGraph
 from trireme.runtime.dynamic.stage import Stage, cut, has_little_work, most_of, with_symbols
 from trireme.support.dtypes import Array
-from trireme.support.errors import CompileError, RunError, ShapeError
+from trireme.support.errors import CompileError, InternalError, RunError, ShapeError
 
 
 class StaticRegion(Protocol):
@@ -135,6 +135,13 @@ class OpenGraph:
         Errors: ShapeError, if they do not fit the graph; those of opening a session
         """
         return self._kept.get((*self._path, shapes), lambda: self._make(shapes))
+
+    def hold(self, shapes: Shapes) -> Generator[Instance, None, None]:
+        """Yield the instance for these shapes, which is not closed until the `for` ends.
+
+        Errors: as `instance`
+        """
+        return self._kept.hold((*self._path, shapes), lambda: self._make(shapes))
 
     def prepare(self, shapes: Shapes) -> None:
         """Make the instance for these shapes unless there is one; in any thread.
@@ -276,7 +283,13 @@ class OpenGraph:
         shapes = tuple(array.shape for array in arrays)
         if parts := self.parts(shapes):
             return self._run_parts(parts, arrays, done)
-        instance = self.instance(shapes)
+        for instance in self.hold(shapes):
+            return self._run_instance(instance, arrays, done)
+        raise InternalError("no instance was found")
+
+    def _run_instance(
+        self, instance: Instance, arrays: Sequence[Array], done: list[StageReport]
+    ) -> list[Array]:
         stage = instance.stage
         done.append(instance.report)
         watch = done.begin(instance.region) if isinstance(done, StageWatch) else None
@@ -330,7 +343,7 @@ def _reserve(program: PolymorphicGraph, graph: Graph) -> None:
     except (ShapeError, RunError, CompileError):  # the bounds do not go together
         return
     if sum(largest.scratch_bytes().values()) <= MOST_RESERVED_BYTES:
-        program.context(largest)
+        program.reserve(largest)
 
 
 @dataclass(frozen=True)

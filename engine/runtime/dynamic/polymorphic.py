@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -26,7 +27,7 @@ from trireme.plan.plan import Plan, Task, make_plan
 from trireme.runtime.context import ExecutionContext
 from trireme.runtime.dynamic.closed import ClosedGraph, why_not_closed
 from trireme.runtime.dynamic.kept import Closes
-from trireme.runtime.dynamic.resizable import ResizableGraph, ShapeRun, symbols_of_inputs
+from trireme.runtime.dynamic.resizable import ResizableGraph, ShapeRun, grown, symbols_of_inputs
 from trireme.runtime.options import ExecutionOptions
 from trireme.runtime.program import Program
 from trireme.support.errors import CompileError, InternalError
@@ -39,6 +40,7 @@ class PolymorphicGraph:
     """A graph on one device, with one program for every shape.
 
     closed: gives the graph for a set of shapes
+    turn: is held by a run on scratch memory that all shapes share
     """
 
     def __init__(
@@ -55,6 +57,7 @@ class PolymorphicGraph:
         self._executable, self._options = executable, options
         self._costs, self._asked = costs, asked
         self._scratch: Buffer | None = None
+        self.turn = threading.Lock()
         self.node_count = len(placement.graph.nodes)
 
     def region(
@@ -86,7 +89,21 @@ class PolymorphicGraph:
         (task,) = self._plan(self._placement).tasks
         region = _region(self.closed.graph, task)
         devices = self._costs.devices
-        return ResizableGraph(self.closed, contents, region, call, devices, self._scratch_of)
+        alloc = devices[self._device].alloc
+        return ResizableGraph(self.closed, contents, region, call, devices, alloc)
+
+    @property
+    def runs_at_once(self) -> bool:
+        """Whether runs on memory of their own may go on at the same time."""
+        return self.resizable is not None
+
+    def reserve(self, program: Program) -> None:
+        """Have the scratch memory of a program, so that runs of smaller shapes allocate none."""
+        needs = program.scratch_bytes()[self._device]
+        if self.resizable is None:
+            self._scratch_of(needs)
+        else:
+            self.resizable.calls.reserve(needs)
 
     def program(self, shapes: Sequence[Sequence[int]]) -> Program:
         """Return the program for a set of shapes, in about a millisecond a hundred nodes.
@@ -118,20 +135,21 @@ class PolymorphicGraph:
     def context(
         self, program: Program, places: Mapping[int, Buffer] | None = None
     ) -> ExecutionContext:
-        """Return memory for the program, whose scratch all shapes share.
+        """Return memory for the program. All shapes share its scratch and take turns.
 
+        Where calls change their shape, few sessions of a shape are opened; each has its own.
         places: where inputs lie that are not in the arena
         """
-        scratch = self._scratch_of(program.scratch_bytes()[self._device])
+        needs = program.scratch_bytes()[self._device]
+        if self.runs_at_once:
+            return ExecutionContext(program, places=places)
+        scratch = self._scratch_of(needs)
         empty = dict.fromkeys(program.devices)
         return ExecutionContext(program, {**empty, self._device: scratch}, places)
 
     def _scratch_of(self, needs: int) -> Buffer | None:
         """Return scratch memory of at least so many bytes; it grows by half at least."""
-        if needs and (self._scratch is None or self._scratch.nbytes < needs):
-            before = 0 if self._scratch is None else self._scratch.nbytes
-            device = self._costs.devices[self._device]
-            self._scratch = device.alloc(max(needs, before * 3 // 2))
+        self._scratch = grown(self._scratch, needs, self._costs.devices[self._device].alloc)
         return self._scratch
 
 

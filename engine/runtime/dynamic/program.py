@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -98,17 +98,14 @@ class OpenProgram:
         if self._buckets is not None:
             return self._run_padded(self._buckets, arrays, out)
         shapes = tuple([array.shape for array in arrays])
-        if self.last and shapes == self._last_shapes and self._kept.is_settled:
-            return self._run_whole(self.last, arrays, out)
-        if self._is_cut(shapes):
+        if shapes != self._last_shapes and self._is_cut(shapes):
             return handed_out(self._outputs, self._run_parts(arrays), arrays, out)
-        instance = self._instance(shapes)
-        if instance.stage.is_whole and instance.region is not None:
-            self._last_shapes = shapes
-            return self._run_whole(instance, arrays, out)
-        self.stages.clear()
-        results = self._open.run(arrays, self.stages)
-        return handed_out(self._outputs, results, arrays, out)
+        for instance in self._held(shapes):
+            if instance.stage.is_whole and instance.region is not None:
+                self._last_shapes = shapes
+                return self._run_whole(instance, arrays, out)
+            return handed_out(self._outputs, self._run_stages(arrays), arrays, out)
+        raise InternalError("no instance was found")
 
     @property
     def resizable(self) -> ResizableGraph | None:
@@ -131,7 +128,7 @@ class OpenProgram:
         """Run an instance whose region is the whole graph."""
         if instance.region is None:
             raise InternalError("no region runs the whole graph")
-        self.stages[:] = (instance.report,)
+        self.stages = [instance.report]
         feeds = {value.name: array for value, array in zip(self._inputs, arrays, strict=True)}
         return instance.region.run(feeds, out)
 
@@ -142,9 +139,14 @@ class OpenProgram:
 
     def _run_parts(self, arrays: list[Array]) -> list[Array]:
         self.last = None
-        self.stages.clear()
         with ShapesRefused(self._inputs, tuple(array.shape for array in arrays)):
-            return self._open.run(arrays, self.stages)
+            return self._run_stages(arrays)
+
+    def _run_stages(self, arrays: list[Array]) -> list[Array]:
+        done: list[StageReport] = []
+        results = self._open.run(arrays, done)
+        self.stages = done
+        return results
 
     def _run_padded(
         self, buckets: Buckets, arrays: list[Array], out: Mapping[str, Array] | None
@@ -155,10 +157,9 @@ class OpenProgram:
             results = self._run_parts(made)
         else:
             self._instance(shapes)
-            self.stages.clear()
-            results = self._open.run(made, self.stages)
+            results = self._run_stages(made)
         results = buckets.cut(results, fit)
-        self.stages[:] = [
+        self.stages = [
             replace(stage, bucket=fit.sizes, padding=fit.padding) for stage in self.stages
         ]
         return handed_out(self._outputs, results, arrays, out)
@@ -183,7 +184,7 @@ class OpenProgram:
             begun = time.perf_counter()
             self._open.run(arrays, seen)
             seen.wall_s = time.perf_counter() - begun
-        self.stages[:] = seen
+        self.stages = list(seen)
         return seen
 
     def prepare(self, shapes: Sequence[Mapping[str, Sequence[int]]]) -> None:
@@ -254,6 +255,16 @@ class OpenProgram:
         """Close every instance."""
         self.ahead.close()
         self._kept.close()
+
+    def _held(self, shapes: Shapes) -> Generator[Instance, None, None]:
+        """Yield the instance for these shapes, which is not closed until the `for` ends."""
+        held = self._open.hold(shapes)
+        with ShapesRefused(self._inputs, shapes):
+            instance = self.last = next(held)
+        try:
+            yield instance
+        finally:
+            held.close()
 
     def _instance(self, shapes: Shapes) -> Instance:
         self._last_shapes = None

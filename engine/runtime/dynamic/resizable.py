@@ -49,7 +49,7 @@ class ResizableGraph:
     region: the graph as the device compiled it
     call: the device's
     devices: the open devices, by name
-    alloc: gives scratch memory of at least some bytes, the same while it is enough
+    alloc: gives scratch memory of at least some bytes
     """
 
     def __init__(
@@ -59,9 +59,10 @@ class ResizableGraph:
         region: Graph,
         call: ResizableCall,
         devices: Mapping[str, Device],
-        alloc: Callable[[int], Buffer | None],
+        alloc: Callable[[int], Buffer],
     ) -> None:
-        self.closed, self.devices, self.alloc = closed, devices, alloc
+        self.closed, self.devices = closed, devices
+        self.calls = _Calls(call, alloc)
         self.contents, self.call, names = contents, call, contents.names
         self.checks = SizeChecks(closed.graph, self.contents)
         self.ports = _Ports(closed.graph, region, self.contents)
@@ -112,6 +113,48 @@ class ResizableGraph:
             self.closed.at(shapes)
         self.checks.check(sizes)
         return ShapeRun(self, shapes, sizes, open_session)
+
+
+class _Calls:
+    """The calls of a graph, each with scratch memory of its own: as many as ever ran at once."""
+
+    def __init__(self, first: ResizableCall, alloc: Callable[[int], Buffer]) -> None:
+        self._first, self._alloc = first, alloc
+        self._free: list[_Call] = [_Call(first, alloc)]
+
+    def run(self, tables: Any, scratch_bytes: int, places: Sequence[int]) -> None:
+        """Run a shape on a call that is free; as `ResizableCall.run`."""
+        try:
+            one = self._free.pop()
+        except IndexError:
+            one = _Call(self._first.beside(), self._alloc)
+        try:
+            one.call.run(tables, one.scratch(scratch_bytes), places)
+        finally:
+            self._free.append(one)
+
+    def reserve(self, scratch_bytes: int) -> None:
+        """Have scratch memory for the first call."""
+        for one in self._free:
+            one.scratch(scratch_bytes)
+
+
+class _Call:
+    def __init__(self, call: ResizableCall, alloc: Callable[[int], Buffer]) -> None:
+        self.call, self._alloc = call, alloc
+        self._scratch: Buffer | None = None
+
+    def scratch(self, needs: int) -> Buffer | None:
+        """Return memory of at least so many bytes, None for none; it grows by half at least."""
+        self._scratch = grown(self._scratch, needs, self._alloc)
+        return self._scratch
+
+
+def grown(before: Buffer | None, needs: int, alloc: Callable[[int], Buffer]) -> Buffer | None:
+    """Return scratch memory of at least so many bytes; larger by half at least where it is new."""
+    if needs and (before is None or before.nbytes < needs):
+        return alloc(max(needs, 0 if before is None else before.nbytes * 3 // 2))
+    return before
 
 
 class _Ports:
@@ -199,7 +242,7 @@ class ShapeRun:
         if out is not None:
             self._take_given(out, made, [array for array, _ in laid])
         places = [place for _, place in laid] + [array.ctypes.data for array in made]
-        whole.call.run(self._tables, whole.alloc(self._scratch_bytes), places)
+        whole.calls.run(self._tables, self._scratch_bytes, places)
         results = {name: made[k] for name, k in ports.results}
         if ports.others or out is not None:
             self._finish(results, arrays, out or {})

@@ -51,6 +51,11 @@ class TakesRequests:
         return MAX_QUEUE
 
     @property
+    def contexts(self) -> int:
+        """How many calls run at once."""
+        raise NotImplementedError
+
+    @property
     def inputs(self) -> list[Value]:
         """What to feed."""
         raise NotImplementedError
@@ -137,7 +142,7 @@ class TakesRequests:
 
             self._check_open()
             runner: RequestRunner = vars(self).setdefault(
-                "_requests", RequestRunner(self._max_queue)
+                "_requests", RequestRunner(self._max_queue, self.contexts)
             )
             self._closing.callback(runner.close)
             return runner
