@@ -32,8 +32,9 @@ from trireme.devices.cpu.runtime.compiled import native_of
 from trireme.devices.cpu.runtime.core_latency import HandoverProbe
 from trireme.devices.cpu.runtime.cores import all_cores, no_instances, share_of, too_many
 from trireme.devices.cpu.runtime.native import has_futex
-from trireme.devices.cpu.runtime.pool import SPINS, StepPool
+from trireme.devices.cpu.runtime.pool import StepPool
 from trireme.devices.cpu.runtime.server import DRIVER_QUEUE, Server
+from trireme.devices.cpu.runtime.workers import SPINS
 from trireme.ir.contents import decided_by_shapes
 from trireme.ir.effects import uses_state
 from trireme.ir.graph import Graph, Node

@@ -8,7 +8,8 @@ from trireme.devices.cpu.codegen.jit import Jit
 from trireme.devices.cpu.codegen.kernel_cache import Code, code_of
 from trireme.devices.cpu.codegen.target import Isa
 from trireme.devices.cpu.runtime import native as runtime
-from trireme.devices.cpu.runtime.pool import HOT_NS, Native
+from trireme.devices.cpu.runtime.pool import HOT_NS
+from trireme.devices.cpu.runtime.workers import Native
 
 
 class RuntimeCode(NamedTuple):

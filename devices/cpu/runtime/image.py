@@ -15,7 +15,8 @@ from trireme.backend.image import TaskImage
 from trireme.devices.cpu.codegen.aligned_memory import aligned_bytes
 from trireme.devices.cpu.codegen.link import Layout, Linked
 from trireme.devices.cpu.runtime import native as runtime
-from trireme.devices.cpu.runtime.pool import SPINS, Native, PoolCall, StepPool
+from trireme.devices.cpu.runtime.pool import PoolCall, StepPool
+from trireme.devices.cpu.runtime.workers import SPINS, Native
 from trireme.support.dtypes import Array
 from trireme.support.errors import RunError
 

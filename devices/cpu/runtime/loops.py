@@ -405,7 +405,7 @@ entry:
   %which = add i64 %who, $MOST_LANES
   br label %look
 look:
-  %k = phi i64 [ 0, %entry ], [ 0, %stolen ], [ %k1, %idle ], [ 0, %awake ], [ 0, %tired ]
+  %k = phi i64 [ 0, %entry ], [ 0, %stolen ], [ %k1, %idle ], [ 0, %awake ], [ 0, %yield ]
   br label %own
 own:
   %count = phi i64 [ 0, %look ], [ %count1, %do ]
@@ -456,7 +456,10 @@ idle:
 tired:
   %busy = load atomic i64, ptr %pactive acquire, align 8
   %runs = icmp ne i64 %busy, 0
-  br i1 %runs, label %look, label %doze
+  br i1 %runs, label %yield, label %doze
+yield:
+  %y = call i32 @sched_yield()
+  br label %look
 doze:
   %seen = load atomic i32, ptr %epoch seq_cst, align 8
   %n = atomicrmw add ptr %psl, i64 1 seq_cst

@@ -1,28 +1,22 @@
-"""The worker pool: Python threads that serve native steps, started when first needed.
+"""The worker pool of a device: tables of native steps, run by a caller and the process's workers.
 
-One pool serves all sessions of a device. A caller that runs alone has the workers; callers that run
-at the same time have a core each, and so many workers rest. Workers are never waited for (see
-native.py), so a forked child, whose workers are gone, still runs: it starts its own.
+A caller that runs alone has the workers; callers that run at the same time have a core each, and so
+many workers rest.
 """
 
 from __future__ import annotations
 
-import ctypes
-import os
-import threading
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from trireme.devices.cpu.codegen.aligned_memory import aligned_bytes
 from trireme.devices.cpu.runtime import native as runtime
+from trireme.devices.cpu.runtime.workers import SHARED, SPINS, Native
 from trireme.support.cancel import check_cancelled
 from trireme.support.dtypes import Array
 from trireme.support.errors import DeviceError
 from trireme.support.forks import register_at_fork
 
-SPINS = 20_000
-"""Looks for work of an idle worker before it sleeps: about a third of a millisecond."""
 HOT_NS = 300_000
 """A run that begins so soon after the last one is one of many: workers should be awake."""
 BUDGET_NS = 20_000_000
@@ -39,28 +33,6 @@ _OF_STEPS = [
     runtime.CALL_TRIES,
 ]
 _UNDER_WAY = [runtime.CALL_AT, runtime.CALL_MINE, runtime.CALL_MODE, runtime.CALL_LANE]
-_P, _I = ctypes.c_void_p, ctypes.c_int64
-
-
-class Native:
-    """The functions of native.py as Python calls them; they give the GIL away.
-
-    Those of a server are there where there is a futex.
-    addresses: of the functions, in order; alive: what keeps their code in memory
-    """
-
-    def __init__(self, addresses: Sequence[int], alive: object) -> None:
-        run, worker, stop, repeat, *served = addresses
-        self._alive = alive
-        self.run: Any = ctypes.CFUNCTYPE(_I, _P)(run)
-        self.worker: Any = ctypes.CFUNCTYPE(_I, _P, _I, _I)(worker)
-        self.stop: Any = ctypes.CFUNCTYPE(None, _P)(stop)
-        self.repeat: Any = ctypes.CFUNCTYPE(_I, _P)(repeat)
-        if served:
-            serve, await_, advance = served
-            self.serve: Any = ctypes.CFUNCTYPE(_I, _P, _I)(serve)
-            self.await_: Any = ctypes.CFUNCTYPE(_I, _P, _I, _I, _P)(await_)
-            self.advance: Any = ctypes.CFUNCTYPE(None, _P)(advance)
 
 
 class PoolCall:
@@ -105,22 +77,10 @@ class PoolCall:
         )
 
 
-class _PoolState:
-    """The state that workers share with the pool; they hold it and never the pool itself."""
-
-    def __init__(self, context: Array) -> None:
-        self.context = context
-        self.pointer: int = context.ctypes.data
-        self.locals: list[Array] = []
-        self.threads: list[threading.Thread] = []
-        self.wake = threading.Condition()
-        self.busy = 0
-        self.closed = False
-
-
 class StepPool:
     """Runs tables of native steps on `threads` threads, the caller being one of them.
 
+    Pools of as many threads, on the same cores, share their workers.
     futex: whether idle workers sleep inside native code
     cores: those that the workers keep to; any when empty
     """
@@ -134,22 +94,18 @@ class StepPool:
         futex: bool = True,
         cores: Sequence[int] = (),
     ) -> None:
-        self.threads, self._cores = threads, cores
-        self._spins = spins
-        self.futex, self.native = futex, native
-        self._local_bytes = 0
-        self._context = aligned_bytes(runtime.context_words(threads) * 8).view("int64")
+        self.threads, self.futex, self.native = threads, futex, native
+        self._workers = SHARED.take(native, threads, spins, futex, tuple(cores))
+        self._release = weakref.finalize(self, SHARED.drop, self._workers)
+        self._release.atexit = False
         self._calls: weakref.WeakSet[PoolCall] = weakref.WeakSet()
-        self._reset()
+        self._closed = False
+        self._ready = False
         register_at_fork(self)
 
     def reserve(self, nbytes: int) -> None:
         """See that every thread has at least that much memory of its own for a kernel."""
-        if nbytes <= self._local_bytes:
-            return
-        with self._lock:
-            if nbytes > self._local_bytes:
-                self._place_locals(max(-(-nbytes // 4096) * 4096, 2 * self._local_bytes))
+        self._workers.reserve(nbytes)
 
     @property
     def ready(self) -> bool:
@@ -158,7 +114,7 @@ class StepPool:
 
     def bind(self, call: PoolCall) -> Callable[[], None]:
         """Return a function that runs a call; it raises DeviceError when the pool is closed."""
-        call.words[runtime.CALL_CONTEXT] = self._context.ctypes.data
+        call.words[runtime.CALL_CONTEXT] = self._workers.context.ctypes.data
         call.words[runtime.CALL_TRIES] &= self.threads > 1
         self._calls.add(call)
         native, pointer = self.native.run, call.pointer
@@ -207,16 +163,15 @@ class StepPool:
         return run
 
     def close(self) -> None:
-        """End the workers; further runs are an error."""
-        with self._lock:
-            self._ready = False
-            self._finalizer()
+        """End the workers, if no other pool shares them; further runs are an error."""
+        self._closed, self._ready = True, False
+        self._release()
 
     def _run_with_care(self, call: PoolCall) -> None:
         """Run a call where the pool is closed, has no workers yet, or they sleep in Python."""
         self._get_ready(call)
         if not self.futex:
-            self._set_busy(1)
+            self._workers.set_busy(1)
         try:
             while self.native.run(call.pointer):
                 check_cancelled()
@@ -225,20 +180,18 @@ class StepPool:
             raise
         finally:
             if not self.futex:
-                self._set_busy(-1)
+                self._workers.set_busy(-1)
 
     def _get_ready(self, call: PoolCall) -> None:
         """Start the workers if a call has work for them.
 
         Errors: DeviceError, if the pool is closed
         """
-        with self._lock:
-            state = self._state
-            if state.closed:
-                raise DeviceError("cpu: the device is closed")
-            if self.threads > 1 and call.shared and not state.threads:
-                self._start()
-            self._ready = self.futex and (self.threads == 1 or bool(state.threads))
+        if self._closed:
+            raise DeviceError("cpu: the device is closed")
+        if self.threads > 1 and call.shared:
+            self._workers.start()
+        self._ready = self._workers.are_there and not self._closed
 
     def _end_step(self, call: PoolCall) -> None:
         """After an interrupt: finish the step whose chunks workers may hold, and no more."""
@@ -250,71 +203,8 @@ class StepPool:
         self.native.run(call.pointer)
         words[runtime.CALL_COUNT], words[runtime.CALL_BUDGET] = count, budget
 
-    def _reset(self) -> None:
-        self._lock = threading.Lock()
-        self._ready = False
-        self._context[:] = 0
-        self._context[runtime.THREADS] = self.threads
-        for call in self._calls:
-            call.words[_UNDER_WAY] = 0
-        self._state = _PoolState(self._context)
-        self._place_locals(self._local_bytes)
-        self._finalizer = weakref.finalize(self, _shut, self._state, self.native)
-
-    def _place_locals(self, nbytes: int) -> None:
-        state = self._state
-        places = runtime.MOST_LANES + self.threads
-        memory = aligned_bytes(nbytes * places)
-        told = aligned_bytes(16).view("int64")
-        told[:] = memory.ctypes.data, nbytes
-        state.locals += [memory, told]  # calls under way go on in the memory of before
-        state.context[runtime.LOCALS] = told.ctypes.data
-        self._local_bytes = nbytes
-
-    def _start(self) -> None:
-        for who in range(1, self.threads):
-            thread = threading.Thread(
-                target=_serve,
-                args=(self._state, self.native, who, self._spins, self._cores),
-                name=f"trireme-cpu-{who}",
-                daemon=True,
-            )
-            thread.start()
-            self._state.threads.append(thread)
-
-    def _set_busy(self, more: int) -> None:
-        with self._state.wake:
-            self._state.busy += more
-            self._state.wake.notify_all()
-
     def reset_after_fork(self) -> None:
         """Start afresh in a forked child, which has the caller's thread alone."""
-        closed = self._state.closed
-        self._finalizer.detach()
-        self._reset()
-        self._state.closed = closed
-
-
-def keep_to(cores: Sequence[int]) -> None:
-    """Keep the calling thread to some cores; to any where none are given."""
-    if cores:
-        os.sched_setaffinity(0, cores)
-
-
-def _serve(state: _PoolState, native: Native, who: int, spins: int, cores: Sequence[int]) -> None:
-    """Be a worker until the pool closes."""
-    keep_to(cores)
-    while native.worker(state.pointer, who, spins) == 1:
-        with state.wake:
-            while not state.busy and not state.closed:
-                state.wake.wait()
-
-
-def _shut(state: _PoolState, native: Native) -> None:
-    with state.wake:
-        state.closed = True
-        state.wake.notify_all()
-    native.stop(state.pointer)
-    for thread in state.threads:
-        if thread is not threading.current_thread():  # a collector may run this anywhere
-            thread.join(timeout=5)
+        self._ready = False
+        for call in self._calls:
+            call.words[_UNDER_WAY] = 0

@@ -19,7 +19,7 @@ from trireme.backend.capabilities import Rebind, rebind_of
 from trireme.backend.device import BoundCall, Event, LazySpans, NodeSpan
 from trireme.devices.cpu.codegen.aligned_memory import aligned_bytes
 from trireme.devices.cpu.runtime import native as runtime
-from trireme.devices.cpu.runtime.pool import Native, keep_to
+from trireme.devices.cpu.runtime.workers import Native, keep_to
 from trireme.support.dtypes import Array
 from trireme.support.errors import DeviceError
 from trireme.support.forks import register_at_fork

@@ -250,8 +250,40 @@ def test_a_parked_worker_sleeps_as_soon_as_the_run_is_over(tmp_path):
             call.launch()
             np.testing.assert_allclose(y, np.tanh(x), rtol=2e-6)
             deadline = time.monotonic() + 20  # a hang guard
-            while device._pool._context[runtime.SLEEPERS] != 1:
+            while device._pool._workers.context[runtime.SLEEPERS] != 1:
                 assert time.monotonic() < deadline, f"run {run}: the worker does not sleep"
                 time.sleep(0.0005)
     finally:
+        device.close()
+
+
+def workers():
+    return sum(thread.name.startswith("trireme-cpu-") for thread in threading.enumerate())
+
+
+def test_pools_of_as_many_threads_share_their_workers():
+    before = workers()
+    one, two = (open_device("cpu", threads=7, cache_dir=NO_CACHE) for _ in range(2))
+    assert one._pool._workers is two._pool._workers
+    for device in (one, two):
+        device._pool._workers.start()
+    assert workers() == before + 6
+    one.close()
+    assert workers() == before + 6
+    two.close()
+    assert workers() == before
+    three = open_device("cpu", threads=7, cache_dir=NO_CACHE)
+    assert three._pool._workers is not two._pool._workers
+    three.close()
+
+
+def test_more_threads_than_cores_in_several_pools_are_a_warning(caplog):
+    one = open_device("cpu", threads=7, cache_dir=NO_CACHE)
+    caplog.clear()
+    again = open_device("cpu", threads=7, cache_dir=NO_CACHE)
+    assert not caplog.text
+    two = open_device("cpu", threads=200, cache_dir=NO_CACHE)
+    assert "sessions of this process work with" in caplog.text
+    assert "with equal threads= share theirs" in caplog.text
+    for device in (one, again, two):
         device.close()
