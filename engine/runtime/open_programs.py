@@ -13,8 +13,7 @@ from trireme.runtime.dynamic.instances import StaticRegion
 from trireme.runtime.dynamic.kept import Shapes
 from trireme.runtime.dynamic.polymorphic import PolymorphicGraph
 from trireme.runtime.dynamic.program import OpenProgram, open_program
-from trireme.runtime.program_session import ProgramSession
-from trireme.runtime.shape_session import ShapeSession
+from trireme.runtime.shape_session import SessionOptions, ShapeSession
 from trireme.runtime.states.program import PolymorphicOnly, StatefulProgram, Step, open_stateful
 from trireme.support.errors import PlacementError
 
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def open_shapes(
-    whole: ProgramSession,
+    whole: SessionOptions,
     prepared: Prepared,
     mode: Mode,
     asked: PlacementOptions,
@@ -37,7 +36,7 @@ def open_shapes(
 ) -> OpenProgram | StatefulProgram:
     """Return what finds the instance for the shapes of each run.
 
-    whole: the session that the runs are of; asked: of each placement
+    whole: the options of the session; asked: of each placement
     open_region: opens a session for a graph of static shapes
     Errors: PlacementError, if a placement is fixed
     """
@@ -79,7 +78,7 @@ def dataflow_program(prepared: Prepared, how: ExecutionOptions, mode: Mode) -> D
 
 
 def _of_shapes(
-    whole: ProgramSession,
+    whole: SessionOptions,
     prepared: Prepared,
     mode: Mode,
     program: PolymorphicGraph,

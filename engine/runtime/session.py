@@ -20,10 +20,12 @@ from typing import TYPE_CHECKING, Any
 
 from trireme.runtime.asked import Asked
 from trireme.runtime.contexts import checked_contexts
+from trireme.runtime.further_sessions import holding, of_signature
 from trireme.runtime.io_binding import RunInContext
 from trireme.runtime.load_log import log_load
 from trireme.runtime.open_session import OpenSession
 from trireme.runtime.requests.front import MAX_QUEUE, TakesRequests
+from trireme.runtime.shared_programs import PROGRAMS, SharedProgram
 from trireme.runtime.stored import stored_key
 from trireme.support.arguments import check_arguments, choice, later_names
 from trireme.support.errors import RunError
@@ -35,11 +37,11 @@ if TYPE_CHECKING:
     from trireme.ir.graph import Value
     from trireme.model_file.cache import Model
     from trireme.placement.options import FixedPlacement, PlacementOptions
-    from trireme.placement.placement import Placement
     from trireme.runtime.executors import Mode
     from trireme.runtime.options import ExecutionOptions
     from trireme.runtime.prepare import Prepared
     from trireme.runtime.signatures import OtherSignatures
+    from trireme.runtime.states.program import StatefulProgram
     from trireme.runtime.states.rules import StateRules
     from trireme.support.dtypes import Array
 
@@ -161,7 +163,8 @@ class Session(OpenSession, TakesRequests):
         self._open, self._tied, self._step, self._asked = None, None, None, asked
         self._others: OtherSignatures | None = None
         self._key = stored_key(vars(asked))
-        self._stored = None if self._key is None else self._key.open()
+        shared = self._key is not None and PROGRAMS.has(self._key.key)
+        self._stored = None if self._key is None or shared else self._key.open()
         try:
             if self._stored is None:
                 self._prepare_model(asked)
@@ -210,6 +213,7 @@ class Session(OpenSession, TakesRequests):
         """Go from the model to its program, and store that where it can be."""
         from trireme.backend.device import no_progress
         from trireme.placement.options import PlacementOptions
+        from trireme.runtime.context import ExecutionContext
         from trireme.runtime.context_count import context_count, why_one_open
         from trireme.runtime.dynamic.stage import is_open
         from trireme.runtime.executors import Mode
@@ -222,20 +226,22 @@ class Session(OpenSession, TakesRequests):
         how = asked.execution_options or ExecutionOptions()
         options = asked.placement_options or PlacementOptions()
         made = made_with(asked.placement, asked.devices, asked.threads, asked.batch, options)
+        shared = self._take_shared()
         preparation = Preparation(
             made,
             asked.shapes,
             asked.fallback,
             asked.calibration,
             how,
-            partial(_hold, mode, how) if asked.measure else None,
+            partial(holding, Session, mode, how) if asked.measure else None,
             asked.progress or no_progress,
-            self._closing,
+            shared.closing,
             asked.states,
             self.dropped,
         )
         self.execution_options, self.placement_options = how, made.placement_options
-        prepared = preparation.prepare(asked.model)
+        prepared = shared.prepared or preparation.prepare(asked.model)
+        shared.prepared = prepared
         self.graph, self.states = prepared.graph, prepared.states
         self.unmeasured, self._calibration = prepared.unmeasured, prepared.calibration
         self._tied = prepared.tied
@@ -248,11 +254,26 @@ class Session(OpenSession, TakesRequests):
         elif is_open(self.graph) or asked.buckets:
             reason = why_one_open(self.graph, self._tied is not None)
             self._widen(context_count(contexts, self.graph, prepared.devices.values(), reason))
-            self._serve(prepared, mode)
+            self._serve(shared, prepared, mode)
         else:
-            self._keep(*preparation.compile(prepared), mode)
+            is_first = shared.program is None
+            if shared.program is None:
+                shared.program, context = preparation.compile(prepared)
+            else:
+                context = ExecutionContext(shared.program, states=prepared.states)
+            self._keep(shared.program, context, mode)
             self._widen(context_count(contexts, self.graph, self._program.devices_used(), ""))
-            self._store(prepared, how.mmap)
+            if is_first:
+                self._store(prepared, how.mmap)
+        if not self.states.types and self._tied is None and self._key is not None:
+            PROGRAMS.offer(self._key.key, shared)
+
+    def _take_shared(self) -> SharedProgram:
+        """Return what sessions of the same arguments share, which may be empty."""
+        shared = PROGRAMS.take(None if self._key is None else self._key.key, self._asked.model)
+        self._closing.callback(PROGRAMS.drop, shared)
+        self.dropped = shared.dropped
+        return shared
 
     def _store(self, prepared: Prepared, is_mapped: bool) -> None:
         """Store the program for later processes."""
@@ -290,9 +311,11 @@ class Session(OpenSession, TakesRequests):
         if self._stored is None:  # the device of a stored program leaves nothing under way
             super()._finish()
 
-    def _serve(self, prepared: Prepared, mode: Mode) -> None:
+    def _serve(self, shared: SharedProgram, prepared: Prepared, mode: Mode) -> None:
         """Have runs find the program for their shapes."""
+        from trireme.runtime.dynamic.program import OpenProgram
         from trireme.runtime.open_programs import open_shapes, step_of
+        from trireme.runtime.shape_session import SessionOptions
 
         how, asked = self.execution_options, replace(self.placement_options, pins={})
         open_region = partial(
@@ -305,10 +328,17 @@ class Session(OpenSession, TakesRequests):
             placement_options=asked,
             execution_options=replace(how, passes=(), passes_off=(), signature=None),
         )
-        self._open = open_shapes(self, prepared, mode, asked, self._asked.buckets, open_region)
+        found: OpenProgram | StatefulProgram | None = shared.open_program
+        if found is None:
+            options = SessionOptions(how, self.placement_options)
+            found = open_shapes(options, prepared, mode, asked, self._asked.buckets, open_region)
+            shared.closing.callback(found.close)
+        if isinstance(found, OpenProgram):
+            shared.open_program = found
+            found = found.beside()
+            self._closing.callback(found.ahead.close)
+        self._open, self._devices = found, prepared.devices
         self._step = step_of(self._open)
-        self._devices = prepared.devices
-        self._closing.callback(self._open.close)
 
     def _schedule(self, prepared: Prepared, mode: Mode) -> None:
         """Have runs go through the dataflow form of the graph."""
@@ -353,7 +383,7 @@ class Session(OpenSession, TakesRequests):
         self._check_open()
         with self._contexts.alone():
             if self._others is None:
-                self._others = OtherSignatures(partial(_of_signature, self._asked))
+                self._others = OtherSignatures(partial(of_signature, Session, self._asked))
                 self._closing.callback(self._others.close)
         return self._others.run(self, signature, feeds, out)
 
@@ -365,41 +395,3 @@ class Session(OpenSession, TakesRequests):
         super().reset()
         if self._others is not None:
             self._others.reset()
-
-
-def _of_signature(asked: Asked, signature: str) -> Session:
-    """Open a session of another graph of a session's model."""
-    from trireme.runtime.options import ExecutionOptions
-
-    how = replace(asked.execution_options or ExecutionOptions(), signature=signature)
-    return Session(
-        asked.model,
-        devices=asked.devices,
-        threads=asked.threads,
-        fallback=asked.fallback,
-        mode=asked.mode,
-        calibration=asked.calibration,
-        execution_options=how,
-    )
-
-
-def _hold(
-    mode: Mode,
-    options: ExecutionOptions,
-    devices: Sequence[Device],
-    calibration: Calibration,
-    placement: Placement,
-) -> Session:
-    """Open a session that holds a placement, to be measured."""
-    from trireme.runtime.options import ExecutionOptions
-
-    return Session(
-        placement.source,
-        devices=devices,
-        placement=placement,
-        mode=mode,
-        calibration=calibration,
-        execution_options=ExecutionOptions(
-            subgraphs=options.subgraphs, execution=options.execution, passes=()
-        ),
-    )

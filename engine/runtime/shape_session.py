@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from trireme.runtime.program_session import ProgramSession
 from trireme.support.errors import InternalError
@@ -11,9 +11,11 @@ from trireme.support.errors import InternalError
 if TYPE_CHECKING:
     from trireme.backend.device import Buffer
     from trireme.ir.graph import Graph
+    from trireme.placement.options import PlacementOptions
     from trireme.runtime.context import ExecutionContext
     from trireme.runtime.dynamic.polymorphic import PolymorphicGraph
     from trireme.runtime.executors import Mode
+    from trireme.runtime.options import ExecutionOptions
     from trireme.runtime.prepare import Prepared
     from trireme.runtime.program import Program
     from trireme.support.dtypes import Array
@@ -22,12 +24,19 @@ if TYPE_CHECKING:
     """Says where inputs of a graph lie that are not in its arena."""
 
 
+class SessionOptions(NamedTuple):
+    """The options of the session whose shapes are open."""
+
+    execution_options: ExecutionOptions
+    placement_options: PlacementOptions
+
+
 class ShapeSession(ProgramSession):
     """Some shapes of a program that serves all; estimates come when they are asked for."""
 
     def __init__(
         self,
-        whole: ProgramSession,
+        whole: SessionOptions,
         prepared: Prepared,
         mode: Mode,
         graph: PolymorphicGraph,

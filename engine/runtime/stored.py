@@ -17,7 +17,8 @@ import logging
 import os
 import struct
 import threading
-from collections.abc import Callable, Mapping, Sequence
+import weakref
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from functools import partial
 from pathlib import Path
@@ -26,16 +27,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from trireme.backend.device_kind import DeviceKind
-from trireme.backend.image import ImageCall, TaskImage
 from trireme.backend.registry import DEFAULT_DEVICE, kind_named, options_of
-from trireme.ir.graph import Quant, TensorType, Value
-from trireme.runtime.contexts import ContextCount
-from trireme.runtime.failures import described, raise_at
-from trireme.runtime.io_binding import IOBinding, IOPort, RunInContext
+from trireme.ir.graph import Value
+from trireme.runtime.failures import described
+from trireme.runtime.stored_program import LENGTH, StoredEnds, StoredEntry, StoredProgram
 from trireme.support.code_version import code_version
-from trireme.support.dtypes import Array, numpy_dtype
-from trireme.support.errors import RunError, TriremeError
-from trireme.support.mapped import OpenFile, aligned, offset_in, open_file, stamp_of
+from trireme.support.dtypes import Array
+from trireme.support.errors import TriremeError
+from trireme.support.mapped import OpenFile, offset_in, stamp_of
 from trireme.support.mapped_cache import MappedCache, padded
 from trireme.support.user_files import USERS_CACHE, cache_folder, calibration_file
 
@@ -51,7 +50,6 @@ LARGEST_BYTES = MOST_BYTES // 4
 """A program with more bytes of packed weights is not stored."""
 _APART = ("model", "devices", "progress", "mode", "contexts", "calibration", "execution_options")
 """Arguments that a key holds in a form of their own, or not: every mode runs one task the same."""
-_LENGTH = struct.Struct("<Q")
 
 
 class _NotPlain(Exception):
@@ -77,11 +75,15 @@ class StoredKey:
         for thread in threading.enumerate():
             if isinstance(thread, Storing) and thread.key == (self.folder, self.key):
                 thread.join()
-        found = self._cache().load_mapped(self.key)
-        if found is None:
-            return None
+        entry = _ENTRIES.get(self.key)
         try:
-            return _opened(self, *found)
+            if entry is None:
+                found = self._cache().load_mapped(self.key)
+                if found is None:
+                    return None
+                entry = StoredEntry(*found)
+                _ENTRIES[self.key] = entry
+            return _opened(self, entry)
         except (TriremeError, ValueError, LookupError, TypeError, OSError, struct.error) as error:
             _log.warning("a stored program of %s could not be used: %s", self.model, error)
             return None
@@ -122,74 +124,6 @@ class Storing(threading.Thread):
     def run(self) -> None:
         """Write the entry."""
         self._cache.store_mapped(self.key[1], *self._entry)
-
-
-class StoredProgram:
-    """A program from an entry, ready to run.
-
-    inputs, outputs: as of the session's graph; task: what errors of a run name
-    run: returns the outputs of feeds, as `Session.run` does
-    calls_at_once: how many calls run at once, each in a context of its own
-    """
-
-    def __init__(
-        self,
-        ends: _Ends,
-        open_image: Callable[[Sequence[Array]], ImageCall],
-        task: str,
-        files: Sequence[tuple[str, Sequence[int]]],
-    ) -> None:
-        self.inputs, self.outputs = list(ends.inputs), list(ends.outputs)
-        self._ends, self._task, self._files = ends, task, files
-        self._call, self._binding = ends.on_new_memory(open_image)
-        self._runs = _NamedRuns(self._call, task)
-        self.run = self._binding.direct(self._runs) or self._bound_run
-        self.calls_at_once = self._call.calls_at_once
-
-    def _bound_run(self, feeds: Mapping[str, Any]) -> dict[str, Array]:
-        given = self._binding.bind(feeds)
-        self._runs.run()
-        return self._binding.collect(given)
-
-    def count(self, asked: int | None) -> ContextCount:
-        """Return how many calls run at once."""
-        if asked is not None:
-            return ContextCount(asked, "asked for")
-        return ContextCount(self.calls_at_once, "the device has as many threads")
-
-    def beside(self) -> RunInContext:
-        """Return what runs the program in another context, at the same time."""
-        call, binding = self._ends.on_new_memory(self._call.beside)
-        return binding.runner(_NamedRuns(call, self._task))
-
-    def check_current(self) -> None:
-        """Raise RunError if a file of the model is no longer the one that this was made of."""
-        for name, stamp in self._files:
-            if stamp_of(Path(name)) != tuple(stamp):
-                raise RunError(
-                    f"{name} has changed since the session opened it",
-                    facts=["the session can only run: its program came from the cache"],
-                    fix="open a new session",
-                )
-
-    def close(self) -> None:
-        """Give threads and memory back."""
-        self._call.close()
-
-
-class _NamedRuns:
-    """Runs a call; an error names the task, as in any session."""
-
-    def __init__(self, call: ImageCall, task: str) -> None:
-        plain = call.run
-
-        def run() -> None:
-            try:
-                plain()
-            except Exception as error:
-                raise_at([task], error)
-
-        self.run: Callable[[], None] = run
 
 
 def stored_key(asked: Mapping[str, Any]) -> StoredKey | None:
@@ -290,7 +224,7 @@ def _entry(
     }
     text = json.dumps(head).encode()
     tables = b"".join(np.ascontiguousarray(table).tobytes() for table in image.tables.values())
-    return _LENGTH.pack(len(text)) + text + tables, kept
+    return LENGTH.pack(len(text)) + text + tables, kept
 
 
 def _port_facts(value: Value, argument: int) -> list[Any]:
@@ -321,94 +255,23 @@ def _places(
     return places
 
 
-def _opened(key: StoredKey, head: bytes, data: Array) -> StoredProgram | None:
+_ENTRIES: weakref.WeakValueDictionary[str, StoredEntry] = weakref.WeakValueDictionary()
+
+
+def _opened(key: StoredKey, entry: StoredEntry) -> StoredProgram | None:
     """Return the program of an entry; None where a file of the model changed."""
-    (size,) = _LENGTH.unpack_from(head)
-    told = json.loads(head[_LENGTH.size : _LENGTH.size + size])
+    told = entry.told
     if any(stamp_of(Path(name)) != tuple(stamp) for name, stamp in told["files"]):
         return None
-    image = TaskImage(
-        told["facts"],
-        _tables(told["tables"], head[_LENGTH.size + size :]),
-        tuple(_constants(told["constants"], told["files"], data)),
-    )
-    ends = _Ends(told["inputs"], told["outputs"], told["moves"])
+    ends = StoredEnds(told["inputs"], told["outputs"], told["moves"])
     assert key.kind.open_image is not None
-    open_image = partial(key.kind.open_image, key.options, image)
+    open_image = partial(key.kind.open_image, key.options, entry.image)
     for note in told["notes"]:
         _log_note(note)
-    return StoredProgram(ends, open_image, told["task"], told["files"])
-
-
-class _Ends:
-    """The inputs and outputs of a stored program.
-
-    inputs, outputs: as _port_facts has them; moves: whether calls can be pointed to each
-    """
-
-    def __init__(
-        self, inputs: Sequence[Any], outputs: Sequence[Any], moves: Sequence[bool]
-    ) -> None:
-        self.inputs = [_value(*facts[1:]) for facts in inputs]
-        self.outputs = [_value(*facts[1:]) for facts in outputs]
-        values = (*self.inputs, *self.outputs)
-        numbers = (facts[0] for facts in (*inputs, *outputs))
-        self._moves = dict(zip([value.id for value in values], moves, strict=True))
-        self._arguments = sorted(zip(numbers, values, strict=True))
-
-    def on_new_memory(
-        self, open_call: Callable[[Sequence[Array]], ImageCall]
-    ) -> tuple[ImageCall, IOBinding]:
-        """Return a call on new memory, and the binding of its inputs and outputs."""
-        places = [_place(value) for _, value in self._arguments]
-        call = open_call(places)
-        ports = {
-            value.id: IOPort.at(
-                value, place, call.rebind(number) if self._moves[value.id] else None
-            )
-            for (number, value), place in zip(self._arguments, places, strict=True)
-        }
-        inputs, outputs = ([ports[v.id] for v in vs] for vs in (self.inputs, self.outputs))
-        return call, IOBinding(inputs, outputs)
-
-
-def _place(value: Value) -> Array:
-    """Return new memory for a value."""
-    type = value.type
-    return aligned(type.nbytes).view(numpy_dtype(value.dtype)).reshape(type.dims)
+    return StoredProgram(ends, open_image, entry)
 
 
 def _log_note(note: str) -> None:
     from trireme.model_file.notes import log_note
 
     log_note(note)
-
-
-def _tables(told: Sequence[Any], data: bytes) -> dict[str, Array]:
-    tables, at = {}, 0
-    for name, dtype, shape in told:
-        count = int(np.prod(shape))
-        tables[name] = np.frombuffer(data, dtype, count, at).reshape(shape)
-        at += tables[name].nbytes
-    return tables
-
-
-def _constants(
-    told: Sequence[Any], files: Sequence[tuple[str, Sequence[int]]], data: Array
-) -> list[Array]:
-    """Return the constants: views of the entry, or of the model's files where they are."""
-    sources: dict[int, Array] = {-1: data}
-    found = []
-    for number, offset, dtype, shape in told:
-        if number not in sources:
-            opened = open_file(Path(files[number][0]))
-            if opened.stamp != tuple(files[number][1]):
-                raise OSError(f"{files[number][0]} changed meanwhile")
-            sources[number] = opened.data
-        found.append(np.ndarray(shape, dtype, sources[number].data, offset))
-    return found
-
-
-def _value(id: int, name: str, dims: Sequence[int], dtype: str, quant: Any) -> Value:
-    how = None if quant is None else Quant(tuple(quant[0]), tuple(quant[1]), quant[2])
-    return Value(id, name, TensorType(tuple(dims), dtype, how))

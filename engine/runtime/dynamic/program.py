@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -81,6 +82,12 @@ class OpenProgram:
         self.last: Instance | None = None
         self._last_shapes: Shapes | None = None
         self.stages: list[StageReport] = []
+
+    def beside(self) -> OpenProgram:
+        """Return the same for another session: instances are shared, what ran last is its own."""
+        made = copy(self)
+        made.ahead, made.last, made.stages = Ahead(), None, []
+        return made
 
     @property
     def kept(self) -> int:

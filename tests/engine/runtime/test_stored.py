@@ -16,10 +16,11 @@ from zoo import zoo_path
 import trireme
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import TensorType
-from trireme.runtime import stored
+from trireme.runtime import stored, stored_program
 from trireme.runtime.feeds import random_feeds
 from trireme.runtime.options import ExecutionOptions
 from trireme.runtime.session import Session
+from trireme.runtime.shared_programs import PROGRAMS
 from trireme.support.errors import RunError
 
 pytestmark = pytest.mark.usefixtures("no_calibration")
@@ -45,6 +46,18 @@ ZOO = (
 @pytest.fixture
 def folder(tmp_path):
     return tmp_path / "cache"
+
+
+@pytest.fixture(autouse=True)
+def apart(monkeypatch):
+    """Sessions share nothing in this process, as those of several processes."""
+    monkeypatch.setattr(PROGRAMS, "offer", lambda key, made: None)
+    monkeypatch.setattr(stored, "_ENTRIES", Forgets())
+
+
+class Forgets(dict):
+    def get(self, key, default=None):
+        return default
 
 
 @pytest.fixture
@@ -219,7 +232,7 @@ def test_a_program_with_other_contents_is_made_again(model, opened, folder, capl
     """A whole entry whose facts make no sense is refused with a warning, and replaced."""
     opened(model)
     with monkeypatch.context() as patched:
-        patched.setattr(stored, "_tables", lambda told, data: {})
+        patched.setattr(stored_program, "_tables", lambda told, data: {})
         session = opened(model)
     assert not session.is_stored and "could not be used" in caplog.text
     assert opened(model).is_stored

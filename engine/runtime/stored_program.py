@@ -1,0 +1,180 @@
+"""A program from an entry of the cache, on memory of this process, as a session runs it."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from trireme.backend.image import ImageCall, TaskImage
+from trireme.ir.graph import Quant, TensorType, Value
+from trireme.runtime.contexts import ContextCount
+from trireme.runtime.failures import raise_at
+from trireme.runtime.io_binding import IOBinding, IOPort, RunInContext
+from trireme.support.dtypes import Array, numpy_dtype
+from trireme.support.errors import RunError
+from trireme.support.mapped import aligned, open_file, stamp_of
+
+LENGTH = struct.Struct("<Q")
+"""The bytes of the text that an entry's head begins with."""
+
+
+class StoredEntry:
+    """An entry of the cache, mapped once for all sessions of the process that are open.
+
+    told: what its head says
+    """
+
+    def __init__(self, head: bytes, data: Array) -> None:
+        (size,) = LENGTH.unpack_from(head)
+        self.told = json.loads(head[LENGTH.size : LENGTH.size + size])
+        self._tables, self._data = head[LENGTH.size + size :], data
+
+    @cached_property
+    def image(self) -> TaskImage:
+        """The image of the program."""
+        told = self.told
+        tables = _tables(told["tables"], self._tables)
+        constants = _constants(told["constants"], told["files"], self._data)
+        return TaskImage(told["facts"], tables, tuple(constants))
+
+
+def _tables(told: Sequence[Any], data: bytes) -> dict[str, Array]:
+    tables, at = {}, 0
+    for name, dtype, shape in told:
+        count = int(np.prod(shape))
+        tables[name] = np.frombuffer(data, dtype, count, at).reshape(shape)
+        at += tables[name].nbytes
+    return tables
+
+
+def _constants(
+    told: Sequence[Any], files: Sequence[tuple[str, Sequence[int]]], data: Array
+) -> list[Array]:
+    """Return the constants: views of the entry, or of the model's files where they are."""
+    sources: dict[int, Array] = {-1: data}
+    found = []
+    for number, offset, dtype, shape in told:
+        if number not in sources:
+            opened = open_file(Path(files[number][0]))
+            if opened.stamp != tuple(files[number][1]):
+                raise OSError(f"{files[number][0]} changed meanwhile")
+            sources[number] = opened.data
+        found.append(np.ndarray(shape, dtype, sources[number].data, offset))
+    return found
+
+
+class StoredEnds:
+    """The inputs and outputs of a stored program.
+
+    inputs, outputs: as _port_facts has them; moves: whether calls can be pointed to each
+    """
+
+    def __init__(
+        self, inputs: Sequence[Any], outputs: Sequence[Any], moves: Sequence[bool]
+    ) -> None:
+        self.inputs = [_value(*facts[1:]) for facts in inputs]
+        self.outputs = [_value(*facts[1:]) for facts in outputs]
+        values = (*self.inputs, *self.outputs)
+        numbers = (facts[0] for facts in (*inputs, *outputs))
+        self._moves = dict(zip([value.id for value in values], moves, strict=True))
+        self._arguments = sorted(zip(numbers, values, strict=True))
+
+    def on_new_memory(
+        self, open_call: Callable[[Sequence[Array]], ImageCall]
+    ) -> tuple[ImageCall, IOBinding]:
+        """Return a call on new memory, and the binding of its inputs and outputs."""
+        places = [_place(value) for _, value in self._arguments]
+        call = open_call(places)
+        ports = {
+            value.id: IOPort.at(
+                value, place, call.rebind(number) if self._moves[value.id] else None
+            )
+            for (number, value), place in zip(self._arguments, places, strict=True)
+        }
+        inputs, outputs = ([ports[v.id] for v in vs] for vs in (self.inputs, self.outputs))
+        return call, IOBinding(inputs, outputs)
+
+
+def _place(value: Value) -> Array:
+    """Return new memory for a value."""
+    type = value.type
+    return aligned(type.nbytes).view(numpy_dtype(value.dtype)).reshape(type.dims)
+
+
+class StoredProgram:
+    """A program from an entry, ready to run.
+
+    inputs, outputs: as of the session's graph; task: what errors of a run name
+    run: returns the outputs of feeds, as `Session.run` does
+    calls_at_once: how many calls run at once, each in a context of its own
+    """
+
+    def __init__(
+        self,
+        ends: StoredEnds,
+        open_image: Callable[[Sequence[Array]], ImageCall],
+        entry: StoredEntry,
+    ) -> None:
+        task = entry.told["task"]
+        self.inputs, self.outputs = list(ends.inputs), list(ends.outputs)
+        self._ends, self._task, self._entry = ends, task, entry
+        self._call, self._binding = ends.on_new_memory(open_image)
+        self._runs = _NamedRuns(self._call, task)
+        self.run = self._binding.direct(self._runs) or self._bound_run
+        self.calls_at_once = self._call.calls_at_once
+
+    def _bound_run(self, feeds: Mapping[str, Any]) -> dict[str, Array]:
+        given = self._binding.bind(feeds)
+        self._runs.run()
+        return self._binding.collect(given)
+
+    def count(self, asked: int | None) -> ContextCount:
+        """Return how many calls run at once."""
+        if asked is not None:
+            return ContextCount(asked, "asked for")
+        return ContextCount(self.calls_at_once, "the device has as many threads")
+
+    def beside(self) -> RunInContext:
+        """Return what runs the program in another context, at the same time."""
+        call, binding = self._ends.on_new_memory(self._call.beside)
+        return binding.runner(_NamedRuns(call, self._task))
+
+    def check_current(self) -> None:
+        """Raise RunError if a file of the model is no longer the one that this was made of."""
+        for name, stamp in self._entry.told["files"]:
+            if stamp_of(Path(name)) != tuple(stamp):
+                raise RunError(
+                    f"{name} has changed since the session opened it",
+                    facts=["the session can only run: its program came from the cache"],
+                    fix="open a new session",
+                )
+
+    def close(self) -> None:
+        """Give threads and memory back."""
+        self._call.close()
+
+
+class _NamedRuns:
+    """Runs a call; an error names the task, as in any session."""
+
+    def __init__(self, call: ImageCall, task: str) -> None:
+        plain = call.run
+
+        def run() -> None:
+            try:
+                plain()
+            except Exception as error:
+                raise_at([task], error)
+
+        self.run: Callable[[], None] = run
+
+
+def _value(id: int, name: str, dims: Sequence[int], dtype: str, quant: Any) -> Value:
+    how = None if quant is None else Quant(tuple(quant[0]), tuple(quant[1]), quant[2])
+    return Value(id, name, TensorType(tuple(dims), dtype, how))
