@@ -79,6 +79,8 @@ MODULES = {
     "Devices": (
         "backend.device",
         "backend.device_kind",
+        "backend.host_memory",
+        "backend.links",
         "backend.refusal",
         "backend.capabilities",
         "backend.registry",

@@ -9,15 +9,9 @@ from typing import TYPE_CHECKING, TypeVar
 
 from trireme.backend.capabilities import PolymorphicExecutable
 from trireme.backend.core_latency import CoreLatency
-from trireme.backend.device import (
-    DeviceSpec,
-    Executable,
-    HostMemoryDevice,
-    KernelCost,
-    Progress,
-    no_progress,
-)
+from trireme.backend.device import DeviceSpec, Executable, KernelCost, Progress, no_progress
 from trireme.backend.device_kind import DeviceInstance
+from trireme.backend.host_memory import HostMemoryDevice
 from trireme.backend.refusal import host_reason
 from trireme.devices.cpu.codegen.jit import Code, Jit, ObjectCache
 from trireme.devices.cpu.codegen.target import Isa, choose_isa, cpu_name

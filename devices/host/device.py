@@ -18,10 +18,10 @@ from trireme.backend.device import (
     Done,
     Event,
     Executable,
-    HostMemoryDevice,
     NodeSpan,
     host_view,
 )
+from trireme.backend.host_memory import HostMemoryDevice
 from trireme.backend.refusal import needs_host
 from trireme.devices.host.options import HostOptions
 from trireme.ir.effects import States, uses_state

@@ -256,17 +256,6 @@ class BoundCall(Protocol):
         """Start the work on the bound memory; return without waiting where the device can."""
 
 
-def link_name(source: str, target: str) -> str:
-    """Return the name of the link from one memory space to another: a copy runs on it."""
-    return f"{source}>{target}"
-
-
-def link_ends(name: str) -> tuple[str, str]:
-    """Return the two memory spaces of a link's name."""
-    source, _, target = name.partition(">")
-    return source, target
-
-
 Progress = Callable[[str, int, int], None]
 """Called with the current step, the amount done, and the total (0 of 0 where unknown)."""
 
@@ -400,21 +389,3 @@ class Device(ABC):
 
     def close(self) -> None:
         """Release threads and memory; further use is an error."""
-
-
-class HostMemoryDevice(Device):
-    """A device that works in the host's memory, where reads and writes are plain copies."""
-
-    def alloc(self, nbytes: int) -> Buffer:
-        """Return new memory, aligned to spec.alignment."""
-        return host_alloc(nbytes, self.spec.alignment)
-
-    def write(self, target: Buffer, source: Array) -> None:
-        """Copy a C-contiguous array into memory."""
-        end = target.offset + source.nbytes
-        target.handle[target.offset : end] = source.reshape(-1).view(np.uint8)
-
-    def read(self, source: Buffer, target: Array) -> None:
-        """Copy memory into a C-contiguous array."""
-        end = source.offset + target.nbytes
-        target.reshape(-1).view(np.uint8)[...] = source.handle[source.offset : end]

@@ -22,7 +22,7 @@ from trireme.ir.graph import Graph, Node
 from trireme.ir.interpreter import is_quantized
 from trireme.ir.op import call_of, get_op
 from trireme.ir.python_op import PythonOp
-from trireme.ops.control import bodies_of, turns_of
+from trireme.ops.repeats import bodies_of, turns_of
 
 Source = Literal["calibration", "device", "roofline", "reference", "assumed", "function"]
 

@@ -6,25 +6,28 @@ the node. They are the body's last inputs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterable, MutableMapping, Sequence
 
 import numpy as np
 
-from trireme.ir.bind_shapes import retyped
-from trireme.ir.graph import UNKNOWN, Dim, Graph, Node, TensorType, Value
+from trireme.ir.graph import UNKNOWN, Dim, Graph, TensorType, Value
 from trireme.ir.interpreter import interpret
 from trireme.ir.op import Attr, Call, define
+from trireme.ops.repeats import (
+    GOING,
+    TURN,
+    Repeat,
+    cut,
+    no_rows,
+    repeat_of,
+    row_types,
+    runs_all_turns,
+)
 from trireme.ops.shapes import Types, axis_of, fit, to_ints
-from trireme.support.dtypes import ANY, BOOL, INDICES, Array, dtype_name, numpy_dtype
+from trireme.support.dtypes import ANY, BOOL, INDICES, Array
 from trireme.support.errors import ShapeError
 
 _GRAPH = Attr("graph")
-TURN, GOING = TensorType((), "int64"), TensorType((), "bool")
-"""What the body of a loop is given first: the number of the turn, and whether it goes on."""
-SAFE_FAMILIES = ("matmul", "conv", "pool", "reduce", "normalize")
-"""Families whose nodes cannot fail on float operands of the right shapes."""
 
 
 def run_body(
@@ -119,19 +122,10 @@ def _infer_loop(
         raise ShapeError(f"the body returns {len(made)} values after the condition, not {carried}")
     final = [_common(f"carried value {i}", values[i].type, made[i]) for i in range(carried)]
     count: Dim = UNKNOWN
-    if trip_count is not None and trip_count.data is not None and _always(condition, body):
+    if trip_count is not None and trip_count.data is not None and runs_all_turns(condition, body):
         count = max(to_ints(trip_count.data)[0], 0)
     scans = [TensorType((count, *t.shape), t.dtype) for t in made[carried:]]
     return tuple(final + scans)
-
-
-def _always(condition: Value | None, body: Graph) -> bool:
-    """Whether a loop runs its whole trip count: neither condition can end it."""
-    if condition is not None and (condition.data is None or not condition.data.reshape(-1)[0]):
-        return False
-    last = body.values[body.outputs[0]]
-    kept = last.id == body.inputs[1]
-    return kept or (last.data is not None and bool(last.data.reshape(-1)[0]))
 
 
 def _loop(
@@ -171,36 +165,6 @@ def _stacked(
             yield no_rows(type, axis)
 
 
-def row_types(
-    form: Repeat,
-    values: Sequence[Array],
-    retype: Callable[[Graph, Sequence[TensorType]], Graph] = retyped,
-) -> list[TensorType]:
-    """Return the types of the rows of a first turn, given states, what is cut, and captures.
-
-    retype: returns a body for the types of its inputs
-    """
-    outs = form.body.outputs[form.made + form.carried :]
-    types = [form.body.type(out) for out in outs]
-    if all(type.is_static for type in types):
-        return types
-    given = [TensorType(array.shape, dtype_name(array.dtype)) for array in values]
-    for k, (axis, _) in enumerate(form.slices, form.carried):
-        given[k] = cut(given[k], axis % len(given[k].shape))
-    try:
-        made = retype(form.body, [*((TURN, GOING) if form.counts else ()), *given])
-    except ShapeError:
-        return types
-    return [made.type(out) for out in made.outputs[form.made + form.carried :]]
-
-
-def no_rows(type: TensorType, axis: int) -> Array:
-    """Return no row of a type along a new axis; an unknown dimension has length 0."""
-    shape = [dim if isinstance(dim, int) else 0 for dim in type.shape]
-    shape.insert(axis % (len(shape) + 1), 0)
-    return np.zeros(shape, numpy_dtype(type.dtype))
-
-
 define(
     "loop",
     "trip_count? condition? values*",
@@ -229,11 +193,6 @@ def _scan_parts(values: Sequence[Value], carried: int, scanned: int, axes: Ints 
     return tuple(
         axis_of(axis, len(values[carried + i].shape), "scan axis") for i, axis in enumerate(given)
     )
-
-
-def cut(type: TensorType, axis: int) -> TensorType:
-    """Return the type of a slice along an axis, which goes."""
-    return TensorType((*type.shape[:axis], *type.shape[axis + 1 :]), type.dtype)
 
 
 def _infer_scan(
@@ -322,87 +281,3 @@ define(
     },
     dtypes=(ANY,),
 )
-
-
-@dataclass(frozen=True)
-class Repeat:
-    """How a node repeats its body: one form for `loop` and `scan`.
-
-    The body takes the turn and the condition where `counts`, then states, slices and captures. It
-    returns the condition where `counts`, then states and rows, which are stacked.
-
-    counts: whether a trip count and a condition end it; else the slices do
-    slices, rows: of each the axis, and whether it goes backward
-    """
-
-    body: Graph
-    counts: bool
-    carried: int
-    slices: tuple[tuple[int, bool], ...]
-    rows: tuple[tuple[int, bool], ...]
-
-    @property
-    def first(self) -> int:
-        """Which operand is the first state; the ones before are the trip count and condition."""
-        return 2 if self.counts else 0
-
-    @property
-    def made(self) -> int:
-        """Which output of the body is the first state."""
-        return 1 if self.counts else 0
-
-
-def bodies_of(node: Node) -> dict[str, Graph]:
-    """Return the bodies of a node by attribute, in order: of an `if` both, of others the one."""
-    return {key: value for key, value in node.attrs.items() if isinstance(value, Graph)}
-
-
-def repeat_of(attrs: Mapping[str, Any]) -> Repeat | None:
-    """Return how a node with these attributes repeats its body; None if it is an `if`."""
-    if "body" not in attrs:
-        return None
-    body: Graph = attrs["body"]
-    carried: int = attrs["carried"]
-    if "num_scan_inputs" not in attrs:
-        rows = ((0, False),) * (len(body.outputs) - 1 - carried)
-        return Repeat(body, True, carried, (), rows)
-    slices, count = attrs["num_scan_inputs"], len(body.outputs) - carried
-    return Repeat(
-        body, False, carried, _ways(attrs, "input", slices), _ways(attrs, "output", count)
-    )
-
-
-def turns_of(graph: Graph, node: Node) -> int | None:
-    """Return how often a node repeats its body; None if only a run knows."""
-    form = repeat_of(node.attrs)
-    if form is None:
-        return 1
-    if form.slices:
-        dim = graph.type(node.used[form.carried]).shape[form.slices[0][0]]
-        return dim if isinstance(dim, int) else None
-    trips, condition = (
-        None if value is None else graph.values[value] for value in (*node.inputs, None, None)[:2]
-    )
-    if trips is None or trips.data is None or not form.counts or not _always(condition, form.body):
-        return None
-    return max(to_ints(trips.data)[0], 0)
-
-
-def _ways(attrs: Mapping[str, Any], end: str, count: int) -> tuple[tuple[int, bool], ...]:
-    axes = attrs[f"scan_{end}_axes"] or (0,) * count
-    turns = attrs[f"scan_{end}_directions"] or (0,) * count
-    return tuple((axis, bool(turn)) for axis, turn in zip(axes, turns, strict=True))
-
-
-def body_types(attrs: Mapping[str, Any], given: Sequence[TensorType]) -> list[TensorType]:
-    """Return what a body is given in the first turn.
-
-    given: the types of the operands but for condition and trip count
-    """
-    form = repeat_of(attrs)
-    if form is None:
-        return list(given)
-    types = list(given)
-    for k, (axis, _) in enumerate(form.slices, form.carried):
-        types[k] = cut(types[k], axis % len(types[k].shape))
-    return [TURN, GOING, *types] if form.counts else types

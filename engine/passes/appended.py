@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from trireme.ir.bind_shapes import retyped
 from trireme.ir.graph import UNKNOWN, Graph, Node, TensorType, Value
 from trireme.ir.verify import check
-from trireme.ops.control import Repeat
+from trireme.ops.repeats import Repeat
 
 
 @dataclass(frozen=True)

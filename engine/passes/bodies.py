@@ -12,7 +12,7 @@ from trireme.ir.bind_shapes import retyped
 from trireme.ir.graph import UNKNOWN, Graph, Node, TensorType
 from trireme.ir.rewriter import GraphRewriter
 from trireme.ir.rules import Rewritten, apply, rules_by_op
-from trireme.ops.control import Repeat, body_types, repeat_of
+from trireme.ops.repeats import Repeat, body_types, repeat_of
 from trireme.support.errors import ShapeError
 
 Types = Sequence[TensorType]

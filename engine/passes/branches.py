@@ -15,7 +15,7 @@ from trireme.ir.graph import Graph, Node
 from trireme.ir.op import get_op
 from trireme.ir.rewriter import GraphRewriter
 from trireme.ir.rules import Rewritten, apply, rules_by_op
-from trireme.ops.control import bodies_of
+from trireme.ops.repeats import bodies_of
 from trireme.support.dtypes import Array
 
 MOST_UNROLLED = 1000

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.effects import uses_state, writes_state
 from trireme.ir.graph import Graph, Node, Value
-from trireme.ops.control import bodies_of, repeat_of
+from trireme.ops.repeats import bodies_of, repeat_of
 from trireme.support.errors import GraphError
 
 

@@ -13,7 +13,7 @@ from trireme.ir.graph import Graph, Node
 from trireme.ir.op import OpDef, get_op
 from trireme.ir.rewriter import GraphRewriter
 from trireme.ir.rules import Rewritten, apply, rules_by_op
-from trireme.ops.control import SAFE_FAMILIES, bodies_of, repeat_of
+from trireme.ops.repeats import SAFE_FAMILIES, bodies_of, repeat_of
 from trireme.passes.constants import is_repeatable
 
 

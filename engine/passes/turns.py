@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from trireme.ir.graph import Graph, Node, TensorType, Value
 from trireme.ir.verify import check
-from trireme.ops.control import Repeat
+from trireme.ops.repeats import Repeat
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from trireme.backend.device import Device
 from trireme.cost.model import NATIVE_TURN_S, TURN_S, BodyCost, Source
 from trireme.ir.graph import Graph, Node, node_names
-from trireme.ops.control import bodies_of, repeat_of
+from trireme.ops.repeats import bodies_of, repeat_of
 from trireme.passes.turns import turn_of, with_own_outputs
 from trireme.placement.lock import Lock
 from trireme.placement.placement import Placement

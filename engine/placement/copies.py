@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from trireme.backend.device import HOST, DeviceSpec, link_name
+from trireme.backend.device import HOST, DeviceSpec
+from trireme.backend.links import link_name
 from trireme.ir.graph import Graph, Node, Value
 
 

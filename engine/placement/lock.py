@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from trireme.backend.device import HOST
 from trireme.ir.graph import Graph, node_names
 from trireme.ir.op import ops_with
-from trireme.ops.control import bodies_of
+from trireme.ops.repeats import bodies_of
 from trireme.placement.explain import explain
 from trireme.placement.placement import Placement
 from trireme.placement.pricing import FixedNodes

@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from trireme.backend.device import link_name
+from trireme.backend.links import link_name
 from trireme.placement.budget import streamed_s
 from trireme.placement.problem import CALLER, Problem
 from trireme.placement.stages import Tasks

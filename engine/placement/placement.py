@@ -11,10 +11,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from trireme.backend.arena import MemoryUse
-from trireme.backend.device import DeviceSpec, Resident, link_ends
+from trireme.backend.device import DeviceSpec, Resident
+from trireme.backend.links import link_ends
 from trireme.cost.model import Estimate, Links, Source
 from trireme.ir.graph import Graph, Node, node_names
-from trireme.ops.control import bodies_of
+from trireme.ops.repeats import bodies_of
 from trireme.placement.candidate import Candidate
 from trireme.placement.score import SAME, Gap, Score
 from trireme.support.showing import Shown

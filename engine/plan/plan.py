@@ -14,7 +14,8 @@ from dataclasses import dataclass, field, replace
 from itertools import accumulate
 
 from trireme.backend.arena import LiveRange, MemoryUse, Packing, pack
-from trireme.backend.device import HOST, link_ends
+from trireme.backend.device import HOST
+from trireme.backend.links import link_ends
 from trireme.ir.graph import Graph, Node
 from trireme.placement.placement import Placement
 from trireme.placement.virtual_time import hidden_launch_s, timeline

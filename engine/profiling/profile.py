@@ -14,7 +14,8 @@ from typing import Any
 
 from trireme.backend.calibrate_hint import command
 from trireme.backend.core_latency import Cores
-from trireme.backend.device import HOST, BodySpan, held_s, link_ends
+from trireme.backend.device import HOST, BodySpan, held_s
+from trireme.backend.links import link_ends
 from trireme.ir.graph import node_names
 from trireme.placement.virtual_time import Slice, end_s, timeline
 from trireme.plan.plan import Plan, Task

@@ -3,7 +3,7 @@
 import hashlib
 
 from trireme.ir.graph import digest
-from trireme.ops.control import bodies_of, repeat_of
+from trireme.ops.repeats import bodies_of, repeat_of
 
 
 def short(*parts):

@@ -25,82 +25,10 @@ from trireme.devices.cpu.codegen.llvm_types import (
     vector,
 )
 from trireme.devices.cpu.codegen.target import Isa
+from trireme.devices.cpu.codegen.value import Index, Operand, Value, Var, Word, is_int
 
-
-class Value:
-    """An SSA value: its type and its name, with arithmetic that emits instructions."""
-
-    __slots__ = ("fn", "text", "type")
-
-    def __init__(self, fn: Function, type: str, text: str) -> None:
-        self.fn, self.type, self.text = fn, type, text
-
-    def __add__(self, other: Operand) -> Value:
-        return self if _is_int(other, 0) else self.fn.binary("add", self, other)
-
-    def __sub__(self, other: Operand) -> Value:
-        return self if _is_int(other, 0) else self.fn.binary("sub", self, other)
-
-    def __rsub__(self, other: Operand) -> Value:
-        return self.fn.binary("sub", self.fn.as_value(self.type, other), self)
-
-    def __mul__(self, other: Operand) -> Value:
-        return self if _is_int(other, 1) else self.fn.binary("mul", self, other)
-
-    def __truediv__(self, other: Operand) -> Value:
-        return self.fn.emit(self.type, f"fdiv {self.type} {self.text}, {self.text_of(other)}")
-
-    def __rtruediv__(self, other: Operand) -> Value:
-        return self.fn.as_value(self.type, other) / self
-
-    def __neg__(self) -> Value:
-        return self.fn.emit(self.type, f"fneg {self.type} {self.text}")
-
-    __radd__ = __add__
-    __rmul__ = __mul__
-
-    def text_of(self, other: Operand) -> str:
-        """Return another operand as text of this value's type."""
-        return other.text if isinstance(other, Value) else literal(self.type, other)
-
-    def __repr__(self) -> str:
-        return f"{self.type} {self.text}"
-
-
-class Word(Value):
-    """A size that a kernel reads when it runs; a maker's arguments hold one where sizes vary."""
-
-    __slots__ = ("place",)
-
-    def __init__(self, place: int) -> None:
-        self.place, self.type, self.text = place, "i64", f"word {place}"
-
-
-Operand = Value | int | float
-Index = Value | int
+__all__ = ["Function", "Index", "Operand", "Value", "Var", "Word"]
 Plan = TypeVar("Plan")
-
-
-def _is_int(value: Any, wanted: int) -> bool:
-    return type(value) is int and value == wanted
-
-
-class Var:
-    """A variable of a function, in a stack slot that LLVM turns into a register."""
-
-    def __init__(self, fn: Function, type: str, value: Operand) -> None:
-        self._fn, self._type = fn, type
-        self._slot = fn.slot(type)
-        self.set(value)
-
-    def get(self) -> Value:
-        """Return the present value."""
-        return self._fn.emit(self._type, f"load {self._type}, ptr {self._slot}")
-
-    def set(self, value: Operand) -> None:
-        """Assign a value."""
-        value = self._fn.as_value(self._type, value)
-        self._fn.line(f"store {value}, ptr {self._slot}")
 
 
 class Function:
@@ -190,9 +118,9 @@ class Function:
         """Emit an integer instruction such as udiv, urem, and, shl; compute it for constants."""
         if isinstance(left, int) and isinstance(right, int):
             return _FOLD[op](left, right)
-        if op == "udiv" and _is_int(right, 1):
+        if op == "udiv" and is_int(right, 1):
             return left
-        if op == "urem" and _is_int(right, 1):
+        if op == "urem" and is_int(right, 1):
             return 0
         first = self.as_value(right.type if isinstance(right, Value) else type, left)
         return self.emit(first.type, f"{op} {first.type} {first.text}, {first.text_of(right)}")
@@ -274,7 +202,7 @@ class Function:
 
     def at(self, pointer: Value, index: Index, element: str = "float") -> Value:
         """Return the address of an element."""
-        if _is_int(index, 0):
+        if is_int(index, 0):
             return pointer
         offset = self.as_value("i64", index)
         return self.emit("ptr", f"getelementptr {element}, {pointer}, {offset}")
@@ -294,7 +222,7 @@ class Function:
     def load_some(self, type: str, pointer: Value, count: Index, align: int = 4) -> Value:
         """Load the first `count` lanes and no byte beyond them; the other lanes get 0."""
         lanes = lanes_of(type)
-        if _is_int(count, lanes):
+        if is_int(count, lanes):
             return self.load(type, pointer)
         name = f"llvm.masked.load.{mangled(type)}.p0"
         rest = self.as_value(type, 0.0)
@@ -304,7 +232,7 @@ class Function:
     def store_some(self, value: Value, pointer: Value, count: Index, align: int = 4) -> None:
         """Store the first `count` lanes and no byte beyond them."""
         lanes = lanes_of(value.type)
-        if _is_int(count, lanes):
+        if is_int(count, lanes):
             self.store(value, pointer)
             return
         name = f"llvm.masked.store.{mangled(value.type)}.p0"

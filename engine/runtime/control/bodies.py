@@ -12,7 +12,7 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 
 from trireme.ir.graph import Graph, Node, TensorType
-from trireme.ops.control import Repeat
+from trireme.ops.repeats import Repeat
 from trireme.passes.bodies import body_of
 from trireme.passes.pipeline import optimise
 from trireme.runtime.control.body import Body, Workshop

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from trireme.ir.graph import Node
-from trireme.ops.control import Repeat, bodies_of, no_rows, repeat_of, row_types
+from trireme.ops.repeats import Repeat, bodies_of, no_rows, repeat_of, row_types
 from trireme.passes.appended import appended_states, rows_for
 from trireme.passes.bodies import body_of
 from trireme.passes.turns import has_no_end

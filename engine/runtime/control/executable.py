@@ -19,7 +19,7 @@ from trireme.backend.device import (
 )
 from trireme.ir.graph import Graph, Node
 from trireme.ir.interpreter import evaluate
-from trireme.ops.control import bodies_of, repeat_of
+from trireme.ops.repeats import bodies_of, repeat_of
 from trireme.passes.turns import has_no_end, turn_of
 from trireme.runtime.control.branch import BranchDriver
 from trireme.runtime.control.operands import ControlOperands, endless

@@ -13,7 +13,7 @@ import numpy as np
 
 from trireme.backend.device import Buffer, host_alloc, host_view
 from trireme.ir.graph import Graph, Node, TensorType, Value
-from trireme.ops.control import GOING, TURN, Repeat
+from trireme.ops.repeats import GOING, TURN, Repeat
 from trireme.passes.bodies import body_of
 from trireme.passes.pipeline import optimise
 from trireme.passes.turns import turn_of

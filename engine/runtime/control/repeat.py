@@ -16,7 +16,7 @@ import numpy as np
 from trireme.backend.capabilities import RepeatableCall, TurnLoop, TurnPart, Turns
 from trireme.backend.device import Buffer, Done, host_alloc, host_view
 from trireme.ir.graph import Graph, Node
-from trireme.ops.control import Repeat
+from trireme.ops.repeats import Repeat
 from trireme.passes.turns import BodyTurn, has_no_end
 from trireme.runtime.context import ExecutionContext
 from trireme.runtime.control.operands import ControlOperands, endless, timed_out

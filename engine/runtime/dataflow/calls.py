@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from trireme.ir.graph import Node
-from trireme.ops.control import Repeat, no_rows, row_types
+from trireme.ops.repeats import Repeat, no_rows, row_types
 from trireme.passes.bodies import body_of
 from trireme.runtime.control.dynamic import stacked, turns_at_most
 from trireme.support.dtypes import Array

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from trireme.ir.graph import UNKNOWN, TensorType
-from trireme.ops.control import Repeat
+from trireme.ops.repeats import Repeat
 from trireme.runtime.dataflow import calls
 from trireme.runtime.dataflow.graph import DataflowGraph, Operand, Port, Primitive
 from trireme.runtime.dataflow.places import Places, irreducible

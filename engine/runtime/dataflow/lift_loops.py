@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import TensorType, Value
-from trireme.ops.control import GOING, TURN, Repeat
+from trireme.ops.repeats import GOING, TURN, Repeat
 from trireme.runtime.dataflow.frames import Carried, Counted, FrameParts, widened
 from trireme.runtime.dataflow.graph import Operand, Port, Primitive
 from trireme.runtime.dataflow.places import Place, SwitchSide, irreducible

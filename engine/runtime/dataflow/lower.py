@@ -13,7 +13,7 @@ from itertools import zip_longest
 from typing import Any
 
 from trireme.ir.graph import Graph, Node
-from trireme.ops.control import Repeat, bodies_of, repeat_of
+from trireme.ops.repeats import Repeat, bodies_of, repeat_of
 from trireme.runtime.dataflow import calls
 from trireme.runtime.dataflow.graph import DataflowGraph, Operand, Port, Primitive
 
@@ -151,31 +151,9 @@ class _Lowering:
         sliced = [enter(one, "scanned", True) for one in cut]
         merges = [self.add("merge", "carried", enter(one, "carried")) for one in first]
         goes = self._call("goes on", calls.goes_on, merges[0], merges[1], limit)
-        given_values = list(form.body.input_values())
-        stated = [
-            *((None,) * (0 if form.counts else 2)),
-            *given_values[: form.first + form.carried],
-        ]
-        inner = [
-            self.add("switch", "carried", one, goes, outputs=2, values=(None, value))
-            for one, value in zip_longest(merges, stated)
-        ]
+        inner = self._let_in(form, merges, goes)
         live = [Port(one.primitive, 1) for one in inner]
-        cut_values = given_values[form.first + form.carried :]
-        rows = [
-            self._call("slice", calls.TurnSlice(*way), one, live[0], limit, values=(value,))
-            for one, way, value in zip(sliced, form.slices, cut_values, strict=False)
-        ]
-        now = [
-            self.add(
-                "call", "capture", one, controls=live[:1], function=calls.same, values=(value,)
-            )
-            for one, value in zip(fixed, cut_values[len(sliced) :], strict=True)
-        ]
-        given = [*(live[:2] if form.counts else []), *live[2 : 2 + form.carried], *rows, *now]
-        known: dict[int, Operand] = dict(zip(form.body.inputs, given, strict=True))
-        results = self.nodes(form.body, known, live[0])
-        made = [self._live(results[value], live[0]) for value in form.body.outputs]
+        made = self._turn(form, live, sliced, fixed, limit)
         lists = [
             self._call("row", calls.push, one, made[form.made + form.carried + k])
             for k, one in enumerate(live[2 + form.carried :])
@@ -201,6 +179,40 @@ class _Lowering:
             for k, (one, more) in enumerate(zip(lists, sends[form.carried :], strict=True))
         ]
         return [*lasts, *whole][: len(node.outputs)]
+
+    def _let_in(self, form: Repeat, merges: Sequence[Port], goes: Port) -> list[Port]:
+        """Add a switch for each thing that is carried: out of the frame, or into a turn."""
+        given = list(form.body.input_values())[: form.first + form.carried]
+        stated = [*((None,) * (0 if form.counts else 2)), *given]
+        return [
+            self.add("switch", "carried", one, goes, outputs=2, values=(None, value))
+            for one, value in zip_longest(merges, stated)
+        ]
+
+    def _turn(
+        self,
+        form: Repeat,
+        live: Sequence[Port],
+        sliced: Sequence[Port],
+        fixed: Sequence[Port],
+        limit: Port,
+    ) -> list[Port]:
+        """Add the nodes of a body on what is carried into a turn; return its outputs."""
+        cut_values = list(form.body.input_values())[form.first + form.carried :]
+        rows = [
+            self._call("slice", calls.TurnSlice(*way), one, live[0], limit, values=(value,))
+            for one, way, value in zip(sliced, form.slices, cut_values, strict=False)
+        ]
+        now = [
+            self.add(
+                "call", "capture", one, controls=live[:1], function=calls.same, values=(value,)
+            )
+            for one, value in zip(fixed, cut_values[len(sliced) :], strict=True)
+        ]
+        given = [*(live[:2] if form.counts else []), *live[2 : 2 + form.carried], *rows, *now]
+        known: dict[int, Operand] = dict(zip(form.body.inputs, given, strict=True))
+        results = self.nodes(form.body, known, live[0])
+        return [self._live(results[value], live[0]) for value in form.body.outputs]
 
     def _frame(self, node: Node) -> str:
         name = node.source or node.label

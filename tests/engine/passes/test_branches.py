@@ -13,7 +13,7 @@ from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import TensorType
 from trireme.ir.interpreter import interpret, run_reference
 from trireme.model_file.convert import convert
-from trireme.ops.control import GOING, TURN
+from trireme.ops.repeats import GOING, TURN
 from trireme.passes.branches import MOST_UNROLLED
 from trireme.passes.pipeline import optimise, optimise_report
 from trireme.runtime.session import Session

@@ -6,7 +6,7 @@ import pytest
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import TensorType
 from trireme.ir.interpreter import interpret
-from trireme.ops.control import GOING, TURN
+from trireme.ops.repeats import GOING, TURN
 from trireme.passes.carried_states import carried_states
 from trireme.runtime.options import ExecutionOptions
 from trireme.runtime.session import Session

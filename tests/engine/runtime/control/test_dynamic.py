@@ -13,7 +13,7 @@ from trireme.ir.graph import TensorType
 from trireme.ir.interpreter import evaluate
 from trireme.ir.op import get_op
 from trireme.model_file.convert import convert
-from trireme.ops.control import GOING, TURN
+from trireme.ops.repeats import GOING, TURN
 from trireme.runtime.control.bodies import MOST_BODIES
 from trireme.runtime.control.body import Workshop
 from trireme.runtime.control.dynamic import ControlFlow

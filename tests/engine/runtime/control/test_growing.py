@@ -7,7 +7,7 @@ from programs import HEAD, peer
 
 from trireme.ir.graph import Node
 from trireme.model_file.convert import convert
-from trireme.ops.control import repeat_of
+from trireme.ops.repeats import repeat_of
 from trireme.passes.appended import Appended, appended_states, rows_for
 from trireme.runtime.control.dynamic import ControlFlow
 from trireme.runtime.control.growing_array import FIRST_ROOM, GrowingArray, joined

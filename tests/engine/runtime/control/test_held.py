@@ -12,7 +12,7 @@ from trace_rules import check_trace
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import TensorType
 from trireme.model_file.convert import convert
-from trireme.ops.control import GOING, TURN
+from trireme.ops.repeats import GOING, TURN
 from trireme.placement.lock import lock
 from trireme.placement.lock_changes import differences
 from trireme.placement.lockfile import load_lock, save_lock

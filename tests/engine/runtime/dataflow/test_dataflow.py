@@ -15,7 +15,7 @@ from trireme.converters.onnx import convert
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import TensorType
 from trireme.ir.interpreter import evaluate, interpret
-from trireme.ops.control import GOING, TURN
+from trireme.ops.repeats import GOING, TURN
 from trireme.runtime.dataflow.executor import Executor
 from trireme.runtime.dataflow.lower import lower
 from trireme.runtime.options import ExecutionOptions

@@ -15,7 +15,7 @@ from sweep import sweep
 from trireme.converters.onnx import convert
 from trireme.ir.graph import TensorType
 from trireme.ir.interpreter import evaluate
-from trireme.ops.control import bodies_of
+from trireme.ops.repeats import bodies_of
 from trireme.passes.pipeline import optimise
 from trireme.runtime.dataflow.builder import DataflowBuilder
 from trireme.runtime.dataflow.executor import Executor
