@@ -75,14 +75,7 @@ def optimised(
     path, own = Path(model), cache_folder("models") if folder is USERS_CACHE else folder
     own = None if python_ops else own
     cache = DiskCache(None if own is None else Path(own), ".graph", MOST_MODELS)
-    given = shapes or {}
-    options = [
-        sorted((k, [d if isinstance(d, str) else int(d) for d in v]) for k, v in given.items()),
-        passes,
-        sorted(disable),
-        signature,
-    ]
-    key = _key(path, options)
+    key = _key(path, [_plain(shapes or {}), passes, sorted(disable), signature])
     stored = cache.load(key)
     kept = None if stored is None else _decode(stored, path, mmap, on_open, on_note)
     if kept is not None:
@@ -109,6 +102,14 @@ def optimised(
         except TriremeError as error:
             _log.debug("the optimised graph of %s is not kept: %s", path, error)
     return graph
+
+
+def _plain(shapes: Shapes) -> list[tuple[str, list[int | str]]]:
+    """Return shapes as JSON has them."""
+    return sorted(
+        (name, [dim if isinstance(dim, str) else int(dim) for dim in shape])
+        for name, shape in shapes.items()
+    )
 
 
 def _key(path: Path, options: Any) -> str:

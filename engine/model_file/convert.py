@@ -143,11 +143,22 @@ def convert(
     sizes = {name: shape for name, shape in given.items() if not is_open(shape)}
     symbols = {name: shape for name, shape in given.items() if is_open(shape)}
     options: dict[str, Any] = {"shapes": sizes or None, "use_mmap": mmap, "on_open": on_open}
-    options |= {"signature": signature, "on_note": on_note} if found.has_signatures else {}
-    options |= {"open_inputs": tuple(symbols)} if found.has_usual_sizes else {}
-    options |= examples if found.classes else {}
-    options |= {"python_ops": python_ops} if found.has_python_ops else {}
+    asked = {"signature": signature, "on_note": on_note, "python_ops": python_ops, **examples}
+    options |= _taken_by(found, {"open_inputs": tuple(symbols), **asked})
     return bind_shapes(_made_by(found, source, options), symbols)
+
+
+def _taken_by(format: Format, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return those options that the converter of a format takes."""
+    taken = {
+        "signature": format.has_signatures,
+        "on_note": format.has_signatures,
+        "open_inputs": format.has_usual_sizes,
+        "example_inputs": format.classes,
+        "dynamic_shapes": format.classes,
+        "python_ops": format.has_python_ops,
+    }
+    return {name: value for name, value in options.items() if taken[name]}
 
 
 def _check_taken(

@@ -258,21 +258,13 @@ def program_at(program: PolymorphicProgram, graph: Graph) -> RegionProgram:
 
     Errors: CompileError, if the kernels do not serve the shape
     """
-    values = graph.values
-    for value in program.decided:
-        if value in values and not values[value].is_constant and graph.users(value):
-            raise CompileError(f"cpu: '{values[value].first_name}' is not constant in this shape")
-    program.sample.check(graph)
-    sized = [
-        (step, Sized(()) if isinstance(step, ReferenceStep) else sized_for(step, graph))
-        for step in program.steps
-    ]
+    sized = _sized_steps(program, graph)
     words = np.array([word for _, one in sized for word in one.words] or [0], np.int64)
     extra: dict[int, Array] = {}
 
     def operand_of(operand: Operand) -> Operand:
         if isinstance(operand, int) and operand in program.decided:
-            data = values[operand].data
+            data = graph.values[operand].data
             if data is not None:
                 extra[id(data)] = as_kernels_read(data)
                 return data
@@ -318,6 +310,24 @@ def program_at(program: PolymorphicProgram, graph: Graph) -> RegionProgram:
         program.kernels,
         constants={**program.constants, **extra} if extra else program.constants,
     )
+
+
+def _sized_steps(
+    program: PolymorphicProgram, graph: Graph
+) -> list[tuple[PolymorphicStep | ReferenceStep, Sized]]:
+    """Return the steps with what a shape decides of each.
+
+    Errors: CompileError, if the kernels do not serve the shape
+    """
+    for value in program.decided:
+        found = graph.values.get(value)
+        if found is not None and not found.is_constant and graph.users(value):
+            raise CompileError(f"cpu: '{found.first_name}' is not constant in this shape")
+    program.sample.check(graph)
+    return [
+        (step, Sized(()) if isinstance(step, ReferenceStep) else sized_for(step, graph))
+        for step in program.steps
+    ]
 
 
 def _offsets(program: PolymorphicProgram, graph: Graph) -> tuple[dict[int | str, int], int]:

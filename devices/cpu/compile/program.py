@@ -156,14 +156,8 @@ def build(
         if group.node.outputs[0] in states.views:
             kernels[group.node.id] = "state"
             continue
-        if len(group.nodes) > 1 or not is_alias(graph, group.node):
-            made = lowered.get(graph, group)
-            if made is None:
-                made = _lower(context, group)
-                lowered.add(group, made)
-        elif group.node.id in copies:
-            made = [_copy_step(context, group.node, *copies[group.node.id])]
-        else:
+        made = _items_of(context, group, copies, lowered)
+        if made is None:
             kernels[group.node.id] = "alias"
             continue
         if writes_state(group.node):  # the first step writes the state
@@ -186,6 +180,21 @@ def build(
         stretches,
         states=states,
     )
+
+
+def _items_of(
+    context: Context, group: Group, copies: Mapping[int, tuple[int, int]], lowered: LoweredGroups
+) -> list[Item] | None:
+    """Return the items of a group; None for a node whose output lies where its input does."""
+    if len(group.nodes) > 1 or not is_alias(context.graph, group.node):
+        made = lowered.get(context.graph, group)
+        if made is None:
+            made = _lower(context, group)
+            lowered.add(group, made)
+        return made
+    if group.node.id in copies:
+        return [_copy_step(context, group.node, *copies[group.node.id])]
+    return None
 
 
 def pack(program: RegionProgram) -> RegionProgram:
