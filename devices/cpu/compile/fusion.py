@@ -18,7 +18,7 @@ from trireme.devices.cpu.kernels.f32.elementwise import (
     term_inputs,
 )
 from trireme.devices.cpu.kernels.lowering import TABLE, Context, Step, native_reason
-from trireme.devices.cpu.patterns.attention import Attention, find_attention
+from trireme.devices.cpu.patterns.attention import Attention, find_attention, with_shared_code
 from trireme.devices.cpu.patterns.dynamic_range import chosen_hybrid, lower_levels, lower_product
 from trireme.devices.cpu.patterns.dynamic_range_nodes import HybridProduct, Levels
 from trireme.ir.graph import Graph, Node
@@ -51,7 +51,7 @@ Reason = Callable[[Graph, Node], str | None]
 
 def patterns_of(context: Context) -> list[Pattern]:
     """Return the patterns that are one kernel in a graph of one shape."""
-    return [*find_attention(context.graph), *chosen_hybrid(context)]
+    return [*with_shared_code(find_attention(context.graph)), *chosen_hybrid(context)]
 
 
 def grouped(

@@ -11,7 +11,7 @@ too.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -19,8 +19,13 @@ import numpy as np
 from trireme.devices.cpu.codegen.aligned_memory import aligned_copy
 from trireme.devices.cpu.kernels.copies import dense
 from trireme.devices.cpu.kernels.f32.attention import attention_kernel
-from trireme.devices.cpu.kernels.f32.attention_shape import AttentionShape, OperandStrides
+from trireme.devices.cpu.kernels.f32.attention_shape import (
+    AttentionShape,
+    OperandStrides,
+    is_by_row,
+)
 from trireme.devices.cpu.kernels.lowering import Context, Operand, Step
+from trireme.devices.cpu.kernels.polymorphic.attention import alike_key, shared_attention_step
 from trireme.devices.cpu.kernels.polymorphic.sample import varies
 from trireme.devices.cpu.patterns.views import (
     Axis,
@@ -37,6 +42,8 @@ from trireme.devices.cpu.patterns.views import (
 from trireme.ir.graph import Graph, Node
 from trireme.support.dtypes import Array
 
+FEW_KERNELS = 3
+"""Attentions that differ in strides alone share code from this number on; LLVM takes 0.1 s each."""
 MOST_KEYS = 4096
 """Keys whose scores for a block of queries stay in the L2 cache."""
 
@@ -92,7 +99,10 @@ class AttentionParts:
 
 @dataclass(frozen=True)
 class Attention:
-    """An attention in a graph: its nodes in order, where its operands lie, its kernel's shape."""
+    """An attention in a graph: its nodes in order, where its operands lie, its kernel's shape.
+
+    shares_code: whether others in the graph run the same code with other strides
+    """
 
     nodes: tuple[Node, ...]
     q: int
@@ -102,6 +112,7 @@ class Attention:
     output: int
     walk: AttentionWalk
     parts: AttentionParts
+    shares_code: bool = False
 
     def lower(self, context: Context) -> list[Step]:
         """Return the step that computes it."""
@@ -111,6 +122,8 @@ class Attention:
             by_query = is_mask_by_query(context.graph, self.mask)
             shape = replace(shape, mask=walk, mask_by_query=by_query)
             reads.append(operand)
+        if self.shares_code:
+            return [shared_attention_step(context, shape, tuple(reads), self.output)]
         code, chunks, local_bytes, seconds = context.kernel(attention_kernel, shape)
         return [
             Step(
@@ -129,6 +142,18 @@ def find_attention(graph: Graph) -> list[Attention]:
     """Return the attentions of a graph, none sharing a node with another."""
     found = (_match(graph, node) for node in graph.nodes if node.op == "softmax")
     return [attention for attention in found if attention is not None]
+
+
+def with_shared_code(found: Sequence[Attention]) -> list[Attention]:
+    """Return attentions, those marked that would be FEW_KERNELS or more of almost equal code."""
+    kinds: dict[Hashable, set[AttentionShape]] = {}
+    keys = [(one.mask is None, alike_key(one.walk.shape)) for one in found]
+    for key, one in zip(keys, found, strict=True):
+        kinds.setdefault(key, set()).add(one.walk.shape)
+    return [
+        replace(one, shares_code=len(kinds[key]) >= FEW_KERNELS and not is_by_row(one.walk.shape))
+        for key, one in zip(keys, found, strict=True)
+    ]
 
 
 def _match(graph: Graph, softmax: Node) -> Attention | None:

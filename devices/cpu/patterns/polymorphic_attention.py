@@ -7,14 +7,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from trireme.devices.cpu.codegen.index import plus
-from trireme.devices.cpu.codegen.kernel_cache import Code
-from trireme.devices.cpu.codegen.target import Isa
-from trireme.devices.cpu.kernels.f32.attention import REST_ROWS, AttentionEmitter
-from trireme.devices.cpu.kernels.f32.attention_row import RowAttentionEmitter
+from trireme.devices.cpu.kernels.f32.attention import REST_ROWS
 from trireme.devices.cpu.kernels.f32.attention_shape import (
     AttentionShape,
-    attention_name,
     attention_work,
     block_vectors,
     is_by_row,
@@ -23,10 +18,14 @@ from trireme.devices.cpu.kernels.f32.attention_shape import (
     row_work,
     walks_rows,
 )
-from trireme.devices.cpu.kernels.lowering import Context, finish
+from trireme.devices.cpu.kernels.lowering import Context
+from trireme.devices.cpu.kernels.polymorphic.attention import (
+    sized_attention_kernel,
+    sized_row_attention_kernel,
+)
 from trireme.devices.cpu.kernels.polymorphic.plans import quick_plan
 from trireme.devices.cpu.kernels.polymorphic.sample import deal_evenly, generalised, varies
-from trireme.devices.cpu.kernels.polymorphic.step import PolymorphicStep, Sized, begin_sized
+from trireme.devices.cpu.kernels.polymorphic.step import PolymorphicStep, Sized
 from trireme.devices.cpu.patterns.attention import (
     Attention,
     find_attention,
@@ -49,34 +48,6 @@ def _is_served(graph: Graph, one: Attention) -> bool:
     if varies(one.walk.shape.depth) or varies(one.walk.shape.width):
         return False
     return one.mask is None or not graph.values[one.mask].is_constant
-
-
-def sized_attention_kernel(isa: Isa, shape: AttentionShape, vectors: int, words: int) -> Code:
-    """Return the kernel; the last words are the items of a chunk, and all."""
-    fn, operands, chunk, local = begin_sized(
-        attention_name(isa, vectors), isa, 4 + (shape.mask is not None), words + 2
-    )
-    size, items = fn.words[words:]
-    known = fn.known(shape)
-    emitter = AttentionEmitter(fn, known, vectors, operands, local)
-    blocks = fn.integer("udiv", plus(fn, known.queries, emitter.block - 1), emitter.block)
-    first = chunk * size
-    for item in fn.range(first, fn.minimum(first + size, items)):
-        emitter.item(item, blocks)
-    return finish(fn)
-
-
-def sized_row_attention_kernel(isa: Isa, shape: AttentionShape, words: int) -> Code:
-    """Return the kernel of few queries; the last words are the items of a chunk, and all."""
-    fn, operands, chunk, local = begin_sized(
-        "attention_f32_row", isa, 4 + (shape.mask is not None), words + 2
-    )
-    size, items = fn.words[words:]
-    emitter = RowAttentionEmitter(fn, fn.known(shape), operands, local)
-    first = chunk * size
-    for item in fn.range(first, fn.minimum(first + size, items)):
-        emitter.item(item)
-    return finish(fn)
 
 
 def attention_step(context: Context, one: Attention) -> PolymorphicStep:

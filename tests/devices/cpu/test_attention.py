@@ -2,13 +2,17 @@
 on every instruction set, and what must not fuse does not.
 """
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
-from attention_graphs import Attention, agree
+from attention_graphs import ALL_ISAS, Attention, agree
+from cpu_run import run
 
 import trireme.ops  # noqa: F401
 from trireme.devices.cpu.patterns.attention import find_attention
 from trireme.ir.builder import scalar
+from trireme.passes.pipeline import optimise
 
 # batch, heads, queries, keys, size of a head, width of a value
 SHAPES = [
@@ -227,3 +231,35 @@ def test_one_head_whose_transposes_move_nothing(cpus):
     soft = a.builder.add("softmax", a.scores(q, k), axis=-1)
     graph = a.builder.finish(a.turned(a.builder.add("matmul", soft, v), 0, 2, 1, 3))
     agree(cpus, graph, a.feeds)
+
+
+STAGES = [(4, 2), (2, 3), (1, 5)]  # batches and heads of three stages of windows
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_attentions_that_differ_in_strides_share_code(cpus, masked):
+    """Heads and windows differ, as from stage to stage; queries, keys and sizes do not."""
+    a = Attention()
+
+    def stage(batch, heads):
+        q, k, v = (a.heads(batch, 37, heads, 16) for _ in range(3))
+        q, k, v = a.turned(q, 0, 2, 1, 3), a.turned(k, 0, 2, 3, 1), a.turned(v, 0, 2, 1, 3)
+        scores = a.scores(q, k, 0.25)
+        if masked:
+            scores = a.builder.add("add", scores, a.constant(batch, 1, 37, 37))
+        soft = a.builder.add("softmax", scores, axis=-1, beta=1.0)
+        return a.turned(a.builder.add("matmul", soft, v), 0, 2, 1, 3)
+
+    outputs = [stage(*one) for one in STAGES]
+    graph = a.builder.finish(*outputs)
+    assert len(find_attention(graph)) == len(STAGES)
+    agree(cpus, graph, a.feeds)
+    for isa in ALL_ISAS:
+        together, kernels, _ = run(cpus[isa, 2], graph, a.feeds)
+        assert len({name for name in kernels.values() if name.endswith(f"_sized__{isa}")}) == 1
+        for output, whole in zip(outputs, together, strict=True):
+            one = optimise(replace(graph, outputs=(output,)), passes=["dead_code"])
+            fed = dict(zip(one.inputs, (a.feeds[i] for i in graph.inputs), strict=True))
+            alone, kernels, _ = run(cpus[isa, 2], one, fed)
+            assert not any("sized" in name for name in kernels.values())
+            assert alone[0].tobytes() == whole.tobytes()
