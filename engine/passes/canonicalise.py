@@ -21,6 +21,7 @@ from trireme.ir.rewriter import GraphRewriter
 from trireme.ir.rules import Rewritten, apply, rules_by_op
 from trireme.passes.algebra import clamp_limits, scalar
 from trireme.passes.linear import LINEAR, Linear, as_linear, channel_axis, per_channel
+from trireme.passes.vectors import matmul_of_vector
 from trireme.passes.windows import crop_window
 from trireme.support.dtypes import FLOATS, Array, numpy_dtype
 
@@ -346,6 +347,7 @@ def max_to_relu(g: GraphRewriter, root: Node) -> tuple[int] | None:
 
 CANONICAL = rules_by_op(
     (["matmul"], matmul_of_weights),
+    (["matmul"], matmul_of_vector),
     (["gemm"], gemm_of_weights),
     (["gemm"], gemm_quantized),
     (["add", "sub"], bias_of_add),

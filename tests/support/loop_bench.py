@@ -114,6 +114,27 @@ t = If (even) <
 >
 """
 ADD = "t = Add(s, w)"
+SETTLE = """
+timed (int64 n, float[T,8] xs, float[8,8] w, float[8] h) => (float[8] y)
+{
+    six = Constant <value = int64 {6}> ()
+    small = Constant <value = float {0.05}> ()
+    y = Loop (n, , h) <body = row
+        (int64 i, bool going, float[8] s) => (bool more, float[8] t)
+        {
+            more = Identity(going)  x = Gather(xs, i)
+            t = Loop (six, , s) <body = settle
+                (int64 j, bool on, float[8] a) => (bool on2, float[8] b)
+                {
+                    p = MatMul(a, w)  q = Add(x, p)  b = Tanh(q)
+                    d = Sub(b, a)  e = Abs(d)  m = ReduceMax <keepdims = 0> (e)
+                    on2 = Greater(m, small)
+                }
+            >
+        }
+    >
+}
+"""
 NESTED = """
 three = Constant <value = int64 {3}> ()
 t = Loop (three, , s) <body = inner
@@ -148,6 +169,14 @@ def scanned(turns: int) -> Feeds:
     return {"h": np.zeros(16, np.float32), "xs": np.ones((turns, 16), np.float32)}
 
 
+def rows_to_settle(turns: int) -> Feeds:
+    """Feeds for the program of examples/control_flow.py, without its early exit."""
+    rng = np.random.default_rng(3)
+    xs, w = rng.standard_normal((turns, 8)), rng.standard_normal((8, 8)) / 4
+    h = np.zeros(8, np.float32)
+    return {"n": np.array(turns), "xs": xs.astype("f4"), "w": w.astype("f4"), "h": h}
+
+
 CASES = {
     "add": Case(loop("1,16", ADD), carried(1, 16), bar=2.0, most_us=0.5),
     "until": Case(
@@ -172,6 +201,7 @@ CASES = {
     "growing attention": Case(growing(ATTENTION, ",256"), carried(1, 256), 500, 1000),
     "nested": Case(loop("1,16", NESTED), carried(1, 16), most_us=5.0),
     "nested, open": Case(loop("1,16", NESTED_OPEN, head=CHOOSE), carried(1, 16), most_us=5.0),
+    "settle": Case(SETTLE, rows_to_settle, 10, 210, bar=1.0),
     "convolutions": Case(
         loop("1,16,32,32", CONVOLUTIONS, head=KERNEL), carried(1, 16, 32, 32), 4, 36
     ),

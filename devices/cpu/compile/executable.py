@@ -47,7 +47,7 @@ from trireme.devices.cpu.runtime.repeat import NativeRepeat, TurnMove
 from trireme.devices.cpu.runtime.server import ServedCall, Server, Stamped
 from trireme.ir.effects import States
 from trireme.ir.graph import Node
-from trireme.ir.interpreter import evaluate
+from trireme.ir.interpreter import evaluator
 from trireme.support.cancel import check_cancelled
 from trireme.support.dtypes import Array
 from trireme.support.errors import InternalError, RunError
@@ -284,9 +284,12 @@ class Bound:
         }
         inputs = [None if i is None else self._array(i) for i in node.inputs]
         outputs = [self._array(i) for i in node.outputs]
+        evaluate = evaluator(graph, node)
 
         def call() -> None:
-            for out, result in zip(outputs, evaluate(graph, node, inputs), strict=True):
+            with np.errstate(all="ignore"):
+                results = evaluate(inputs)
+            for out, result in zip(outputs, results, strict=True):
                 out[...] = result
 
         return NumpyStep(node.id, call)

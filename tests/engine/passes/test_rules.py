@@ -9,6 +9,7 @@ from same_results import assert_same_results, op_names
 
 import trireme.ir.op
 from trireme.ir.builder import scalar
+from trireme.ir.interpreter import run_reference
 from trireme.ir.op import OpDef
 from trireme.ir.verify import check
 from trireme.ops.shapes import same_type
@@ -96,6 +97,27 @@ def test_constants_with_equal_ends_are_compared_whole():
     assert op_names(made) == "add add sum"
     one, two = made.nodes[0].outputs[0], made.nodes[1].outputs[0]
     assert made.nodes[2].inputs == (one, two, one, two)
+
+
+@pytest.mark.parametrize(
+    ("left", "right"),
+    [((5,), (5, 3)), ((4, 5), (5,)), ((5,), (5,)), ((5,), (2, 5, 3)), ((0,), (0,))],
+)
+def test_products_with_a_vector_are_products_of_matrices(left, right):
+    m = Model(a=f32(*left), b=f32(*right))
+    graph = m.finish(m.op("matmul", m.a, m.b))
+    made = optimise(graph)
+    (product,) = [node for node in made.nodes if node.op == "matmul"]
+    assert all(len(made.type(value).shape) >= 2 for value in product.used)
+    rng = np.random.default_rng(5)
+    feeds = {
+        "a": rng.standard_normal(left, np.float32),
+        "b": rng.standard_normal(right, np.float32),
+    }
+    (name,) = [value.name for value in made.output_values()]
+    found, wanted = run_reference(made, feeds)[name], feeds["a"] @ feeds["b"]
+    assert found.shape == wanted.shape
+    np.testing.assert_allclose(found, wanted, rtol=1e-5)
 
 
 def test_random_nodes_are_neither_folded_nor_merged(monkeypatch):
