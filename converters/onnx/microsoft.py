@@ -12,6 +12,7 @@ from trireme.converters.onnx.microsoft_attention import (
     qattention,
 )
 from trireme.converters.onnx.microsoft_grouped import group_query_attention, rotary_embedding
+from trireme.converters.onnx.microsoft_recurrent import dynamic_quantize_lstm
 from trireme.converters.onnx.table import OpEntry, straight
 
 MICROSOFT = "com.microsoft"
@@ -22,6 +23,7 @@ MICROSOFT_TABLE: dict[str, OpEntry] = {
     "Attention": OpEntry("softmax", attention),
     "BiasGelu": OpEntry("gelu", fused.bias_gelu),
     "DequantizeLinear": straight("dequantize_linear"),
+    "DynamicQuantizeLSTM": OpEntry("dynamic_range_lstm", dynamic_quantize_lstm),
     "DynamicQuantizeMatMul": OpEntry("matmul", integer.dynamic_quantize_matmul),
     "EmbedLayerNormalization": OpEntry("layer_normalization", fused.embed_layer_normalization),
     "FastGelu": OpEntry("gelu", fused.bias_gelu),

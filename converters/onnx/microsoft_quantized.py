@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -16,7 +17,7 @@ def matmul_integer_to_float(use: NodeUse) -> Sequence[int]:
     """MatMulIntegerToFloat(a, b, a scale, b scale, a zero?, b zero?, bias?)."""
     scale = use.add("mul", use.need(2), use.need(3))
     places = [use.need(0), use.need(1), use.input(4), use.input(5)]
-    return (_product(use, places, scale, use.input(6)),)
+    return (scaled_product(use, places, scale, use.input(6)),)
 
 
 def dynamic_quantize_matmul(use: NodeUse) -> Sequence[int]:
@@ -24,10 +25,12 @@ def dynamic_quantize_matmul(use: NodeUse) -> Sequence[int]:
     a, step, zero = integer_products.dynamic_quantize_linear(use)
     scale = use.add("mul", step, use.need(2))
     places = [a, use.need(1), zero, use.input(3)]
-    return (_product(use, places, scale, use.input(4)),)
+    return (scaled_product(use, places, scale, use.input(4)),)
 
 
-def _product(use: NodeUse, inputs: Sequence[int | None], scale: int, bias: int | None) -> int:
+def scaled_product(use: NodeUse, inputs: Sequence[int | None], scale: int, bias: int | None) -> int:
+    """Return the product of (a, b, a zero?, b zero?) times the scale, plus the bias."""
+    use = copy.copy(use)
     use.inputs = list(inputs)
     (whole,) = integer_products.matmul_integer(use)
     dtype = use.scope.builder.type(scale).dtype

@@ -133,6 +133,7 @@ NOT_IN_ONNX = (
     "complex_imag",
     "complex_real",
     "detection_post_process",
+    "dynamic_range_lstm",
     "python",
     "rfft2d",
     "soft_non_max_suppression",

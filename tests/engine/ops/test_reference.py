@@ -23,6 +23,7 @@ OF_LITERT = {
     "complex_imag",
     "complex_real",
     "detection_post_process",
+    "dynamic_range_lstm",
     "integer_lstm",
     "integer_svdf",
     "rfft2d",
