@@ -72,8 +72,8 @@ def _enum_names(enum: type) -> dict[int, str]:
 _TENSOR_TYPES = _enum_names(tflite.TensorType)
 _OPERATORS = _enum_names(tflite.BuiltinOperator)
 OPTIONS = _enum_names(tflite.BuiltinOptions)
-_OPTIONS_2 = _enum_names(tflite.BuiltinOptions2)
-CALLERS = ("IF", "WHILE", "CALL", "CALL_ONCE", "STABLEHLO_COMPOSITE")
+OPTIONS_2 = _enum_names(tflite.BuiltinOptions2)
+CALLERS = ("IF", "WHILE", "CALL", "CALL_ONCE", "STABLEHLO_COMPOSITE", "STABLEHLO_SCATTER")
 """The operators that call subgraphs."""
 _SUBGRAPH_FIELDS = {
     "IfOptions": ("ThenSubgraphIndex", "ElseSubgraphIndex"),
@@ -81,6 +81,7 @@ _SUBGRAPH_FIELDS = {
     "CallOptions": ("Subgraph",),
     "CallOnceOptions": ("InitSubgraphIndex",),
     "StableHLOCompositeOptions": ("DecompositionSubgraphIndex",),
+    "StablehloScatterOptions": ("UpdateComputationSubgraphIndex",),
 }
 
 
@@ -337,10 +338,10 @@ class FileReader:
         outputs = self.indexes(operator, "Outputs", f"{field}.outputs", tensors)
         between = self.indexes(operator, "Intermediates", f"{field}.intermediates", tensors)
         with reading(f"{field}.builtin_options"):
-            options, name = operator.BuiltinOptions(), operator.BuiltinOptionsType()
+            options, name = _options(operator)
             length = operator.CustomOptionsLength()
             custom = operator.CustomOptionsAsNumpy().tobytes() if length else b""
-            called = _called(operator, codes[position]) if codes[position] in CALLERS else ()
+            called = _called(options, name) if codes[position] in CALLERS else ()
         for subgraph in called:
             if not 0 <= subgraph < self.subgraphs:
                 raise ModelFileError(
@@ -352,19 +353,23 @@ class FileReader:
             inputs,
             outputs,
             options,
-            OPTIONS.get(name, ""),
+            name,
             custom,
             called,
             between,
         )
 
 
-def _called(operator: Any, code: str) -> tuple[int, ...]:
+def _options(operator: Any) -> tuple[Any, str]:
+    """Return the table of an operator's options, and its name; newer kinds have another field."""
+    table = operator.BuiltinOptions()
+    if table is not None:
+        return table, OPTIONS.get(operator.BuiltinOptionsType(), "")
+    return operator.BuiltinOptions2(), OPTIONS_2.get(operator.BuiltinOptions2Type(), "")
+
+
+def _called(table: Any, name: str) -> tuple[int, ...]:
     """Return the subgraphs that an operator's options name."""
-    if code == "STABLEHLO_COMPOSITE":
-        table, name = operator.BuiltinOptions2(), _OPTIONS_2.get(operator.BuiltinOptions2Type(), "")
-    else:
-        table, name = operator.BuiltinOptions(), OPTIONS.get(operator.BuiltinOptionsType(), "")
     if table is None or name not in _SUBGRAPH_FIELDS:
         raise ValueError("the subgraphs are not given")
     options = getattr(tflite, name)()

@@ -14,6 +14,7 @@ from trireme.converters.fold import FoldingBuilder
 from trireme.converters.tflite.file import (
     NO_TENSOR,
     OPTIONS,
+    OPTIONS_2,
     FileGraph,
     FileOperator,
     FileTensor,
@@ -43,7 +44,7 @@ _SHARED_OPTIONS = {
     "UNIDIRECTIONAL_SEQUENCE_RNN": "SequenceRNNOptions",
     **dict.fromkeys(_REDUCTIONS, "ReducerOptions"),
 }
-_BY_LETTERS = {name.lower(): name for name in OPTIONS.values()}
+_BY_LETTERS = {name.lower(): name for name in (*OPTIONS.values(), *OPTIONS_2.values())}
 
 
 def _options_of(code: str) -> str | None:

@@ -25,6 +25,7 @@ from trireme.converters.tflite.ops import COMPUTERS
 from trireme.converters.tflite.order import ORDERERS
 from trireme.converters.tflite.python_call import python_calls
 from trireme.converters.tflite.recurrent import RECURRENT
+from trireme.converters.tflite.scatter import SCATTERS
 from trireme.converters.tflite.scope import BodyScope, ModelScope
 from trireme.converters.tflite.segments import SEGMENTS
 from trireme.converters.tflite.use import ConversionState, Converter, OperatorUse
@@ -36,7 +37,7 @@ from trireme.support.errors import ConvertError, GraphError, ModelFileError
 from trireme.support.mapped import OnOpen, ignore_file
 
 OPERATORS: dict[str, Callable[[OperatorUse], None]] = (
-    COMPUTERS | CONTROL | LINEAR | MOVERS | ORDERERS | RECURRENT | SEGMENTS
+    COMPUTERS | CONTROL | LINEAR | MOVERS | ORDERERS | RECURRENT | SCATTERS | SEGMENTS
 )
 """The TensorFlow Lite operators that can be converted, by builtin (or custom) name."""
 

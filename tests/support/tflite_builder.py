@@ -198,7 +198,8 @@ def _operator(b: flatbuffers.Builder, op: Op, position: int) -> int:
     if op.intermediates:
         fields["Intermediates"] = _ints(b, op.intermediates)
     if op.kind:
-        made = {key: _option(b, value) for key, value in op.options.items()}
+        wide = np.int64 if op.kind.startswith("Stablehlo") else np.int32
+        made = {key: _option(b, value, wide) for key, value in op.options.items()}
         second = "" if hasattr(tflite.BuiltinOptions, op.kind) else "2"
         kinds = getattr(tflite, f"BuiltinOptions{second}")
         fields[f"BuiltinOptions{second}"] = _table(b, op.kind, **made)
@@ -208,13 +209,13 @@ def _operator(b: flatbuffers.Builder, op: Op, position: int) -> int:
     return _table(b, "Operator", **fields)
 
 
-def _option(b: flatbuffers.Builder, value: Any) -> Any:
+def _option(b: flatbuffers.Builder, value: Any, whole: type) -> Any:
     if isinstance(value, str):
         return b.CreateString(value)
     if isinstance(value, bytes | bytearray):
         return b.CreateByteVector(bytes(value))
     if isinstance(value, tuple | list):
-        return _ints(b, list(value), np.float32 if isinstance(value[0], float) else np.int32)
+        return _ints(b, list(value), np.float32 if isinstance(value[0], float) else whole)
     return value
 
 

@@ -10,6 +10,7 @@ from tflite_quantised_cases import quantised  # noqa: F401  adds its cases
 
 from trireme.converters.tflite.control import CONTROL
 from trireme.converters.tflite.recurrent import RECURRENT
+from trireme.converters.tflite.scatter import SCATTERS
 from trireme.converters.tflite.segments import SEGMENTS
 from trireme.converters.tflite.walk import OPERATORS, convert
 from trireme.ir.interpreter import run_reference
@@ -101,6 +102,7 @@ def test_every_operator_of_the_table_is_tried():
         "L2_POOL_2D",
         *CONTROL,
         *RECURRENT,
+        *SCATTERS,
         *SEGMENTS,
     }
     assert set(OPERATORS) - tried - elsewhere == set()

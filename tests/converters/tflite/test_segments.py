@@ -311,3 +311,50 @@ def test_a_composite_runs_its_decomposition(tmp_path):
     body = Sub([T((2, 3)), T((2, 3))], [Op("ADD", [0, 0], [1], "AddOptions")], [0], [1], "double")
     x = np.random.default_rng(SEED).standard_normal((2, 3)).astype(np.float32)
     check(model_of([main, body]), {"t0": x}, tmp_path)
+
+
+def scatter(shape, axis, places, computation):
+    """Rows of an axis replaced, or added to: an update of a cache as PyTorch's converter writes."""
+    count = len(places)
+    updates = (*shape[:axis], count, *shape[axis + 1 :])
+    windows = [other for other in range(len(shape)) if other != axis]
+    options = {
+        "UpdateWindowDims": windows,
+        "InsertedWindowDims": [axis],
+        "ScatterDimsToOperandDims": [axis],
+        "IndexVectorDim": 1,
+        "UpdateComputationSubgraphIndex": 1,
+    }
+    operator = Op("STABLEHLO_SCATTER", [0, 1, 2], [3], "StablehloScatterOptions", options)
+    tensors = [T(shape), T((count, 1), "int32"), T(updates), T(shape)]
+    main = Sub(tensors, [operator], [0, 1, 2], [3])
+    if computation == "replace":
+        body = Sub([T(()), T(())], [], [0, 1], [1], "update")
+    else:
+        adds = Op("STABLEHLO_ADD", [0, 1], [2])
+        body = Sub([T(()), T(()), T(())], [adds], [0, 1], [2], "update")
+    return model_of([main, body]), updates
+
+
+@pytest.mark.parametrize("computation", ["replace", "add"])
+@pytest.mark.parametrize("axis", [0, 1, 2])
+def test_a_scatter_of_whole_windows(axis, computation, tmp_path):
+    rng = np.random.default_rng(SEED)
+    shape, places = (3, 6, 4), [0, 2, 1] if computation == "replace" else [2, 0, 2]
+    data, updates = scatter(shape, axis, places, computation)
+    feeds = {
+        "t0": rng.standard_normal(shape).astype(np.float32),
+        "t1": np.array(places, np.int32).reshape(-1, 1),
+        "t2": rng.standard_normal(updates).astype(np.float32),
+    }
+    check(data, feeds, tmp_path)
+    for wrong in (-1, shape[axis]):  # left out
+        check(data, feeds | {"t1": np.array([[0], [wrong], [1]], np.int32)}, tmp_path)
+
+
+@pytest.mark.parametrize("code", ["ADD", "MULTIPLY", "MAXIMUM", "MINIMUM"])
+def test_arithmetic_of_stablehlo(code, tmp_path):
+    rng = np.random.default_rng(SEED)
+    data = one_op(f"STABLEHLO_{code}", [T((3, 4)), T((3, 4))], [T((3, 4))])
+    feeds = {name: rng.standard_normal((3, 4)).astype(np.float32) for name in ("t0", "t1")}
+    check(data, feeds, tmp_path)
