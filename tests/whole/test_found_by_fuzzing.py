@@ -185,3 +185,19 @@ def test_a_resize_of_stored_integers_stays_on_rows_and_columns():
     with Session(graph) as session, Session(graph, execution_options=AS_GIVEN) as unoptimised:
         (found,), (wanted,) = (one.run(feeds).values() for one in (session, unoptimised))
     assert np.array_equal(found, wanted)
+
+
+@pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
+def test_a_resize_of_open_sizes_to_nothing(mode):
+    """One program served every shape, and took the largest of no positions."""
+    b = GraphBuilder("resize")
+    x = b.input("x", TensorType(("n", "c", "h", "w"), "float32"))
+    scales = b.constant("scales", np.array([1, 1, 2, 0.5], np.float32))
+    how = {"mode": mode, "coordinate_transformation_mode": "half_pixel"}
+    graph = b.finish(b.add("resize", x, None, scales, None, **how))
+    with Session(graph) as session:
+        for shape in ((1, 4, 5, 4), (1, 4, 5, 1), (0, 4, 5, 4), (1, 4, 5, 6)):
+            (found,) = session.run({"x": ramp(*shape)}).values()
+            wanted = (*shape[:2], 2 * shape[2], shape[3] // 2)
+            assert found.shape == wanted
+            assert not found.size or np.isfinite(found).all()

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from cpu_run import run
-from every_shape import Case, bound, check_every_shape, fed
+from every_shape import Case, bound, check_every_shape, check_without_elements, fed
 
 import trireme.ops  # noqa: F401
 from trireme.backend.capabilities import PolymorphicDevice
@@ -305,6 +305,13 @@ def test_one_compile_serves_every_shape(cpus, name, isa):
     if CASES[name] in IMAGES:  # of convolutions whose results Winograd's algorithm does not make
         device = open_device("cpu", threads=1, isa=isa, winograd=False)
     check_every_shape(cpus, device, case, graph, isa)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_one_compile_serves_shapes_without_elements(cpus, name):
+    case = Case(name)
+    graph = case.builder.finish(*CASES[name](case))
+    check_without_elements(cpus, case, graph, ISAS[0])
 
 
 def test_a_node_without_a_kernel_is_named(cpus):

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from every_shape import Case, bound, check_every_shape
+from every_shape import Case, bound, check_every_shape, check_without_elements
 
 import trireme.ops  # noqa: F401
 from trireme.backend.registry import open_device
@@ -237,6 +237,13 @@ def test_one_compile_serves_every_shape(cpus, name, isa):
     reasons = [device.polymorphic_reason(graph, node) for node in graph.nodes]
     assert not any(reasons), reasons
     check_every_shape(cpus, device, case, graph, isa)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_one_compile_serves_shapes_without_elements(cpus, name):
+    case = Case(name)
+    graph = case.builder.finish(*CASES[name](case))
+    check_without_elements(cpus, case, graph, ISAS[0])
 
 
 @pytest.mark.parametrize("name", ["lstm", "gru"])

@@ -71,8 +71,10 @@ def _view(graph: Graph, node: Node, axes: Sequence[int]) -> ResizeShape:
     view, plans = _sampled_view(graph, node, axes), axis_plans(graph, node)
     if plans is None or not set(axes) <= set(plans) or not set(_axes(graph, node)) <= set(axes):
         raise CompileError(f"cpu: {node.label}: other axes change in this shape")
-    high = plans[axes[0]] if len(axes) > 1 else _STILL
-    return ResizeShape(view.outer, high, plans[axes[-1]], view.inner)
+    high, wide = plans[axes[0]] if len(axes) > 1 else _STILL, plans[axes[-1]]
+    if 0 in (view.outer, high.size, high.out, wide.size, wide.out, view.inner):
+        raise CompileError(f"{node.label} has no elements", fix="compile this shape by itself")
+    return ResizeShape(view.outer, high, wide, view.inner)
 
 
 def sized_nearest_kernel(isa: Isa, shape: NearestShape, words: int) -> Code:
