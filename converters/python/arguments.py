@@ -124,14 +124,26 @@ def feeds_of(arguments: Mapping[str, Any]) -> dict[str, Array]:
     return feeds
 
 
+def is_output(value: Any) -> bool:
+    """Whether a result is an output of the graph: a tensor, or a constant array or number."""
+    if isinstance(value, int):
+        return -(1 << 63) <= value < 1 << 63
+    if isinstance(value, (np.ndarray, np.generic)):
+        return value.dtype.kind in "biuf"
+    return isinstance(value, (Traced, Tensor, float))
+
+
 def restored(form: Any, outputs: Sequence[Array]) -> Any:
     """Return what a program returned, with the outputs of the graph in their places."""
     waiting = list(outputs)
 
     def leaf(name: str, value: Any) -> Any:
+        if not is_output(value):
+            return value
+        found = waiting.pop(0)
         if not isinstance(value, Traced):
             return value
-        return list(waiting.pop(0)) if isinstance(value, RowList) else waiting.pop(0)
+        return list(found) if isinstance(value, RowList) else found
 
     return mapped(leaf, "", form)
 

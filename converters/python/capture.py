@@ -12,6 +12,7 @@ from trireme.converters.python.arguments import (
     Signature,
     as_inputs,
     feeds_of,
+    is_output,
     leaves,
     restored,
     signature_of,
@@ -59,7 +60,8 @@ class CapturedFunction:
     def graph(self, *examples: Any) -> Graph:
         """Return the graph for arguments like the examples; the latest one without examples.
 
-        Its inputs have the names of the arguments ("xs_0" in a list).
+        Its inputs have the names of the arguments ("xs_0" in a list). Its outputs are the results
+        in order, with the arrays and numbers among them that depend on no tensor.
         Errors: ConvertError, listing every place that no graph can express
         """
         return self._for(examples).graph
@@ -120,12 +122,12 @@ class CapturedFunction:
             if error.why:
                 program.places[place, error.why] = None
         self._expect_no_places(program)
-        flat = [value for _, value in leaves("", result) if isinstance(value, Traced)]
-        if not flat:
+        made = [value for _, value in leaves("", result) if is_output(value)]
+        if not any(isinstance(value, Traced) for value in made):
             raise ConvertError(
                 f"{self._source.name} returns {_shown(result)}, which depends on no tensor"
             )
-        graph = tidy(recorder.finish(flat))
+        graph = tidy(recorder.finish([recorder.lift(value) for value in made]))
         types = {value.name: value.type for value in graph.input_values()}
         signature = signature_of(bound, types)
         fallbacks = tuple(f"{place}: {why}" for place, why in program.fallbacks)

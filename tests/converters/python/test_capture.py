@@ -255,3 +255,19 @@ def test_a_function_without_source_is_refused():
     exec("def typed(x):\n    return x", names)
     with pytest.raises(trireme.ConvertError, match="source of typed cannot be read"):
         trireme.capture(names["typed"], np.ones(2))
+
+
+def test_constant_results_are_outputs_of_the_graph():
+    def with_constants(x):
+        return x + 1, 3, {"scale": 0.5, "table": np.arange(3, dtype=np.int32), "name": "n"}, True
+
+    captured = trireme.capture(with_constants)
+    x = np.float32([1, 2])
+    total, count, rest, flag = captured(x)
+    assert (count, rest["scale"], rest["name"], flag) == (3, 0.5, "n", True)
+    assert type(count) is int and type(flag) is bool
+    np.testing.assert_array_equal(total, x + 1)
+    with trireme.Session(captured.graph(x)) as session:
+        found = list(session.run({"x": x}).values())
+    for got, want in zip(found, [x + 1, 3, 0.5, np.arange(3), True], strict=True):
+        np.testing.assert_array_equal(got, want)
