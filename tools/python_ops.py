@@ -18,10 +18,17 @@ def python_ops(options: argparse.Namespace) -> Mapping[str, PythonOp] | None:
 
     Errors: ConvertError, if the file cannot be read, raises, or has no dict `python_ops` of them
     """
-    given = getattr(options, "python_ops", None)
-    if given is None:
+    return operators_of(getattr(options, "python_ops", None))
+
+
+def operators_of(file: str | None) -> Mapping[str, PythonOp] | None:
+    """Return the functions by name that a file defines; None without a file.
+
+    Errors: as `python_ops`
+    """
+    if file is None:
         return None
-    path = Path(given)
+    path = Path(file)
     module = load_code(path, "--python-ops")
     found = vars(module).get(_VARIABLE)
     if not isinstance(found, dict) or not all(isinstance(v, PythonOp) for v in found.values()):

@@ -47,6 +47,14 @@ def test_a_model_runs_with_the_functions_of_the_file(model, tmp_path, capsys):
     assert "python function double" in capsys.readouterr().out
 
 
+def test_bench_times_a_model_with_python_operators(model, tmp_path, capsys):
+    own = written(tmp_path, FILE)
+    command = ["bench", str(model), "--python-ops", own, "--threads", "1", "--against", ""]
+    assert main([*command, "--rounds", "2", "--duration", "0.05"]) == 0
+    printed = capsys.readouterr().out
+    assert "trireme" in printed and "not given" not in printed
+
+
 @pytest.mark.parametrize(
     "text, sentence",
     [

@@ -58,6 +58,11 @@ ARGUMENTS = (
         metavar="NAME=1,3,224,224",
         help="shape of an input that the model leaves open",
     ),
+    argument(
+        "--python-ops",
+        metavar="FILE",
+        help="Python file whose dict python_ops has the Python operators of the model",
+    ),
     argument("--batch", type=whole(), metavar="N", help="batch to run the model with"),
     argument(
         "--tolerance",

@@ -33,6 +33,7 @@ from trireme.tools.bench.result import BenchRow, EngineRun, thin
 from trireme.tools.feeds import make_feeds
 from trireme.tools.parsed import execution_fields, parse_shapes, placement_fields, session_arguments
 from trireme.tools.progress import Progress
+from trireme.tools.python_ops import python_ops
 
 LOAD_LIMIT_S = 600.0
 TURN_LIMIT_S = 60.0
@@ -76,7 +77,8 @@ class PeerMatch:
         if options.batch:
             batched = set_batch(plain, options.batch, folder / Path(model).name)
         self.files = {peer.name: batched if peer.batches else plain for peer in self.peers}
-        graph = convert(batched, shapes=parse_shapes(options.shape) or None)
+        shapes, functions = parse_shapes(options.shape) or None, python_ops(options)
+        graph = convert(batched, shapes=shapes, python_ops=functions)
         self.tolerance = tolerance_of(graph, options.tolerance, options.units)
         feeds = make_feeds(options, list(graph.input_values()))
         self.feeds = str(self.folder / "feeds.npz")
@@ -121,6 +123,7 @@ class PeerMatch:
             "cpus": sorted(os.sched_getaffinity(0))[-threads:],
             "cache": str(cache),
             "session": self.session,
+            "python_ops": self.options.python_ops and os.path.abspath(self.options.python_ops),
         }
         limits = dict(peer.limits.get(self.options.limit_peers or "", {}))
         if peer is OURSELVES:

@@ -17,16 +17,19 @@ def open_engine(
     """Return a call of Session.run, and what finds the nodes that run on the numpy reference.
 
     The task's "session" holds arguments of Session; its options map fields to values, and are left
-    out where they are defaults. The process's environment says where all caches are.
+    out where they are defaults. Its "python_ops" is the file of the Python
+    operators, if any. The process's environment says where all caches are.
     """
     from trireme.runtime.session import Session
 
     given = {**task["session"], "threads": task["threads"]}
     how, asked = given.pop("execution_options"), given.pop("placement_options")
-    if how:
+    if how or task.get("python_ops"):
         from trireme.runtime.options import ExecutionOptions
+        from trireme.tools.python_ops import operators_of
 
-        given["execution_options"] = ExecutionOptions(**how)
+        functions = operators_of(task.get("python_ops"))
+        given["execution_options"] = ExecutionOptions(**how, python_ops=functions)
     if asked:
         from trireme.placement.options import PlacementOptions
 
