@@ -9,7 +9,9 @@ import time
 import weakref
 
 import numpy as np
+import onnxruntime
 import pytest
+from ort_models import PLACES, SEED, WORDS, bert
 
 import trireme
 from trireme.ir.builder import GraphBuilder
@@ -383,6 +385,26 @@ def test_the_evidence_says_what_proves_it(session):
     with Batcher(session, 4) as batcher:
         assert batcher.evidence.is_exact and batcher.evidence.proof == "rules"
         assert batcher.evidence.symbol == "n"
+
+
+def test_sentences_of_mixed_lengths_get_the_answers_of_onnx_runtime():
+    """Single requests in batches by length, against single runs of ONNX Runtime."""
+    model = bert(is_open=True).SerializeToString()
+    peer = onnxruntime.InferenceSession(model)
+    rng = np.random.default_rng(SEED)
+    sentences = []
+    for _ in range(40):
+        ids = rng.integers(0, WORDS, (1, int(rng.choice([4, 7, PLACES]))))
+        sentences.append({"ids": ids, "mask": (rng.random(ids.shape) < 0.9).astype(np.int64)})
+        sentences[-1]["mask"][:, 0] = 1
+    with Session(model) as session:
+        probe = {"ids": rng.integers(0, WORDS, (2, 5)), "mask": np.ones((2, 5), np.int64)}
+        with Batcher(session, 8, max_queue_delay_us=2000, probe=probe) as batcher:
+            requests = [batcher.submit(one) for one in sentences]
+            for one, request in zip(sentences, requests, strict=True):
+                (y,) = request.result(WAIT_S).values()
+                np.testing.assert_allclose(y, peer.run(None, one)[0], rtol=1e-4, atol=1e-4)
+            assert max(batcher.statistics.batches) > 1
 
 
 def test_storms_end_each_request_once(session):

@@ -1,0 +1,1 @@
+"""Interfaces of other runtimes over the sessions of this one."""

@@ -1,0 +1,1 @@
+"""The package that ONNX Runtime keeps its extension module in: programs import errors from it."""
