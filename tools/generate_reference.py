@@ -49,6 +49,7 @@ MODULES = {
     "Sessions": (
         "runtime.session",
         "runtime.requests.request",
+        "runtime.requests.bound_run",
         "runtime.requests.batcher",
         "runtime.requests.batch_statistics",
         "runtime.options",

@@ -47,6 +47,11 @@ class ProgramSession(SessionRuns):
         """Return the session that serves feeds, what to feed it, and what finishes its outputs."""
         return self, feeds, dict
 
+    @property
+    def moves(self) -> list[bool]:
+        """Whether tasks can be pointed at each input, then at each output, where it is."""
+        return self._binding.moves
+
     @checked(RunError)
     def run_traced(self, feeds: Mapping[str, Any]) -> tuple[dict[str, Array], list[TaskSpan]]:
         """Return the outputs of a run in this session's mode, and when each of its tasks ran.

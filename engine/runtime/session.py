@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from trireme.runtime.executors import Mode
     from trireme.runtime.options import ExecutionOptions
     from trireme.runtime.prepare import Prepared
+    from trireme.runtime.requests.bound_run import MovingIO
     from trireme.runtime.signatures import OtherSignatures
     from trireme.runtime.states.program import StatefulProgram
     from trireme.runtime.states.rules import StateRules
@@ -191,6 +192,21 @@ class Session(OpenSession, TakesRequests):
     def _max_queue(self) -> int:
         how = self._asked.execution_options
         return MAX_QUEUE if how is None else how.max_queue
+
+    def _moving(self, feeds: Mapping[str, Array]) -> MovingIO:
+        """Return what runs of feeds read and write where it is."""
+        from trireme.runtime.io_binding import IN_PLACE_BYTES
+        from trireme.runtime.requests.bound_run import MovingIO
+
+        if self._open is None:
+            return MovingIO(self.moves, IN_PLACE_BYTES)
+        from trireme.runtime.dynamic.moving import moving_in
+
+        found = None
+        if self._tied is None:
+            with self._alone():
+                found = moving_in(self._open, feeds)
+        return found or MovingIO([False] * len([*self.inputs, *self.outputs]), 0)
 
     @contextmanager
     def _states_kept(self) -> Iterator[None]:

@@ -90,6 +90,11 @@ class OpenProgram:
         return made
 
     @property
+    def pads(self) -> bool:
+        """Whether feeds are padded to buckets."""
+        return self._buckets is not None
+
+    @property
     def kept(self) -> int:
         """The number of instances kept, of all stages."""
         return len(self._kept)

@@ -219,6 +219,14 @@ class ShapeRun:
         """A session of these shapes: with a plan, a profile and memory of its own."""
         return self._open_session()
 
+    @property
+    def moves(self) -> list[bool]:
+        """Whether kernels are pointed at each input, then at each output, where it is."""
+        ports = self._whole.ports
+        fed = {ports.names[k] for k in ports.fed}
+        made = set(ports.made_names)
+        return [name in fed for name in ports.names] + [name in made for name in ports.output_names]
+
     def close(self) -> None:
         """Close the session, if one is open."""
         if "session" in self.__dict__:
@@ -238,9 +246,11 @@ class ShapeRun:
         if tuple([array.shape for array in arrays]) != self._shapes:
             raise InternalError("arrays of other shapes than those of the tables")
         laid = [laid_array(arrays[k]) for k in ports.fed]
-        made = [np.empty(shape, dtype) for shape, dtype in self._made]
-        if out is not None:
-            self._take_given(out, made, [array for array, _ in laid])
+        made = (
+            [np.empty(shape, dtype) for shape, dtype in self._made]
+            if out is None
+            else self._targets(out, [array for array, _ in laid])
+        )
         places = [place for _, place in laid] + [array.ctypes.data for array in made]
         whole.calls.run(self._tables, self._scratch_bytes, places)
         results = {name: made[k] for name, k in ports.results}
@@ -248,18 +258,22 @@ class ShapeRun:
             self._finish(results, arrays, out or {})
         return results
 
-    def _take_given(
-        self, out: Mapping[str, Array], made: list[Array], read: Sequence[Array]
-    ) -> None:
-        """Have outputs written into given arrays, where kernels can write there."""
+    def _targets(self, out: Mapping[str, Array], read: Sequence[Array]) -> list[Array]:
+        """Return the arrays that kernels write: those given where they can, else new ones."""
         ports = self._whole.ports
         check_targets(out, ports.output_names, ports.shapes(self._sizes), ports.dtypes)
-        for k, name in enumerate(ports.made_names):
+        made: list[Array] = []
+        for name, (shape, dtype) in zip(ports.made_names, self._made, strict=True):
             target = out.get(name)
-            if target is None or not target.flags.carray or target.ctypes.data % _ALIGN:
-                continue
-            if not any(np.may_share_memory(target, array) for array in (*read, *made)):
-                made[k] = target
+            if (
+                target is None
+                or not target.flags.carray
+                or target.ctypes.data % _ALIGN
+                or any(np.may_share_memory(target, array) for array in (*read, *made))
+            ):
+                target = None
+            made.append(np.empty(shape, dtype) if target is None else target)
+        return made
 
     def _finish(
         self, results: dict[str, Array], fed: Sequence[Array], out: Mapping[str, Array]

@@ -25,6 +25,8 @@ PROBE_SIZE = 8
 """A size of a probe for other open dimensions, where the bounds allow it."""
 _RELATIVE = {"float64": 1e-9, "float32": 1e-4, "float16": 1e-2, "bfloat16": 4e-2}
 """Largest difference of a probe, by the output's largest number: sums go in another order."""
+_MOST_KNOWN = 1024
+"""Shapes that are remembered to fit."""
 
 Shape = tuple[int, ...]
 
@@ -73,8 +75,8 @@ class BatchRules:
         self.symbol = _symbol(self.inputs)
         for value in graph.output_values():
             _check_output(value, self.symbol)
-        self._least, most = graph.symbols.get(self.symbol, (0, None))
-        self.most = most
+        self.most = graph.symbols.get(self.symbol, (0, None))[1]
+        self._known: dict[tuple[Shape, ...], int] = {}
 
     def fitting(self, feeds: Any, most: int) -> FittingFeeds:
         """Return feeds as arrays. Errors: RunError, if they do not fit or have too many rows"""
@@ -82,14 +84,24 @@ class BatchRules:
         if not isinstance(feeds, Mapping) or set(feeds) != set(names):
             refuse_names(feeds, self.inputs)
         arrays = tuple(self._array(value, feeds[value.name]) for value in self.inputs)
-        try:
-            sizes = sizes_of(self.graph, [array.shape for array in arrays])
-        except ShapeError as error:
-            raise RunError(error.summary, facts=error.facts, fix=error.fix) from error
-        rows = sizes[self.symbol]
+        shapes = tuple(array.shape for array in arrays)
+        rows = self._rows(shapes)
         if not 1 <= rows <= most:
             raise RunError(f"a request has {rows} rows, expected 1 to {most} (max_batch_size)")
-        return FittingFeeds(arrays, rows, tuple(array.shape[1:] for array in arrays))
+        return FittingFeeds(arrays, rows, tuple(shape[1:] for shape in shapes))
+
+    def _rows(self, shapes: tuple[Shape, ...]) -> int:
+        """Return the rows of feeds of these shapes. Errors: RunError, if the shapes do not fit"""
+        rows = self._known.get(shapes)
+        if rows is None:
+            try:
+                sizes = sizes_of(self.graph, shapes)
+            except ShapeError as error:
+                raise RunError(error.summary, facts=error.facts, fix=error.fix) from error
+            if len(self._known) >= _MOST_KNOWN:
+                self._known.clear()
+            rows = self._known[shapes] = sizes[self.symbol]
+        return rows
 
     def _array(self, value: Value, given: Any) -> Array:
         array = as_array(value, given)

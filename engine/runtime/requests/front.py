@@ -13,13 +13,18 @@ from trireme.support.errors import RunError
 
 if TYPE_CHECKING:
     from trireme.ir.graph import Value
+    from trireme.runtime.requests.bound_run import BoundRun, MovingIO
     from trireme.runtime.requests.request import RunRequest
     from trireme.runtime.requests.workers import RequestRunner
     from trireme.support.dtypes import Array
 
 __getattr__ = later_names(
     __name__,
-    {"Array": "trireme.support.dtypes", "RunRequest": "trireme.runtime.requests.request"},
+    {
+        "Array": "trireme.support.dtypes",
+        "BoundRun": "trireme.runtime.requests.bound_run",
+        "RunRequest": "trireme.runtime.requests.request",
+    },
 )
 
 MAX_QUEUE = 1024
@@ -58,6 +63,15 @@ class TakesRequests:
     @property
     def inputs(self) -> list[Value]:
         """What to feed."""
+        raise NotImplementedError
+
+    @property
+    def outputs(self) -> list[Value]:
+        """What `run` returns."""
+        raise NotImplementedError
+
+    def _moving(self, feeds: Mapping[str, Array]) -> MovingIO:
+        """Return what runs of feeds read and write where it is."""
         raise NotImplementedError
 
     @contextmanager
@@ -135,6 +149,31 @@ class TakesRequests:
                 self.run(given)
                 runs += 1
         return runs
+
+    @checked(RunError)
+    def bind(self, feeds: Mapping[str, Any], out: Mapping[str, Any] | None = None) -> BoundRun:
+        """Return runs on arrays that stay: read and written where they are, as often as you like.
+
+        Arrays may be numpy's, objects of DLPack, or buffers (bytes, memoryview, mmap, array.array)
+        of the elements; inputs may be read-only. Outputs without an array in `out` get one that
+        each run overwrites. `BoundRun.copies` names what a run copies all the same, and why.
+
+        Errors: RunError, if something does not fit, or cannot be shared without a copy
+        """
+        from trireme.runtime.requests.bound_run import (
+            BoundRun,
+            bound_inputs,
+            bound_outputs,
+            copies_of,
+            output_shapes,
+        )
+
+        inputs = bound_inputs(self.inputs, feeds)
+        shapes = output_shapes(self.inputs, self.outputs, inputs)
+        outputs = bound_outputs(self.outputs, shapes, out)
+        names = [value.name for value in (*self.inputs, *self.outputs)]
+        copies = copies_of(inputs, outputs, names, self._moving(inputs))
+        return BoundRun(inputs, outputs, copies, self.run, self.run_async)
 
     def _runner(self) -> RequestRunner:
         if self._requests is None:
