@@ -8,22 +8,33 @@ import time
 
 from trireme.backend.registry import DEFAULT_DEVICE
 from trireme.runtime.asked import Asked
+from trireme.support.cache_events import cache_events
 
 _log = logging.getLogger(__name__)
+_GRAPH_HIT = ("graph", "hit")
 
 
-def log_load(asked: Asked, is_stored: bool, begun_s: float) -> None:
-    """Log what was loaded, on which devices, how long it took, and what the caches gave.
+class LoadLog:
+    """The line of a load: the model, the devices, seconds, and what the caches gave."""
 
-    begun_s: the start, by time.perf_counter
-    """
-    if not _log.isEnabledFor(logging.INFO):
-        return
-    given = [DEFAULT_DEVICE] if asked.devices is None else asked.devices
-    devices = ", ".join(one if isinstance(one, str) else one.spec.name for one in given)
-    found = "its program from the cache" if is_stored else "prepared in this process"
-    seconds = time.perf_counter() - begun_s
-    _log.info("loaded %s on %s in %.3f s: %s", _name(asked.model), devices, seconds, found)
+    def __init__(self, asked: Asked) -> None:
+        self._asked, self._begun_s = asked, time.perf_counter()
+        self._hits = cache_events().get(_GRAPH_HIT, 0)
+
+    def end(self, is_stored: bool) -> None:
+        """Log that the model is loaded. is_stored: its program comes from the cache"""
+        if not _log.isEnabledFor(logging.INFO):
+            return
+        asked = self._asked
+        given = [DEFAULT_DEVICE] if asked.devices is None else asked.devices
+        devices = ", ".join(one if isinstance(one, str) else one.spec.name for one in given)
+        found = "prepared in this process"
+        if is_stored:
+            found = "its program from the cache"
+        elif cache_events().get(_GRAPH_HIT, 0) > self._hits:
+            found = "its graph from the cache"
+        seconds = time.perf_counter() - self._begun_s
+        _log.info("loaded %s on %s in %.3f s: %s", _name(asked.model), devices, seconds, found)
 
 
 def _name(model: object) -> str:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from trireme.runtime.dynamic.ahead import PreparedShapes
     from trireme.runtime.dynamic.program import OpenProgram
     from trireme.runtime.dynamic.reports import StageReport
+    from trireme.runtime.requests.bound_run import MovingIO
     from trireme.runtime.states.held import TiedStates
     from trireme.runtime.states.program import StatefulProgram, Step
     from trireme.runtime.streams.open_stream import OpenStream
@@ -148,6 +149,21 @@ class OpenSession(ProgramSession):
             return self._after(served.cut(results))
 
         return priced(served.region), served.feeds, finished
+
+    def _moving(self, feeds: Mapping[str, Array]) -> MovingIO:
+        """Return what runs of feeds read and write where it is."""
+        from trireme.runtime.io_binding import IN_PLACE_BYTES
+        from trireme.runtime.requests.bound_run import MovingIO
+
+        if self._open is None:
+            return MovingIO(self.moves, IN_PLACE_BYTES)
+        from trireme.runtime.dynamic.moving import moving_in
+
+        found = None
+        if self._tied is None:
+            with self._alone():
+                found = moving_in(self._open, feeds)
+        return found or MovingIO([False] * len([*self.inputs, *self.outputs]), 0)
 
     def _with_states(self, feeds: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return what a program for the shapes of the feeds is fed: states beside the feeds."""

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -22,7 +21,7 @@ from trireme.runtime.asked import Asked
 from trireme.runtime.contexts import checked_contexts
 from trireme.runtime.further_sessions import holding, of_signature
 from trireme.runtime.io_binding import RunInContext
-from trireme.runtime.load_log import log_load
+from trireme.runtime.load_log import LoadLog
 from trireme.runtime.open_session import OpenSession
 from trireme.runtime.requests.front import MAX_QUEUE, TakesRequests
 from trireme.runtime.shared_programs import PROGRAMS, SharedProgram
@@ -40,7 +39,6 @@ if TYPE_CHECKING:
     from trireme.runtime.executors import Mode
     from trireme.runtime.options import ExecutionOptions
     from trireme.runtime.prepare import Prepared
-    from trireme.runtime.requests.bound_run import MovingIO
     from trireme.runtime.signatures import OtherSignatures
     from trireme.runtime.states.program import StatefulProgram
     from trireme.runtime.states.rules import StateRules
@@ -159,9 +157,9 @@ class Session(OpenSession, TakesRequests):
             placement_options,
             execution_options,
         )
-        begun_s = time.perf_counter()
         self._begin()
         self._open, self._tied, self._step, self._asked = None, None, None, asked
+        log = LoadLog(asked)
         self._others: OtherSignatures | None = None
         self._key = stored_key(vars(asked))
         shared = self._key is not None and PROGRAMS.has(self._key.key)
@@ -176,7 +174,7 @@ class Session(OpenSession, TakesRequests):
         except BaseException:
             self.close()
             raise
-        log_load(asked, self._stored is not None, begun_s)
+        log.end(self._stored is not None)
 
     def _context_beside(self) -> RunInContext:
         return super()._context_beside() if self._stored is None else self._stored.beside()
@@ -192,21 +190,6 @@ class Session(OpenSession, TakesRequests):
     def _max_queue(self) -> int:
         how = self._asked.execution_options
         return MAX_QUEUE if how is None else how.max_queue
-
-    def _moving(self, feeds: Mapping[str, Array]) -> MovingIO:
-        """Return what runs of feeds read and write where it is."""
-        from trireme.runtime.io_binding import IN_PLACE_BYTES
-        from trireme.runtime.requests.bound_run import MovingIO
-
-        if self._open is None:
-            return MovingIO(self.moves, IN_PLACE_BYTES)
-        from trireme.runtime.dynamic.moving import moving_in
-
-        found = None
-        if self._tied is None:
-            with self._alone():
-                found = moving_in(self._open, feeds)
-        return found or MovingIO([False] * len([*self.inputs, *self.outputs]), 0)
 
     @contextmanager
     def _states_kept(self) -> Iterator[None]:

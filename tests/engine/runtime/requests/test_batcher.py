@@ -443,3 +443,59 @@ def test_storms_end_each_request_once(session):
         assert told.failed == told.refused == batcher.waiting == 0
         assert told.cancelled == sum(isinstance(one, CancelledError) for one in ends) > 0
         assert told.expired == sum(isinstance(one, DeadlineError) for one in ends) > 0
+
+
+def dense():
+    """Products with weights of 32 MiB, which one row reads for little work."""
+    rng = np.random.default_rng(3)
+    b = GraphBuilder("dense")
+    x = b.input("x", TensorType(("n", 1024), "float32"))
+    for k in range(8):
+        w = b.constant(f"w{k}", rng.standard_normal((1024, 1024)).astype(np.float32) / 32)
+        x = b.add("relu", b.add("matmul", x, w))
+    return b.finish(b.add("neg", x, names=["y"]))
+
+
+@pytest.mark.timed
+def test_batches_pay_where_weights_are_large():
+    """Closed loops of 16 clients in turns, with batches and without."""
+    feeds = {"x": np.random.default_rng(4).standard_normal((1, 1024)).astype(np.float32)}
+
+    def rate(call):
+        until = time.monotonic() + 0.5
+
+        def client(_):
+            done = 0
+            while time.monotonic() < until:
+                call(feeds)
+                done += 1
+            return done
+
+        with concurrent.futures.ThreadPoolExecutor(16) as clients:
+            return sum(clients.map(client, range(16)))
+
+    with Session(dense()) as session, Batcher(session, 16) as batcher:
+        for rows in range(1, 17):
+            session.run({"x": np.repeat(feeds["x"], rows, 0)})
+        pairs = [(rate(session.run), rate(batcher.run)) for _ in range(5)]
+        ratio = np.median([with_ / without for without, with_ in pairs])
+        print(f"ratio {ratio:.2f}", batcher.statistics.batches)
+        assert ratio >= 1.3
+
+
+@pytest.mark.timed
+def test_nobody_waits_longer_than_the_delay_and_a_service():
+    rng = random.Random(5)
+    reports = []
+    with (
+        Session(dense()) as session,
+        Batcher(session, 16, max_queue_delay_us=5000, on_batch=reports.append) as batcher,
+    ):
+        requests = []
+        for _ in range(200):
+            requests.append(batcher.submit({"x": np.ones((1, 1024), np.float32)}))
+            time.sleep(rng.expovariate(1 / 0.002))
+        concurrent.futures.wait(requests, WAIT_S)
+    service_s = max(one.run_s for one in reports)
+    assert max(max(one.queue_s) for one in reports) < 0.005 + service_s + 0.010
+    assert any(one.requests > 1 for one in reports)

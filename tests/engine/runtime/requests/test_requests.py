@@ -458,9 +458,18 @@ def test_in_a_forked_child_requests_of_the_parent_end_and_others_run():
 def test_a_load_is_logged_in_one_line(caplog, tmp_path):
     path = tmp_path / "m.trm"
     trireme.save(chain(), path)
-    for found in ("prepared in this process", "its program from the cache"):
+    path.write_bytes(path.read_bytes())  # a stamp of its own
+    asked = [
+        ("prepared in this process", None),
+        ("its program from the cache", None),
+        ("its graph from the cache", 1),
+    ]
+    for found, threads in asked:
         caplog.clear()
-        with caplog.at_level("INFO", "trireme.runtime.load_log"), Session(path):
+        with (
+            caplog.at_level("INFO", "trireme.runtime.load_log"),
+            Session(path, threads=threads),
+        ):
             pass
         (line,) = [one.getMessage() for one in caplog.records if "loaded" in one.getMessage()]
         assert line.startswith(f"loaded {path} on cpu in 0.") and line.endswith(found)
