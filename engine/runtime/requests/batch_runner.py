@@ -72,6 +72,10 @@ class BatchRunner:
             self._start()
         return request
 
+    def stop(self) -> None:
+        """Refuse what waits; the threads end by themselves. A collector may call it anywhere."""
+        self.queue.close()
+
     def close(self, drain: bool = False) -> None:
         """Take no requests, and return when nothing runs. drain: run what waits first"""
         changed = self.queue.changed
@@ -84,7 +88,7 @@ class BatchRunner:
                 thread.join()
         self.queue.close()
         for thread in self._threads:
-            if thread is not mine:  # a callback or a collector runs this
+            if thread is not mine:  # a callback runs this
                 thread.join()
 
     def reset_after_fork(self) -> None:

@@ -92,7 +92,7 @@ class Batcher(Closing):
             on_batch,
             timers,
         )
-        weakref.finalize(self, self._runner.close).atexit = False
+        weakref.finalize(self, self._runner.stop).atexit = False
 
     def submit(
         self,

@@ -183,7 +183,7 @@ class TakesRequests:
             runner: RequestRunner = vars(self).setdefault(
                 "_requests", RequestRunner(self._max_queue, self.contexts)
             )
-            self._closing.callback(runner.close)
+            self._closing.callback(runner.stop)
             return runner
         return self._requests
 

@@ -42,11 +42,15 @@ class RequestRunner:
                 thread.start()
         return request
 
+    def stop(self) -> None:
+        """Refuse what waits; the threads end by themselves. A collector may call it anywhere."""
+        self.queue.close()
+
     def close(self) -> None:
         """Refuse what waits, and return when no request runs."""
-        self.queue.close()
+        self.stop()
         for thread in self._threads:
-            if thread is not threading.current_thread():  # a callback or a collector runs this
+            if thread is not threading.current_thread():  # a callback runs this
                 thread.join()
 
     def reset_after_fork(self) -> None:
