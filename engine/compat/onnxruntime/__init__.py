@@ -10,8 +10,9 @@ reads.
 from __future__ import annotations
 
 from trireme.compat.onnxruntime.binding import IOBinding, SessionIOBinding
-from trireme.compat.onnxruntime.errors import CompatibilityWarning
+from trireme.compat.onnxruntime.errors import CompatibilityWarning, NotSupported, warn_unused
 from trireme.compat.onnxruntime.options import (
+    LOGGING,
     ExecutionMode,
     ExecutionOrder,
     GraphOptimizationLevel,
@@ -38,10 +39,15 @@ __all__ = [
     "SessionIOBinding",
     "SessionOptions",
     "__version__",
+    "disable_telemetry_events",
+    "enable_telemetry_events",
     "get_all_providers",
     "get_available_providers",
     "get_device",
     "get_version_string",
+    "set_default_logger_severity",
+    "set_default_logger_verbosity",
+    "set_seed",
 ]
 
 
@@ -65,6 +71,30 @@ def get_device() -> str:
 def get_version_string() -> str:
     """Return the version of trireme."""
     return __version__
+
+
+def disable_telemetry_events() -> None:
+    """Do nothing: trireme sends nothing."""
+
+
+def enable_telemetry_events() -> None:
+    """Warn: trireme sends nothing."""
+    warn_unused("enable_telemetry_events", "nothing is sent")
+
+
+def set_default_logger_severity(severity: int) -> None:
+    """Warn: levels are those of Python's logging."""
+    warn_unused("set_default_logger_severity", LOGGING)
+
+
+def set_default_logger_verbosity(verbosity: int) -> None:
+    """Warn: levels are those of Python's logging."""
+    warn_unused("set_default_logger_verbosity", LOGGING)
+
+
+def set_seed(seed: int) -> None:
+    """Refuse: seeds of random ops are attributes of their nodes."""
+    raise NotSupported("set_seed is not supported: seeds of random ops are in the model")
 
 
 def __getattr__(name: str) -> object:

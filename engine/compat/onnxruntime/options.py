@@ -42,16 +42,16 @@ class ExecutionOrder(IntEnum):
 
 
 _PLANNED = "memory is planned when a model is loaded"
-_LOGGING = "set the level of Python's logger 'trireme'"
+LOGGING = "set the level of Python's logger 'trireme'"
 _IGNORED = {
     "enable_cpu_mem_arena": (True, _PLANNED),
     "enable_mem_pattern": (True, _PLANNED),
     "enable_mem_reuse": (True, _PLANNED),
     "execution_order": (ExecutionOrder.DEFAULT, "the plan orders the nodes"),
     "inter_op_num_threads": (0, "a region runs as one program, on intra_op_num_threads"),
-    "log_severity_level": (-1, _LOGGING),
-    "log_verbosity_level": (0, _LOGGING),
-    "logid": ("", _LOGGING),
+    "log_severity_level": (-1, LOGGING),
+    "log_verbosity_level": (0, LOGGING),
+    "logid": ("", LOGGING),
     "use_per_session_threads": (True, "a session has threads of its own"),
 }
 """Options without an effect: the default, and why."""
@@ -169,9 +169,9 @@ class RunOptions(_Checked):
 
     _kinds = {"terminate": bool}
     _ignored = {
-        "log_severity_level": (-1, _LOGGING),
-        "log_verbosity_level": (0, _LOGGING),
-        "logid": ("", _LOGGING),
+        "log_severity_level": (-1, LOGGING),
+        "log_verbosity_level": (0, LOGGING),
+        "logid": ("", LOGGING),
         "only_execute_path_to_fetches": (False, "a run computes all outputs"),
     }
 

@@ -57,16 +57,41 @@ class InferenceSession:
                 warn_unused(f"InferenceSession({name}=...)", "trireme has no such option")
         if not isinstance(path_or_bytes, str | bytes | os.PathLike):
             raise TypeError(f"unable to load from a {type(path_or_bytes).__name__}")
-        self._options = sess_options or SessionOptions()
-        self._providers, self._provider_options, devices = devices_of(providers, provider_options)
+        self._options, self._model = sess_options or SessionOptions(), path_or_bytes
         self._declared = declared_by(path_or_bytes)
-        with as_onnxruntime(path_or_bytes):
-            self.session = _opened(path_or_bytes, self._options, devices, self._declared.inputs)
+        self.session = self._open(providers, provider_options)
         declared = self._declared.shapes
         self._inputs = [arg_of(value, declared) for value in self.session.inputs]
         self._outputs = [arg_of(value, declared) for value in self.session.outputs]
         self._last: dict[str, Array] | None = None
         self._begun_ns = time.perf_counter_ns()
+
+    def _open(
+        self,
+        providers: Sequence[Provider] | None,
+        provider_options: Sequence[Mapping[str, Any]] | None,
+    ) -> Session:
+        served, options, devices = devices_of(providers, provider_options)
+        with as_onnxruntime(self._model):
+            session = _opened(self._model, self._options, devices, self._declared.inputs)
+        self._providers, self._provider_options = served, options
+        return session
+
+    def set_providers(
+        self,
+        providers: Sequence[Provider] | None = None,
+        provider_options: Sequence[Mapping[str, Any]] | None = None,
+    ) -> None:
+        """Open the model anew on other devices. No run may be under way."""
+        before, self.session = self.session, self._open(providers, provider_options)
+        before.close()
+
+    def disable_fallback(self) -> None:
+        """Do nothing: a device that fails is an error."""
+
+    def enable_fallback(self) -> None:
+        """Warn: a device that fails is an error."""
+        warn_unused("enable_fallback", "a device that fails is an error")
 
     def get_inputs(self) -> list[NodeArg]:
         """Return the inputs."""

@@ -390,6 +390,7 @@ def test_what_cannot_be_honoured_is_refused():
         lambda: options.add_initializer("w", None),
         lambda: compat.OrtValue.ortvalue_from_numpy(X, "cuda", 0),
         lambda: compat.RunOptions().add_active_adapter(None),
+        lambda: compat.set_seed(3),
     ):
         with pytest.raises(TriremeError, match=r"not supported|cannot be bound"):
             act()
@@ -416,3 +417,32 @@ def test_providers_are_devices_and_others_warn():
         compat.InferenceSession(
             model(SIGMOID), providers=[("TriremeExecutionProvider", {"device": "npu"})]
         )
+
+
+@BOTH
+@pytest.mark.filterwarnings("ignore")
+def test_what_scripts_call_on_the_way(ort):
+    """Calls of many scripts that change no result."""
+    ort.set_default_logger_severity(3)
+    ort.disable_telemetry_events()
+    assert ort.get_device() in ("CPU", "GPU") and "CPUExecutionProvider" in ort.get_all_providers()
+    session = ort.InferenceSession(model(SIGMOID))
+    session.disable_fallback()
+    session.set_providers(["CPUExecutionProvider"])
+    assert session.get_providers() == ["CPUExecutionProvider"]
+    assert set(session.get_provider_options()) == {"CPUExecutionProvider"}
+    assert session.run(["y"], {"x": X})[0].shape == X.shape
+    with pytest.raises(AttributeError):
+        ort.no_such_name  # noqa: B018
+
+
+def test_calls_without_effect_warn():
+    session = compat.InferenceSession(model(SIGMOID))
+    for act in (
+        lambda: compat.set_default_logger_severity(0),
+        lambda: compat.set_default_logger_verbosity(0),
+        compat.enable_telemetry_events,
+        session.enable_fallback,
+    ):
+        with pytest.warns(compat.CompatibilityWarning, match="has no effect in trireme"):
+            act()
