@@ -3,6 +3,7 @@
 import asyncio
 import concurrent.futures
 import gc
+import os
 import random
 import threading
 import time
@@ -316,6 +317,26 @@ def test_a_batcher_that_nobody_holds_ends_its_threads(session):
         gc.collect()
         time.sleep(0.01)
     assert gone() is None and not thread.is_alive()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+def test_in_a_forked_child_requests_of_the_parent_end_and_others_run(watched):
+    with opened(watched) as batcher:
+        running = held(watched, batcher)
+        waiting = batcher.submit(x_of([1]))
+        child = os.fork()
+        if not child:
+            try:
+                errors = [one.exception(WAIT_S) for one in (running, waiting)]
+                assert all("the process forked" in str(one) for one in errors)
+                watched.on.set()
+                assert batcher.run(x_of([3]))["y"].tolist() == [[-6]]
+                os._exit(0)
+            finally:
+                os._exit(1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        watched.on.set()
+        assert waiting.result(WAIT_S)["y"].tolist() == [[-2]]
 
 
 def centred(b, x):
