@@ -1,4 +1,4 @@
-"""A server: the service behind HTTP, from its start to its drain.
+"""A server: the service behind HTTP and gRPC, from its start to its drain.
 
     with Server(models, http_port=8000) as server:
         print(server.url)
@@ -16,12 +16,14 @@ import socket
 import ssl
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Self
 
 import uvicorn
 
 from trireme.serving.admission import ServingLimits
 from trireme.serving.connection import Connection
+from trireme.serving.grpc_server import GrpcServer
 from trireme.serving.http import http_app
 from trireme.serving.models import Models
 from trireme.serving.service import InferenceService
@@ -36,11 +38,12 @@ FLUSH_S = 2.0
 
 
 class Server:
-    """Serves models over HTTP.
+    """Serves models over HTTP, and over gRPC where it has a port.
 
     models: where the models come from; the server closes them when it ends
     host: the address to listen at; only programs of this machine reach the loopback
     http_port: 0 takes any free port, which `http_port` then tells
+    grpc_port: as http_port; None has no gRPC
     token: when given, requests need the header "Authorization: Bearer TOKEN"
     allow_admin: whether clients may load and unload models
     certificate, key: files in PEM format; with them the server speaks HTTPS
@@ -53,6 +56,7 @@ class Server:
         *,
         host: str = LOOPBACK,
         http_port: int = 8000,
+        grpc_port: int | None = None,
         limits: ServingLimits | None = None,
         token: str = "",
         allow_admin: bool = False,
@@ -66,6 +70,18 @@ class Server:
         self._scheme = "https" if certificate else "http"
         self._socket = _listen(host, http_port)
         self.http_port: int = self._socket.getsockname()[1]
+        self._grpc: GrpcServer | None = None
+        if grpc_port is not None:
+            self._grpc = GrpcServer(
+                self.service,
+                host=host,
+                port=grpc_port,
+                token=token,
+                allow_admin=allow_admin,
+                certificate=_contents(certificate),
+                key=_contents(key),
+            )
+        self._failure: RunError | None = None
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._is_up = threading.Event()
@@ -77,20 +93,27 @@ class Server:
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{self._scheme}://{host}:{self.http_port}"
 
+    @property
+    def grpc_port(self) -> int | None:
+        """The port of gRPC, once the server has started; None without gRPC."""
+        return None if self._grpc is None else self._grpc.port
+
     def run(self) -> bool:
         """Serve until SIGTERM or SIGINT, then finish what was accepted.
 
         Call it in the main thread. A second signal ends the process with the code 1.
         Return whether every accepted request was answered within the grace.
+        Errors: RunError, if the port of gRPC is taken
         """
         self._serve_in_loop(self._take_signals)
         self.service.close()
+        self._check_failure()
         return self._drained
 
     def start(self) -> Self:
         """Serve in a thread of its own; return when the server answers.
 
-        Errors: RunError, if it has started before
+        Errors: RunError, if it has started before, or the port of gRPC is taken
         """
         if self._thread is not None:
             raise RunError("the server has started already")
@@ -99,6 +122,7 @@ class Server:
         )
         self._thread.start()
         self._is_up.wait()
+        self._check_failure()
         return self
 
     def stop(self) -> None:
@@ -109,6 +133,11 @@ class Server:
         self._socket.close()
         self.service.close()
 
+    def _check_failure(self) -> None:
+        if self._failure is not None:
+            self._socket.close()
+            raise self._failure
+
     def __enter__(self) -> Self:
         return self.start()
 
@@ -118,9 +147,18 @@ class Server:
     def _serve_in_loop(self, prepare: Callable[[], None] = lambda: None) -> None:
         async def serve() -> None:
             self._loop = asyncio.get_running_loop()
-            prepare()
-            self._is_up.set()
+            try:
+                if self._grpc is not None:
+                    await self._grpc.start()
+            except RunError as error:
+                self._failure = error
+                return
+            finally:
+                prepare()
+                self._is_up.set()
             await self._server._serve([self._socket])
+            if self._grpc is not None:
+                await self._grpc.stop(FLUSH_S)
 
         with asyncio.Runner(loop_factory=self._server.config.get_loop_factory()) as runner:
             runner.run(serve())
@@ -172,6 +210,17 @@ def _configured(app: Any, certificate: str, key: str) -> Any:
     except (OSError, ssl.SSLError) as error:
         raise RunError(f"certificate and key cannot be used: {error}") from error
     return config
+
+
+def _contents(path: str) -> bytes | None:
+    """Return the bytes of a file; None without one.
+
+    Errors: RunError, if it cannot be read
+    """
+    try:
+        return Path(path).read_bytes() if path else None
+    except OSError as error:
+        raise RunError(f"{path} cannot be read: {error.strerror}") from error
 
 
 def _listen(host: str, port: int) -> socket.socket:

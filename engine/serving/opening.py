@@ -1,0 +1,44 @@
+"""Open the model of a file as its settings say, and warm it: what a repository calls."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from trireme.runtime.options import ExecutionOptions
+from trireme.runtime.session import Session
+from trireme.serving.config import ModelSettings
+from trireme.serving.layout import ModelFile
+from trireme.serving.models import ServedModel, SessionModel
+from trireme.serving.warm import warm_up
+
+
+def open_model(file: ModelFile, settings: ModelSettings) -> ServedModel:
+    """Return the model of a file after one run on made-up inputs.
+
+    The file is read, not mapped, unless the settings say so: a mapped file that is overwritten in
+    place ends the process.
+    Errors: those of Session, and of a run; ModelFileError, for a dtype that the protocol lacks
+    """
+    session = Session(
+        file.path,
+        devices=settings.devices,
+        threads=settings.threads,
+        fallback=settings.fallback,
+        placement=settings.placement,
+        shapes=settings.shapes or None,
+        buckets=settings.buckets or None,
+        execution_options=replace(ExecutionOptions(), mmap=settings.mmap),
+    )
+    try:
+        model = SessionModel(file.name, session, str(file.version), labels=settings.labels or None)
+        if settings.warm_up:
+            is_open = any(isinstance(dim, str) for one in session.inputs for dim in one.shape)
+            symbols = session.graph.symbols if is_open else {}  # asking for a graph prepares it
+            least = {name: bounds[0] for name, bounds in symbols.items()}
+            warm_up(session.inputs, least, session.run)
+            if not session.is_stored:  # which has no states
+                session.reset()
+    except BaseException:
+        session.close()
+        raise
+    return model
