@@ -1,4 +1,5 @@
-"""Write docs/reference/: cli.md from the parser, api.md from docstrings, devices.md from devices.
+"""Write docs/reference/: cli.md from the parser, api.md from docstrings, devices.md from devices,
+serve-config.md and metrics.md from the tables of serving.
 
 Usage: python tools/generate_reference.py [--check]
 """
@@ -20,6 +21,7 @@ import trireme
 from trireme.backend.device_kind import Option
 from trireme.backend.registry import device_names, kind_named
 from trireme.tools.cli import COMMANDS, EXAMPLES, EXIT_CODES, make_parser
+from trireme.tools.serving_reference import config_page, metrics_page
 
 FOLDER = Path(__file__).resolve().parent.parent / "docs" / "reference"
 COMMAND = "python tools/generate_reference.py"
@@ -361,7 +363,13 @@ def _codes(names: list[str]) -> str:
     return ", ".join(f"`{name}`" for name in names)
 
 
-PAGES = {"cli.md": cli_page, "api.md": api_page, "devices.md": devices_page}
+PAGES: dict[str, Callable[[], str]] = {
+    "cli.md": cli_page,
+    "api.md": api_page,
+    "devices.md": devices_page,
+    "serve-config.md": lambda: config_page(_NOTE),
+    "metrics.md": lambda: metrics_page(_NOTE),
+}
 
 
 def stale(folder: Path = FOLDER) -> list[str]:

@@ -99,12 +99,16 @@ class PipelineSettings:
 
     stages: names of models, or Python functions as "module:function"
     queue: requests that may wait before each stage
-    workers: calls of one stage that may be under way at once, for each stage; 1 when not given
+    workers: calls of each stage that may be under way at once; 1 when not given
+    inputs: what clients send, where the first stage is a function: {image = "UINT8[-1]"}
+    outputs: what clients get, where the last stage is a function
     """
 
     stages: Sequence[str] = ()
     queue: int = 4
     workers: Sequence[int] = ()
+    inputs: Mapping[str, str] = field(default_factory=dict)
+    outputs: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.workers and len(self.workers) != len(self.stages):

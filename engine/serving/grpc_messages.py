@@ -175,10 +175,23 @@ INFERENCE: Final[Mapping[str, Mapping[int, str]]] = {
 Messages hold the fields that the server reads or writes.
 """
 
-_DATA_TYPES = (
-    "INVALID", "BOOL", "UINT8", "UINT16", "UINT32", "UINT64", "INT8", "INT16", "INT32", "INT64",
-    "FP16", "FP32", "FP64", "STRING", "BF16",
-)  # fmt: skip
+_DATA_TYPES = [
+    "INVALID",
+    "BOOL",
+    "UINT8",
+    "UINT16",
+    "UINT32",
+    "UINT64",
+    "INT8",
+    "INT16",
+    "INT32",
+    "INT64",
+    "FP16",
+    "FP32",
+    "FP64",
+    "STRING",
+    "BF16",
+]
 
 HEALTH: Final[Mapping[str, Mapping[int, str]]] = {
     "HealthCheckRequest": {1: "service string"},

@@ -37,6 +37,7 @@ from trireme.serving.status import FILES as PAGE_FILES
 from trireme.serving.status import PAGE, StatusPage
 
 Send = Callable[[Message], Awaitable[None]]
+MetricsPage = Callable[[], tuple[bytes, str]]
 
 JSON_LENGTH = "inference-header-content-length"
 
@@ -57,22 +58,33 @@ _log = logging.getLogger(__name__)
 
 
 def http_app(
-    service: InferenceService, *, token: str = "", allow_admin: bool = False
+    service: InferenceService,
+    *,
+    token: str = "",
+    allow_admin: bool = False,
+    metrics: MetricsPage | None = None,
 ) -> Callable[[Message, Receive, Send], Awaitable[None]]:
     """Return the application that serves a service.
 
     token: when given, requests need the header "Authorization: Bearer TOKEN"; those for health
         need none
     allow_admin: whether clients may load and unload models
+    metrics: makes the page /metrics and its content type
     """
-    return _HttpApp(service, token, allow_admin)
+    return _HttpApp(service, token, allow_admin, metrics)
 
 
 class _HttpApp:
     """The application: the routes of the protocol over a service."""
 
-    def __init__(self, service: InferenceService, token: str, allow_admin: bool) -> None:
-        self._service = service
+    def __init__(
+        self,
+        service: InferenceService,
+        token: str,
+        allow_admin: bool,
+        metrics: MetricsPage | None,
+    ) -> None:
+        self._service, self._metrics = service, metrics
         self._token = token.encode()
         self._allow_admin = allow_admin
         self._page = StatusPage(service)
@@ -114,6 +126,8 @@ class _HttpApp:
             ("POST", "/v2/repository/models/{model}/load", self._load),
             ("POST", "/v2/repository/models/{model}/unload", self._unload),
         ]
+        if self._metrics is not None:
+            rows.append(("GET", "/metrics", _answers(self._metrics)))
         for at in ("/v2/models/{model}", "/v2/models/{model}/versions/{version}"):
             rows += [
                 ("GET", at, self._metadata),
@@ -224,6 +238,16 @@ class _HttpApp:
             raise ServingError(
                 "forbidden", "this server neither loads nor unloads", fix="start it --allow-admin"
             )
+
+
+def _answers(metrics: MetricsPage) -> Callable[[Any], Awaitable[Any]]:
+    """Return the handler of the page of metrics."""
+
+    async def answer(request: Any) -> Any:
+        page, kind = await asyncio.to_thread(metrics)
+        return Response(page, headers={"content-type": kind})
+
+    return answer
 
 
 def _root(request: Any) -> str:

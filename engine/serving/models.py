@@ -31,8 +31,8 @@ class ServedModel(Protocol):
         ...
 
     @property
-    def session(self) -> Session:
-        """What runs it."""
+    def session(self) -> Session | None:
+        """What runs it; None for a pipeline."""
         ...
 
     @property

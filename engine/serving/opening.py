@@ -4,17 +4,22 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from trireme.backend.registry import DEFAULT_DEVICE
 from trireme.runtime.options import ExecutionOptions
 from trireme.runtime.session import Session
 from trireme.serving.config import ModelSettings
 from trireme.serving.layout import ModelFile
-from trireme.serving.models import ServedModel, SessionModel
+from trireme.serving.observed import ObservedModel
+from trireme.serving.usage import Usage, facts_of
 from trireme.serving.warm import warm_up
 
 
-def open_model(file: ModelFile, settings: ModelSettings) -> ServedModel:
+def open_model(
+    file: ModelFile, settings: ModelSettings, usage: Usage | None = None
+) -> ObservedModel:
     """Return the model of a file after one run on made-up inputs.
 
+    usage: counts the model's runs
     The file is read, not mapped, unless the settings say so: a mapped file that is overwritten in
     place ends the process.
     Errors: those of Session, and of a run; ModelFileError, for a dtype that the protocol lacks
@@ -29,8 +34,8 @@ def open_model(file: ModelFile, settings: ModelSettings) -> ServedModel:
         buckets=settings.buckets or None,
         execution_options=replace(ExecutionOptions(), mmap=settings.mmap),
     )
+    usage = usage or Usage()
     try:
-        model = SessionModel(file.name, session, str(file.version), labels=settings.labels or None)
         if settings.warm_up:
             is_open = any(isinstance(dim, str) for one in session.inputs for dim in one.shape)
             symbols = session.graph.symbols if is_open else {}  # asking for a graph prepares it
@@ -38,7 +43,9 @@ def open_model(file: ModelFile, settings: ModelSettings) -> ServedModel:
             warm_up(session.inputs, least, session.run)
             if not session.is_stored:  # which has no states
                 session.reset()
+        facts = facts_of(session, settings.devices or (DEFAULT_DEVICE,))
+        usage.add_load(session, facts)
+        return ObservedModel(file.name, session, str(file.version), facts, usage, settings)
     except BaseException:
         session.close()
         raise
-    return model

@@ -18,43 +18,46 @@ from typing import Any
 from trireme.serving.errors import ServingError, public_text
 from trireme.serving.layout import FoundModels, ModelFile, find_models, named_models, stamp_of
 from trireme.serving.models import ModelStatus, ServedModel, unknown_model
-from trireme.serving.slots import Hold, VersionSlot
+from trireme.serving.slots import ClosableModel, Hold, VersionSlot
 from trireme.serving.versions import VersionPolicy
 from trireme.support.closing import Closing
 from trireme.support.errors import RunError, TriremeError
 
 _LOG = logging.getLogger(__name__)
 
-Open = Callable[[ModelFile], ServedModel]
+Open = Callable[[ModelFile], ClosableModel]
 """Opens and warms the model of a file; raises a TriremeError for one that does not serve."""
+
+
+Source = str | os.PathLike[str] | Mapping[str, str | os.PathLike[str]] | Callable[[], FoundModels]
+"""A folder; places by name; or what finds the models."""
 
 
 class ModelRepository(Closing):
     """The models of a folder, or of places by name, and the versions of them that serve.
 
-    source: the folder, or by name a model's file or its folder of versions
+    source: the folder, or by name a model's file or its folder of versions, or what finds models
     open_model: opens and warms the model of a file
-    policies: which versions of a model serve, by its name; the newest one of the others
+    policies: which versions of a model serve, by its name; policy: of the others, the newest one
+        when not given
     poll_s: seconds between looks at the folder; None looks only when `reload` is called
     Errors: ModelFileError, if the folder cannot be read or a place is missing
     """
 
     def __init__(
         self,
-        source: str | os.PathLike[str] | Mapping[str, str | os.PathLike[str]],
+        source: Source,
         open_model: Open,
         *,
         policies: Mapping[str, VersionPolicy] | None = None,
+        policy: VersionPolicy | None = None,
         poll_s: float | None = None,
     ) -> None:
         if poll_s is not None and not poll_s > 0:
             raise RunError(f"poll_s is {poll_s}, expected seconds above 0")
-        self._look: Callable[[], FoundModels] = (
-            partial(named_models, dict(source))
-            if isinstance(source, Mapping)
-            else partial(find_models, source)
-        )
+        self._look = _look_at(source)
         self._open, self._policies = open_model, dict(policies or {})
+        self._policy = policy or VersionPolicy()
         self._lock = threading.Lock()
         self._changing = threading.RLock()
         self._slots: dict[str, dict[int, VersionSlot]] = {}
@@ -169,7 +172,7 @@ class ModelRepository(Closing):
     def _update(self, name: str, files: Mapping[int, ModelFile]) -> None:
         """Serve what the policy chooses of a model's versions."""
         slots = self._slots.setdefault(name, {})
-        policy = self._policies.get(name, VersionPolicy())
+        policy = self._policies.get(name, self._policy)
         for version, file in files.items():
             with self._lock:
                 slots.setdefault(version, VersionSlot(file)).file = file
@@ -205,10 +208,10 @@ class ModelRepository(Closing):
             slot.is_loading = False
         return slot.hold is not None
 
-    def _settle(self, slot: VersionSlot, model: ServedModel) -> None:
+    def _settle(self, slot: VersionSlot, model: ClosableModel) -> None:
         """Have a warm model serve, unless its file changed while it was opened."""
         if stamp_of(slot.file.path) != slot.file.stamp:
-            model.session.close()
+            model.close()
             self._fail(slot, "the file changed while it was read; the next look tries again")
             return
         self._switch(slot, Hold(model, slot.file.stamp), "")
@@ -252,9 +255,9 @@ class ModelRepository(Closing):
     def _close_model(self, hold: Hold) -> None:
         """Close a model that nothing uses, on a thread that no request waits for."""
         try:
-            self._closer.submit(hold.model.session.close)
+            self._closer.submit(hold.model.close)
         except RuntimeError:  # the repository is closed: this is its last request
-            hold.model.session.close()
+            hold.model.close()
 
     def _acquire(self, name: str, version: str) -> Hold:
         with self._lock:
@@ -281,6 +284,13 @@ class ModelRepository(Closing):
         what = f"version {newest.version} of " if version else ""
         told = newest.reason or "loading"
         return ServingError("unavailable", f"{what}model '{name}' is not ready: {told}")
+
+
+def _look_at(source: Source) -> Callable[[], FoundModels]:
+    """Return what finds the models of a source."""
+    if isinstance(source, Mapping):
+        return partial(named_models, dict(source))
+    return source if callable(source) else partial(find_models, source)
 
 
 class Lease:

@@ -25,8 +25,10 @@ from trireme.serving.admission import ServingLimits
 from trireme.serving.connection import Connection
 from trireme.serving.grpc_server import GrpcServer
 from trireme.serving.http import http_app
+from trireme.serving.metrics import ServingMetrics
 from trireme.serving.models import Models
 from trireme.serving.service import InferenceService
+from trireme.serving.usage import Usage
 from trireme.support.errors import RunError
 
 _log = logging.getLogger(__name__)
@@ -47,6 +49,7 @@ class Server:
     token: when given, requests need the header "Authorization: Bearer TOKEN"
     allow_admin: whether clients may load and unload models
     certificate, key: files in PEM format; with them the server speaks HTTPS
+    usage: what the sessions of the models count their runs in, for /metrics
     Errors: RunError, if the address is taken, or certificate and key are none
     """
 
@@ -62,10 +65,16 @@ class Server:
         allow_admin: bool = False,
         certificate: str = "",
         key: str = "",
+        usage: Usage | None = None,
     ) -> None:
         self.service = InferenceService(models, limits)
         self.host = host
-        app = http_app(self.service, token=token, allow_admin=allow_admin)
+        app = http_app(
+            self.service,
+            token=token,
+            allow_admin=allow_admin,
+            metrics=ServingMetrics(self.service, usage).page,
+        )
         self._server: Any = uvicorn.Server(_configured(app, certificate, key))
         self._scheme = "https" if certificate else "http"
         self._socket = _listen(host, http_port)

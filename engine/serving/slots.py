@@ -6,12 +6,20 @@ The repository's lock guards every field of a slot and the counts of a Hold.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, Protocol
 
 from trireme.serving.layout import ModelFile, Stamp
 from trireme.serving.models import ModelStatus, ServedModel
 
 State = Literal["READY", "LOADING", "UNAVAILABLE"]
+
+
+class ClosableModel(ServedModel, Protocol):
+    """A model that its repository closes."""
+
+    def close(self) -> None:
+        """End what it has under way, and give its memory back."""
+        ...
 
 
 class Hold:
@@ -22,7 +30,7 @@ class Hold:
 
     __slots__ = ("is_retired", "leases", "model", "stamp")
 
-    def __init__(self, model: ServedModel, stamp: Stamp) -> None:
+    def __init__(self, model: ClosableModel, stamp: Stamp) -> None:
         self.model, self.stamp = model, stamp
         self.leases, self.is_retired = 0, False
 

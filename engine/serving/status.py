@@ -79,8 +79,7 @@ class StatusPage:
             **self._service.statistics.recent(model.name, model.version),
             "inputs": list(map(_shown, model.inputs)),
             "outputs": list(map(_shown, model.outputs)),
-            "devices": list(model.session.devices),
-            "dropped": {name: public_text(str(why)) for name, why in model.session.dropped.items()},
+            **_devices(model.session),
         }
 
     def placement(self, name: str, version: str) -> dict[str, Any]:
@@ -90,10 +89,20 @@ class StatusPage:
         Errors: ServingError, if there is no such model
         """
         with self._service.models.lease(name, version) as model, self._lock:
+            if model.session is None:
+                return {"why": "a pipeline has no placement of its own"}
             found = self._placements.get(model.session)
             if found is None:
                 found = self._placements[model.session] = _summed_up(model.session)
             return found
+
+
+def _devices(session: Session | None) -> dict[str, Any]:
+    """Return the devices of a model, and those that it does without."""
+    if session is None:
+        return {"devices": [], "dropped": {}}
+    dropped = {name: public_text(str(why)) for name, why in session.dropped.items()}
+    return {"devices": list(session.devices), "dropped": dropped}
 
 
 def _shown(spec: TensorSpec) -> str:

@@ -53,6 +53,9 @@ class RequestTrace:
 
         Errors: as Session.run
         """
+        if model.session is None:
+            self._why = "a pipeline has no plan of its own"
+            return model.run(feeds)
         try:
             plan = model.session.at(feeds).plan
         except RunError as error:

@@ -2,23 +2,14 @@
 
 import asyncio
 import queue
-import threading
-import time
 from contextlib import contextmanager
-from functools import partial
 
 import ml_dtypes
 import numpy as np
 import pytest
 from served import GatedModel, net_graph, same_graph, serving, sum_graph
-from serving_models import affine_model, put_version
 
-from trireme.serving.admission import ServingLimits
-from trireme.serving.config import ModelSettings
 from trireme.serving.errors import CODES, ServingError
-from trireme.serving.opening import open_model
-from trireme.serving.repository import ModelRepository
-from trireme.support.errors import RunError
 
 pytest.importorskip("tritonclient.grpc", reason="needs tritonclient")
 
@@ -26,22 +17,32 @@ import grpc  # noqa: E402
 import tritonclient.grpc as tg  # noqa: E402
 import tritonclient.grpc.aio as tga  # noqa: E402
 import tritonclient.http as th  # noqa: E402
+from grpc_calls import input_of  # noqa: E402
 from tritonclient.utils import InferenceServerException, np_to_triton_dtype  # noqa: E402
 
 from trireme.serving.grpc_messages import MESSAGES  # noqa: E402
 from trireme.serving.grpc_server import SERVICE  # noqa: E402
-from trireme.serving.server import Server  # noqa: E402
 
-DTYPES = {
-    "BOOL": np.bool_, "UINT8": np.uint8, "UINT16": np.uint16, "UINT32": np.uint32,
-    "UINT64": np.uint64, "INT8": np.int8, "INT16": np.int16, "INT32": np.int32, "INT64": np.int64,
-    "FP16": np.float16, "FP32": np.float32, "FP64": np.float64,
-}  # fmt: skip
+NAMES = [
+    "bool",
+    "uint8",
+    "uint16",
+    "uint32",
+    "uint64",
+    "int8",
+    "int16",
+    "int32",
+    "int64",
+    "float16",
+    "float32",
+    "float64",
+]
+DTYPES = {np_to_triton_dtype(np.dtype(name)): np.dtype(name).type for name in NAMES}
 LISTS = {
-    "BOOL": "bool", "INT8": "int", "INT16": "int", "INT32": "int", "INT64": "int64",
-    "UINT8": "uint", "UINT16": "uint", "UINT32": "uint", "UINT64": "uint64", "FP32": "fp32",
-    "FP64": "fp64", "BYTES": "bytes",
-}  # fmt: skip
+    **dict.fromkeys(("INT8", "INT16", "INT32"), "int"),
+    **dict.fromkeys(("UINT8", "UINT16", "UINT32"), "uint"),
+    **{name: name.lower() for name in ("BOOL", "INT64", "UINT64", "FP32", "FP64", "BYTES")},
+}
 
 
 @pytest.fixture(scope="module")
@@ -64,12 +65,6 @@ def client(server):
 def channel(server):
     with grpc.insecure_channel(f"127.0.0.1:{server.grpc_port}") as channel:
         yield channel
-
-
-def input_of(name, array, datatype=None):
-    tensor = tg.InferInput(name, array.shape, datatype or np_to_triton_dtype(array.dtype))
-    tensor.set_data_from_numpy(array)
-    return tensor
 
 
 def image(seed=3):
@@ -321,67 +316,6 @@ def test_shared_memory_is_refused(client):
         client.infer("FP32", [tensor])
 
 
-def test_the_clients_deadline_withdraws_what_waits(server, client):
-    """One request runs, one waits; the second is given up before it begins."""
-    model = server.models["gated"]
-    model.gate.clear()
-    array = np.zeros(1, np.float32)
-    done = queue.Queue()
-    client.async_infer(
-        "gated", [input_of("x", array)], lambda result, error: done.put((result, error))
-    )
-    assert model.begun.acquire(timeout=20)
-    ended = model.ended
-    began = time.perf_counter()
-    with pytest.raises(InferenceServerException, match="DEADLINE_EXCEEDED|Deadline"):
-        client.infer("gated", [input_of("x", array)], client_timeout=0.2)
-    assert 0.15 < time.perf_counter() - began < 5
-    waited_until(lambda: server.service.depth("gated") == (0, 1))
-    model.gate.set()
-    assert done.get(timeout=20)[1] is None
-    assert model.ended == ended + 1
-
-
-def test_a_cancelled_call_is_withdrawn(server, client):
-    model = server.models["gated"]
-    model.gate.clear()
-    array = np.zeros(1, np.float32)
-    done = queue.Queue()
-    client.async_infer(
-        "gated", [input_of("x", array)], lambda result, error: done.put((result, error))
-    )
-    assert model.begun.acquire(timeout=20)
-    ended = model.ended
-    second = client.async_infer(
-        "gated", [input_of("x", array)], lambda result, error: done.put((result, error))
-    )
-    waited_until(lambda: server.service.depth("gated") == (1, 1))
-    second.cancel()
-    waited_until(lambda: server.service.depth("gated") == (0, 1))
-    model.gate.set()
-    errors = [done.get(timeout=20)[1] for _ in range(2)]
-    assert sorted(error is None for error in errors) == [False, True]
-    waited_until(lambda: server.service.depth("gated") == (0, 0))
-    assert model.ended == ended + 1
-
-
-def test_a_parameter_sets_a_deadline(server, client):
-    model = server.models["gated"]
-    model.gate.clear()
-    threading.Timer(1.0, model.gate.set).start()
-    with pytest.raises(InferenceServerException, match="DEADLINE_EXCEEDED.*0.1 s"):
-        client.infer("gated", [input_of("x", np.zeros(1, np.float32))], timeout=100_000)
-    assert model.begun.acquire(timeout=20)
-    waited_until(lambda: server.service.depth("gated") == (0, 0))
-
-
-def waited_until(is_true, timeout_s=20):
-    end = time.monotonic() + timeout_s
-    while not is_true() and time.monotonic() < end:
-        time.sleep(0.005)
-    assert is_true()
-
-
 def test_statistics(client):
     def count():
         rows = client.get_inference_statistics("sum").model_stats
@@ -404,93 +338,6 @@ def test_health_service(channel, server):
     watch = channel.unary_stream("/grpc.health.v1.Health/Watch")(b"\x0a\x01x")
     assert next(watch) == b"\x08\x03"
     watch.cancel()
-
-
-def test_a_full_queue_is_resource_exhausted():
-    graphs = {"gated": same_graph("float32")}
-    limits = ServingLimits(max_queue=1)
-    with (
-        serving(graphs, {"gated": GatedModel}, grpc_port=0, limits=limits) as server,
-        tg.InferenceServerClient(f"127.0.0.1:{server.grpc_port}") as client,
-    ):
-        model, done = server.models["gated"], queue.Queue()
-        array = np.zeros(1, np.float32)
-        for _ in range(2):
-            client.async_infer(
-                "gated", [input_of("x", array)], lambda result, error: done.put((result, error))
-            )
-        waited_until(lambda: server.service.depth("gated") == (1, 1))
-        with pytest.raises(InferenceServerException, match="RESOURCE_EXHAUSTED.*is busy"):
-            client.infer("gated", [input_of("x", array)])
-        model.gate.set()
-        assert [done.get(timeout=20)[1] for _ in range(2)] == [None, None]
-
-
-def test_token_and_admin():
-    with (
-        serving({"sum": sum_graph()}, grpc_port=0, token="secret") as server,
-        tg.InferenceServerClient(f"127.0.0.1:{server.grpc_port}") as client,
-    ):
-        for headers in (None, {"authorization": "Bearer other"}):
-            with pytest.raises(InferenceServerException, match="UNAUTHENTICATED"):
-                client.get_server_metadata(headers=headers)
-        headers = {"authorization": "Bearer secret"}
-        assert client.get_server_metadata(headers=headers).name == "trireme"
-        with pytest.raises(InferenceServerException, match="PERMISSION_DENIED"):
-            client.load_model("sum", headers=headers)
-
-
-def test_load_and_unload(tmp_path):
-    put_version(tmp_path, "net", 1, affine_model(1))
-    models = ModelRepository(tmp_path, partial(open_model, settings=ModelSettings(threads=1)))
-    x = np.ones((1, 4), np.float32)
-    with (
-        Server(models, http_port=0, grpc_port=0, allow_admin=True) as server,
-        tg.InferenceServerClient(f"127.0.0.1:{server.grpc_port}") as client,
-    ):
-        put_version(tmp_path, "net", 2, affine_model(2))
-        client.load_model("net")
-        answer = client.infer("net", [input_of("x", x)])
-        assert answer.get_response().model_version == "2"
-        assert (answer.as_numpy("y") == 3).all()
-        client.unload_model("net")
-        assert not client.is_model_ready("net")
-        with pytest.raises(InferenceServerException, match="UNAVAILABLE.*unloaded on request"):
-            client.infer("net", [input_of("x", x)])
-        rows = client.get_model_repository_index().models
-        assert {row.version: row.reason for row in rows}["2"] == "unloaded on request"
-        with pytest.raises(InferenceServerException, match="NOT_FOUND"):
-            client.load_model("other")
-
-
-def test_draining_ends_accepted_calls_and_refuses_new_ones():
-    with (
-        serving({"gated": same_graph("float32")}, {"gated": GatedModel}, grpc_port=0) as server,
-        tg.InferenceServerClient(f"127.0.0.1:{server.grpc_port}") as client,
-    ):
-        model, done = server.models["gated"], queue.Queue()
-        tensor = input_of("x", np.zeros(1, np.float32))
-        client.async_infer("gated", [tensor], lambda result, error: done.put((result, error)))
-        assert model.begun.acquire(timeout=20)
-        stopping = threading.Thread(target=server.stop)
-        stopping.start()
-        waited_until(lambda: server.service.is_draining)
-        assert not client.is_server_ready()
-        with pytest.raises(InferenceServerException, match="UNAVAILABLE"):
-            client.infer("gated", [tensor])
-        model.gate.set()
-        result, error = done.get(timeout=20)
-        assert error is None and result.as_numpy("y") == 0
-        stopping.join()
-
-
-def test_a_taken_port_is_an_error():
-    with (
-        serving({"sum": sum_graph()}, grpc_port=0) as server,
-        pytest.raises(RunError, match="cannot listen at 127.0.0.1"),
-        serving({"sum": sum_graph()}, grpc_port=server.grpc_port),
-    ):
-        pass
 
 
 def test_errors_of_the_service_have_codes():

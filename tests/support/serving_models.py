@@ -4,7 +4,6 @@ import os
 import pathlib
 
 import numpy as np
-import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 
@@ -28,27 +27,6 @@ def affine_model(factor, rows=None, width=4):
     )
     opset = [helper.make_opsetid("", 21)]
     return helper.make_model(graph, opset_imports=opset, ir_version=10).SerializeToString()
-
-
-def many_types_model():
-    """The bytes of a model that gives back an input of each element type, and texts."""
-    kinds = {
-        one: getattr(TensorProto, one)
-        for one in (
-            "BOOL", "INT8", "INT16", "INT32", "INT64", "UINT8", "UINT16", "UINT32", "UINT64",
-            "FLOAT", "DOUBLE", "FLOAT16", "BFLOAT16", "STRING",
-        )
-    }  # fmt: skip
-    nodes, inputs, outputs = [], [], []
-    for name, kind in kinds.items():
-        nodes.append(helper.make_node("Identity", [f"in_{name}"], [f"out_{name}"]))
-        inputs.append(helper.make_tensor_value_info(f"in_{name}", kind, [2, 3]))
-        outputs.append(helper.make_tensor_value_info(f"out_{name}", kind, [2, 3]))
-    graph = helper.make_graph(nodes, "many_types", inputs, outputs)
-    opset = [helper.make_opsetid("", 21)]
-    made = helper.make_model(graph, opset_imports=opset, ir_version=10)
-    onnx.checker.check_model(made)
-    return made.SerializeToString()
 
 
 def put(path, data):

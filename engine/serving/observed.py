@@ -1,0 +1,105 @@
+"""A model of a session whose runs are counted, alone or in batches: what a repository opens."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from trireme.runtime.requests.batch_statistics import BatchReport
+from trireme.runtime.requests.batcher import Batcher
+from trireme.runtime.session import Session
+from trireme.serving.config import ModelSettings
+from trireme.serving.models import SessionModel
+from trireme.serving.usage import SAMPLE_EVERY, FinishedRun, RunFacts, Usage, busy_of
+from trireme.support.dtypes import Array
+from trireme.support.errors import DeviceError
+
+
+class ObservedModel(SessionModel):
+    """A session under a name and a version, whose runs `usage` counts.
+
+    With batches, requests of single rows run together, and a run is a batch.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        session: Session,
+        version: str,
+        facts: RunFacts,
+        usage: Usage,
+        settings: ModelSettings,
+    ) -> None:
+        super().__init__(name, session, version, labels=settings.labels or None)
+        self.facts = facts
+        self._usage = usage
+        self._count = itertools.count()
+        self._shares: dict[str, float] = dict.fromkeys(facts.devices[:1], 1.0)
+        self._batcher: Batcher | None = None
+        self.concurrency = settings.contexts
+        batching = settings.batching
+        if batching.max_batch_size:
+            self._batcher = Batcher(
+                session,
+                batching.max_batch_size,
+                preferred=batching.preferred_batch_size,
+                max_queue_delay_us=batching.max_queue_delay_us,
+                max_queue=batching.max_queue,
+                timeout_us=batching.timeout_us or None,
+                workers=settings.contexts,
+                on_batch=self._add_batch,
+            )
+            self.concurrency = 2 * settings.contexts * batching.max_batch_size
+        self.settings = _shown(settings)
+
+    def run(self, feeds: Mapping[str, Array], timeout_s: float | None = None) -> dict[str, Array]:
+        """See ServedModel; one run in SAMPLE_EVERY is watched where there are several devices."""
+        try:
+            if self._batcher is not None:
+                return self._batcher.run(feeds, timeout_s=timeout_s)
+            if len(self.facts.devices) > 1 and next(self._count) % SAMPLE_EVERY == 0:
+                return self._run_watched(feeds)
+            began_s = time.perf_counter()
+            outputs = super().run(feeds, timeout_s)
+        except DeviceError as error:
+            self._usage.add_fault(error.device, "run")
+            raise
+        self._add(time.perf_counter() - began_s)
+        return outputs
+
+    def _run_watched(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
+        began_s = time.perf_counter()
+        outputs, spans = self.session.run_traced(feeds)
+        took_s = time.perf_counter() - began_s
+        busy_s = busy_of(self.session.plan, spans)
+        self._shares = {device: seconds / took_s for device, seconds in busy_s.items()}
+        self._add(took_s)
+        return outputs
+
+    def _add(self, took_s: float, rows: int = 1) -> None:
+        busy_s = {device: share * took_s for device, share in self._shares.items()}
+        run = FinishedRun(self.name, self.version, self.facts, took_s, busy_s, rows)
+        self._usage.add_run(run)
+
+    def _add_batch(self, report: BatchReport) -> None:
+        self._add(report.run_s, report.rows)
+
+    def close(self) -> None:
+        """Finish what the batcher holds, and close the session."""
+        if self._batcher is not None:
+            self._batcher.close()
+        self.session.close()
+
+
+def _shown(settings: ModelSettings) -> dict[str, Any]:
+    """Return what the model's configuration shows of its settings, in Triton's words."""
+    batching = settings.batching
+    if not batching.max_batch_size:
+        return {}
+    dynamic: dict[str, Sequence[int] | int] = {
+        "preferred_batch_size": list(batching.preferred_batch_size),
+        "max_queue_delay_microseconds": batching.max_queue_delay_us,
+    }
+    return {"dynamic_batching": dynamic}
