@@ -1,6 +1,9 @@
 """Calls over gRPC that end early, wait or are refused: deadlines, cancels, drain, token, admin."""
 
+import collections
 import queue
+import shutil
+import subprocess
 import threading
 import time
 from functools import partial
@@ -18,10 +21,12 @@ from trireme.support.errors import RunError
 
 pytest.importorskip("tritonclient.grpc", reason="needs tritonclient")
 
+import grpc  # noqa: E402
 import tritonclient.grpc as tg  # noqa: E402
 from grpc_calls import input_of, waited_until  # noqa: E402
 from tritonclient.utils import InferenceServerException  # noqa: E402
 
+from trireme.serving.grpc_messages import MESSAGES  # noqa: E402
 from trireme.serving.server import Server  # noqa: E402
 
 
@@ -209,3 +214,67 @@ def test_reloads_under_calls_lose_none(tmp_path):
             one.join()
     assert not wrong
     assert all(answers)
+
+
+@pytest.mark.parametrize("count", [300, pytest.param(20_000, marks=pytest.mark.slow)])
+def test_damaged_calls_are_the_clients_fault(count):
+    """Changed bytes never are an internal error, and the server answers the next call."""
+    seed = 11
+    print("seed", seed)
+    rng = np.random.default_rng(seed)
+    message = MESSAGES["ModelInferRequest"](model_name="net", id="1")
+    message.parameters["priority"].int64_param = 1
+    for name in ("x", "y"):
+        message.inputs.add(name=name, datatype="FP32", shape=[2, 3])
+        message.raw_input_contents.append(np.ones((2, 3), np.float32).tobytes())
+    message.outputs.add(name="z").parameters["classification"].int64_param = 2
+    whole = np.frombuffer(message.SerializeToString(), np.uint8)
+    codes = collections.Counter()
+    with (
+        serving({"net": sum_graph()}, grpc_port=0) as server,
+        grpc.insecure_channel(f"127.0.0.1:{server.grpc_port}") as channel,
+    ):
+        call = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
+        for _ in range(count):
+            data = whole.copy()
+            for at in rng.integers(0, data.size, rng.integers(1, 4)):
+                data[at] = rng.integers(0, 256)
+            cut = rng.integers(1, data.size) if rng.random() < 0.2 else data.size
+            try:
+                call(data[:cut].tobytes(), timeout=20)
+                codes["OK"] += 1
+            except grpc.RpcError as error:
+                codes[error.code().name] += 1
+        assert MESSAGES["ModelInferResponse"].FromString(call(whole.tobytes())).outputs
+    print(codes)
+    assert codes.keys() <= {"OK", "INVALID_ARGUMENT", "NOT_FOUND"}
+    assert codes["INVALID_ARGUMENT"] > count // 4
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the certificate")
+def test_tls(tmp_path):
+    key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
+    command = [
+        "openssl",
+        "req",
+        "-x509",
+        "-newkey",
+        "rsa:2048",
+        "-nodes",
+        "-days",
+        "2",
+        "-subj",
+        "/CN=localhost",
+    ]
+    command += ["-addext", "subjectAltName=DNS:localhost", "-keyout", key, "-out", certificate]
+    subprocess.run(command, check=True, capture_output=True)
+    files = {"certificate": str(certificate), "key": str(key)}
+    with serving({"net": sum_graph()}, grpc_port=0, **files) as server:
+        where = f"localhost:{server.grpc_port}"
+        with tg.InferenceServerClient(where, ssl=True, root_certificates=certificate) as client:
+            assert client.is_server_ready()
+        with (
+            tg.InferenceServerClient(where) as client,
+            pytest.raises(InferenceServerException, match="UNAVAILABLE"),
+        ):
+            client.is_server_ready()
