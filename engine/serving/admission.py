@@ -12,7 +12,8 @@ import math
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -78,6 +79,7 @@ class Admission:
         self._lock = threading.Lock()
         self._is_idle = threading.Condition(self._lock)
         self._lanes: dict[ServedModel, _Lane] = {}
+        self._running: set[AdmittedCall] = set()
         self._mean_s: dict[str, float] = {}
         self._nbytes = self._count = 0
         self._sequence = itertools.count()
@@ -114,6 +116,7 @@ class Admission:
             self._count += 1
             if starts:
                 lane.running += 1
+                self._running.add(call)
             else:
                 bisect.insort(lane.waiting, call, key=lambda one: one.order)
         if starts:
@@ -139,15 +142,21 @@ class Admission:
             "busy", f"model '{model.name}' is busy: {why}", retry_after_s=max(1, math.ceil(wait_s))
         )
 
-    def withdraw(self, call: AdmittedCall) -> bool:
-        """Take a call out of the queue; False if it has begun or ended."""
+    def withdraw(self, call: AdmittedCall, error: ServingError | None = None) -> bool:
+        """Take a call out of the queue; False if it has begun or ended.
+
+        error: what its future ends with; None cancels the future
+        """
         with self._lock:
             lane = self._lanes.get(call.model)
             if lane is None or call not in lane.waiting:
                 return False
             lane.waiting.remove(call)
             self._leave(call)
-        call.future.cancel()
+        if error is None:
+            call.future.cancel()
+        elif not call.future.done():
+            call.future.set_exception(error)
         return True
 
     def _leave(self, call: AdmittedCall) -> None:
@@ -176,10 +185,11 @@ class Admission:
                 except BaseException as caught:
                     error = caught
             following = self._end(call)
-            if error is not None:
-                call.future.set_exception(error)
-            elif is_wanted:
-                call.future.set_result(result)
+            with suppress(InvalidStateError):  # it was abandoned, or cancelled before it began
+                if error is not None:
+                    call.future.set_exception(error)
+                else:
+                    call.future.set_result(result)
 
     def _end(self, call: AdmittedCall) -> AdmittedCall | None:
         """Count a call out and return the one that follows it on its thread."""
@@ -187,6 +197,9 @@ class Admission:
             lane, model = self._lanes[call.model], call.model
             following = lane.waiting.pop(0) if lane.waiting else None
             lane.running -= following is None
+            self._running.discard(call)
+            if following is not None:
+                self._running.add(following)
             self._leave(call)
             spent_s = (call.ended_s or 0.0) - (call.started_s or 0.0)
             mean_s = self._mean_s.get(model.name, spent_s)
@@ -198,10 +211,18 @@ class Admission:
         with self._lock:
             return self._is_idle.wait_for(lambda: not self._count, timeout_s)
 
-    def close(self) -> None:
-        """Withdraw what waits; do not wait for what runs."""
+    def abandon(self, error: ServingError) -> None:
+        """Withdraw what waits, and end what runs with an error; its threads end unheard."""
         with self._lock:
             waiting = [call for lane in self._lanes.values() for call in lane.waiting]
+            running = list(self._running)
         for call in waiting:
-            self.withdraw(call)
+            self.withdraw(call, error)
+        for call in running:
+            with suppress(InvalidStateError):
+                call.future.set_exception(error)
+
+    def close(self) -> None:
+        """Abandon what is under way, and start nothing more."""
+        self.abandon(ServingError("unavailable", "the server ended before the request did"))
         self._threads.shutdown(wait=False)

@@ -254,10 +254,17 @@ class InferenceService:
         return {"model_stats": rows}
 
     async def drain(self, grace_s: float | None = None) -> bool:
-        """Refuse new requests and wait for those accepted; False if some are not done in time."""
+        """Refuse new requests and wait for those accepted.
+
+        Return False if some were not done in time; they are answered with an error.
+        """
         self.is_draining = True
         grace_s = self.limits.grace_s if grace_s is None else grace_s
-        return await asyncio.to_thread(self._admission.wait_idle, grace_s)
+        is_done = await asyncio.to_thread(self._admission.wait_idle, grace_s)
+        if not is_done:
+            what = f"the server ended before the request did: its grace is {grace_s:g} s"
+            self._admission.abandon(ServingError("unavailable", what))
+        return is_done
 
     def close(self) -> None:
         """Withdraw what waits, and close the models."""
