@@ -27,6 +27,7 @@ from trireme.tools import (
     plan_capacity,
     profile,
     replay,
+    serve,
     verify,
     whatif,
 )
@@ -187,6 +188,11 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     ),
     "verify": ("model.onnx", "model.onnx --devices cpu,opencl --per-node"),
     "bench": ("model.onnx --against onnxruntime,openvino --threads 1,2",),
+    "serve": (
+        "model.onnx --http 8000",
+        "--repository models --grpc 8001 --threads 2",
+        "--config serve.toml --token-file token",
+    ),
     "replay": ("model.trm run1 --record", "model.trm run1"),
     "info": ("model.onnx --graph",),
     "devices": ("", "--soc rk3588"),
@@ -304,6 +310,9 @@ COMMANDS: dict[str, Subcommand] = {
         "time models beside other runtimes",
         (add_device_choice, add_placing, add_inputs),
         BENCH_ARGUMENTS,
+    ),
+    "serve": Subcommand(
+        serve.serve, "answer requests for models over HTTP and gRPC", (), serve.ARGUMENTS
     ),
     "replay": Subcommand(
         replay.replay,

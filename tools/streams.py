@@ -95,10 +95,13 @@ class _Logged(logging.Handler):
         say(self.format(record))
 
 
-def show_warnings() -> None:
-    """Have warnings that are logged printed, where nobody else does."""
+def show_warnings(level: int = logging.WARNING) -> None:
+    """Have warnings that are logged printed, where nobody else does.
+
+    level: the least that is printed
+    """
     if not logging.getLogger().handlers:
-        logging.lastResort = _Logged(logging.WARNING)
+        logging.lastResort = _Logged(level)
 
 
 def say(text: str, end: str = "\n") -> None:

@@ -107,14 +107,20 @@ class Server:
         """The port of gRPC, once the server has started; None without gRPC."""
         return None if self._grpc is None else self._grpc.port
 
-    def run(self) -> bool:
+    def run(self, on_ready: Callable[[], None] = lambda: None) -> bool:
         """Serve until SIGTERM or SIGINT, then finish what was accepted.
 
         Call it in the main thread. A second signal ends the process with the code 1.
+        on_ready: called once the ports are known and signals are heeded
         Return whether every accepted request was answered within the grace.
         Errors: RunError, if the port of gRPC is taken
         """
-        self._serve_in_loop(self._take_signals)
+
+        def prepare() -> None:
+            self._take_signals()
+            on_ready()
+
+        self._serve_in_loop(prepare)
         self.service.close()
         self._check_failure()
         return self._drained
@@ -162,8 +168,9 @@ class Server:
             except RunError as error:
                 self._failure = error
                 return
-            finally:
+            else:
                 prepare()
+            finally:
                 self._is_up.set()
             await self._server._serve([self._socket])
             if self._grpc is not None:

@@ -58,7 +58,7 @@ class _ModelSums:
     refused: int = 0
     inferences: int = 0
     last_ms: int = 0
-    recent: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=KEPT))
+    recent: deque[tuple[float, float, float]] = field(default_factory=lambda: deque(maxlen=KEPT))
 
 
 class Statistics:
@@ -81,7 +81,7 @@ class Statistics:
             one.sums["run"].add(outcome.run_s)
             one.inferences += outcome.batch
             one.last_ms = int(time.time() * 1000)
-            one.recent.append((time.monotonic(), outcome.total_s))
+            one.recent.append((time.monotonic(), outcome.total_s, outcome.run_s))
 
     def of_model(self, name: str, version: str) -> dict[str, Any]:
         """Return the statistics of a version as the protocol has them."""
@@ -109,18 +109,23 @@ class Statistics:
             }
 
     def recent(self, name: str, version: str, window_s: float = 10.0) -> dict[str, float]:
-        """Return rate and quantiles of the last successes: per_s, p50_s, p99_s; refused in all."""
+        """Return what the last successes were like, and how many failed and were refused in all.
+
+        per_s: successes a second; p50_s, p99_s: seconds from arrival to end; busy: runs under way,
+        in the mean
+        """
         with self._lock:
             one = self._models.get((name, version), _ModelSums())
             now = time.monotonic()
-            times = sorted(total_s for at, total_s in one.recent if now - at <= window_s)
-            oldest = min((at for at, _ in one.recent if now - at <= window_s), default=now)
-        count = len(times)
-        spent_s = window_s if count < KEPT else max(now - oldest, 1e-3)
+            last = [row for row in one.recent if now - row[0] <= window_s]
+            refused, failed = one.refused, one.sums["fail"].count
+        count, times = len(last), sorted(total_s for _, total_s, _ in last)
+        spent_s = window_s if count < KEPT else max(now - last[0][0], 1e-3)
         return {
             "per_s": count / spent_s,
             "p50_s": times[count // 2] if count else 0.0,
             "p99_s": times[min(count - 1, count * 99 // 100)] if count else 0.0,
-            "refused": one.refused,
-            "failed": one.sums["fail"].count,
+            "busy": sum(run_s for *_, run_s in last) / spent_s,
+            "refused": refused,
+            "failed": failed,
         }

@@ -75,7 +75,6 @@ class StatusPage:
             "concurrency": model.concurrency,
             "max_queue": self._service.limits.max_queue,
             "answered": sums["success"]["count"],
-            "run_ns": sums["compute_infer"]["ns"],
             **self._service.statistics.recent(model.name, model.version),
             "inputs": list(map(_shown, model.inputs)),
             "outputs": list(map(_shown, model.outputs)),

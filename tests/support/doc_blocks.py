@@ -8,7 +8,8 @@
     ```text               is output or a formula
 
 The folder is the current one. A `curl` line copies the file from ZOO; without the file the page
-ends there.
+ends there. `trireme serve ... --http 8000 &` serves until the page ends, on any free port; what
+follows asks that port.
 """
 
 import pathlib
@@ -25,6 +26,38 @@ PARSED = ("bench", "calibrate")
 """Commands of trireme that take too long: their options are parsed."""
 
 
+PORT = "localhost:8000"
+"""Where the server of a page listens, as the page says it."""
+SERVERS = []
+"""The servers of the page, and their ports."""
+
+
+def start_server(words):
+    """Start a server on a free port, and wait until it says which."""
+    words = ["0" if word == PORT.partition(":")[2] else word for word in words]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "trireme", *words], stdout=subprocess.PIPE, text=True
+    )
+    for line in process.stdout:
+        found = re.search(r"serving at \w+://[^ ]+:(\d+)", line)
+        if found:
+            SERVERS.append((process, f"localhost:{found[1]}"))
+            return
+    raise AssertionError(f"it did not serve: {' '.join(words)}")
+
+
+def stop_servers():
+    """End the servers of the page; each must exit with 0."""
+    for process, _ in SERVERS:
+        process.terminate()
+        assert process.wait(30) == 0
+
+
+def of_server(text):
+    """Return a text with the true port of the page's server."""
+    return text.replace(PORT, SERVERS[-1][1]) if SERVERS else text
+
+
 def blocks(text):
     """Return (kind, file name or "", text) of each block of a page."""
     found = re.findall(r"^```(\w*) ?([\w./-]*)[^\n]*\n(.*?)^```$", text, re.S | re.M)
@@ -34,7 +67,8 @@ def blocks(text):
 def commands(block):
     """Return the commands of a block of shell: continued lines joined, comments left out."""
     lines = block.replace("\\\n", " ").splitlines()
-    return [words for words in (shlex.split(line, comments=True) for line in lines) if words]
+    words = (shlex.split(line.removesuffix(" &"), comments=True) for line in lines)
+    return [one for one in words if one]
 
 
 def run_command(words, zoo):
@@ -44,9 +78,14 @@ def run_command(words, zoo):
     line = " ".join(words)
     if words[0] == "trireme" and words[1] in PARSED:
         make_parser().parse_args(words[1:])
+    elif words[:2] == ["trireme", "serve"]:
+        start_server(words[1:])
     elif words[0] == "trireme":
         print(f"$ {line}", flush=True)
         assert main(words[1:]) == 0, line
+    elif words[0] == "curl" and PORT in line:
+        quiet = ["curl", "--silent", "--show-error", "--fail-with-body"]
+        subprocess.run([*quiet, *map(of_server, words[1:])], check=True)
     elif words[0] == "curl":
         name = words[-1].rpartition("/")[2]
         source = next((p for p in (zoo / name, zoo / "images" / name) if p.exists()), None)
@@ -67,11 +106,14 @@ def run_page(page, zoo):
         if name:
             pathlib.Path(name).write_text(block)
         elif kind == "python":
-            exec(compile(block, f"{page.name}", "exec"), names)
+            exec(compile(of_server(block), f"{page.name}", "exec"), names)
         elif kind == "sh" and not all(run_command(words, zoo) for words in commands(block)):
             return
 
 
 if __name__ == "__main__":
     sys.path.insert(0, "")
-    run_page(pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2]))
+    try:
+        run_page(pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2]))
+    finally:
+        stop_servers()

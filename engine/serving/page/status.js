@@ -32,7 +32,7 @@ function card(row) {
   if (!cards.has(key)) {
     const root = $("model").content.firstElementChild.cloneNode(true);
     $("models").append(root);
-    cards.set(key, { key, root, latency: [], queue: [], last: null, placed: false });
+    cards.set(key, { key, root, latency: [], queue: [], placed: false });
   }
   return cards.get(key);
 }
@@ -51,7 +51,7 @@ function chart(card, name, rows, unit) {
 
 function push(rows, row) { rows.push(row); if (rows.length > KEPT) rows.shift(); }
 
-function show(row, now) {
+function show(row) {
   const mine = card(row);
   say(one(mine, "name"), row.name);
   say(one(mine, "version"), "version " + row.version);
@@ -65,11 +65,7 @@ function show(row, now) {
   say(one(mine, "running"), `${row.running} / ${row.concurrency}`);
   say(one(mine, "waiting"), `${row.waiting} / ${row.max_queue}`);
   for (const name of ["answered", "failed", "refused"]) say(one(mine, name), row[name].toLocaleString("en"));
-  if (mine.last) {
-    const busy = (row.run_ns - mine.last.run_ns) / 1e6 / (now - mine.last.at);
-    say(one(mine, "busy"), Math.min(100, (100 * busy) / row.concurrency).toFixed(0) + " %");
-  }
-  mine.last = { run_ns: row.run_ns, at: now };
+  say(one(mine, "busy"), Math.min(100, (100 * row.busy) / row.concurrency).toFixed(0) + " %");
   push(mine.latency, [row.p50_s * 1e3, row.p99_s * 1e3]);
   push(mine.queue, [row.waiting, row.running]);
   chart(mine, "latency", mine.latency, (top) => (top > 1e-6 ? top.toFixed(top < 10 ? 2 : 0) + " ms" : ""));
@@ -113,8 +109,7 @@ async function turn() {
     const found = await ask("status");
     say($("server"), `version ${found.version}, up ${Math.floor(found.uptime_s / 60)} min ${Math.floor(found.uptime_s % 60)} s`);
     pill($("state"), found.draining ? "draining" : found.ready ? "ready" : "not ready", found.draining ? "warn" : found.ready ? "good" : "bad");
-    const now = performance.now();
-    found.models.forEach((row) => show(row, now));
+    found.models.forEach(show);
     const known = new Set(found.models.map((row) => row.name + "\n" + row.version));
     for (const [key, mine] of cards) if (!known.has(key)) { mine.root.remove(); cards.delete(key); }
   } catch (error) { pill($("state"), error.message || "no answer", "bad"); }
