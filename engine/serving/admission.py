@@ -74,7 +74,7 @@ class _Lane:
 class Admission:
     """Admits calls and runs them on threads, as many at once as each model allows."""
 
-    def __init__(self, limits: ServingLimits, threads: int = 64) -> None:
+    def __init__(self, limits: ServingLimits, threads: int = 256) -> None:
         self._limits = limits
         self._lock = threading.Lock()
         self._is_idle = threading.Condition(self._lock)

@@ -8,12 +8,14 @@ Source: Open Inference Protocol v2 (KServe), binary tensor data extension (Trito
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from trireme.serving.errors import ServingError, invalid
+from trireme.serving.json_numbers import SHORTEST, HeldLists, hold_numbers, read_numbers
 from trireme.serving.protocol import (
     BINARY_ONLY,
     DATATYPE_OF,
@@ -45,9 +47,11 @@ def parse_infer(
     if json_bytes is not None and not 0 <= json_bytes <= len(body):
         raise invalid("Inference-Header-Content-Length", f"{json_bytes} of {len(body)} bytes")
     split = len(body) if json_bytes is None else json_bytes
-    asked = _object(parse_json(raw[:split]), "the request")
+    try:
+        asked, inputs = _read(raw, split, holds_numbers=split >= SHORTEST)
+    except _NotPlainError:
+        asked, inputs = _read(raw, split, holds_numbers=False)
     parameters = _parameters(asked, "parameters")
-    inputs = _inputs(asked, raw[split:])
     return InferRequest(
         model,
         version,
@@ -58,6 +62,19 @@ def parse_infer(
         timeout_of(parameters),
         priority_of(parameters),
     )
+
+
+class _NotPlainError(Exception):
+    """A long list is no plain list of numbers."""
+
+
+def _read(
+    raw: memoryview, split: int, holds_numbers: bool
+) -> tuple[dict[str, Any], dict[str, Array]]:
+    """Return the object and the inputs of a body whose JSON ends at `split`."""
+    text, held = hold_numbers(raw[:split]) if holds_numbers else (raw[:split], HeldLists())
+    asked = _object(parse_json(text), "the request")
+    return asked, _inputs(asked, raw[split:], held)
 
 
 def parse_json(raw: memoryview | bytes) -> Any:
@@ -119,7 +136,7 @@ def _name(given: Mapping[str, Any], where: str) -> str:
     return name
 
 
-def _inputs(asked: Mapping[str, Any], raw: memoryview) -> dict[str, Array]:
+def _inputs(asked: Mapping[str, Any], raw: memoryview, held: HeldLists) -> dict[str, Array]:
     if "inputs" not in asked:
         raise invalid("inputs", "they are missing")
     inputs: dict[str, Array] = {}
@@ -135,7 +152,7 @@ def _inputs(asked: Mapping[str, Any], raw: memoryview) -> dict[str, Array]:
         shape = check_shape(given.get("shape"), where)
         size = _parameters(given, f"{where}.parameters").get("binary_data_size")
         if size is None:
-            inputs[name] = _from_json(datatype, shape, given, where)
+            inputs[name] = _from_json(datatype, shape, given, held, where)
             continue
         if not isinstance(size, int) or isinstance(size, bool) or size < 0:
             raise invalid(f"{where}.parameters.binary_data_size", "expected a number of bytes")
@@ -151,25 +168,49 @@ def _inputs(asked: Mapping[str, Any], raw: memoryview) -> dict[str, Array]:
 
 
 def _from_json(
-    datatype: str, shape: tuple[int, ...], given: Mapping[str, Any], where: str
+    datatype: str, shape: tuple[int, ...], given: Mapping[str, Any], held: HeldLists, where: str
 ) -> Array:
     """Return the tensor that `data` lists, flat or nested as its shape."""
     if datatype in BINARY_ONLY:
         raise invalid(where, f"{datatype} has no form in JSON", "send it as binary data")
     if "data" not in given:
         raise invalid(f"{where}.data", "it is missing")
-    flat = _flat(_list(given["data"], f"{where}.data"), shape, f"{where}.data")
-    return _converted(datatype, flat, f"{where}.data").reshape(shape)
+    data, at = given["data"], f"{where}.data"
+    if isinstance(data, str) and data in held:
+        return _from_held(datatype, shape, held[data], at)
+    return _converted(datatype, _flat(_list(data, at), shape, at), at).reshape(shape)
+
+
+def _from_held(datatype: str, shape: tuple[int, ...], text: memoryview, where: str) -> Array:
+    """Return the tensor of a long flat list.
+
+    Errors: _NotPlainError, where only json.loads can say what the list is
+    """
+    is_real, dtype = datatype in ("FP32", "FP64"), numpy_dtype(DATATYPES[datatype])
+    if datatype in ("BOOL", "BYTES"):
+        raise _NotPlainError
+    numbers = read_numbers(text, np.dtype(np.float64) if is_real else np.dtype(np.int64))
+    if numbers is None or np.isinf(numbers).any():
+        raise _NotPlainError
+    if len(numbers) != math.prod(shape):
+        raise _wrong_count(len(numbers), shape, where)
+    with np.errstate(over="ignore"):
+        array = numbers.astype(dtype, copy=False)
+    if np.isinf(array).any() if is_real else (array != numbers).any():
+        raise invalid(where, f"a number is outside of {datatype}")
+    return array.reshape(shape)
+
+
+def _wrong_count(count: int, shape: tuple[int, ...], where: str) -> ServingError:
+    size = math.prod(shape)
+    return invalid(where, f"{count} elements, expected {size} for {list(shape)}")
 
 
 def _flat(data: list[Any], shape: tuple[int, ...], where: str) -> list[Any]:
     """Return the elements of nested lists, whose lengths must be those of the shape."""
-    size = 1
-    for dim in shape:
-        size *= dim
     if not any(isinstance(one, list) for one in data[:1]):
-        if len(data) != size:
-            raise invalid(where, f"{len(data)} elements, expected {size} for {list(shape)}")
+        if len(data) != math.prod(shape):
+            raise _wrong_count(len(data), shape, where)
         return data
     for depth, dim in enumerate(shape):
         if depth:
