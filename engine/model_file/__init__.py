@@ -14,7 +14,7 @@ import numpy as np
 
 from trireme.ir.graph import Graph
 from trireme.ir.python_op import PythonOp
-from trireme.model_file.layout import MAGIC
+from trireme.model_file.layout import ALIGNMENT, MAGIC
 from trireme.model_file.reader import read
 from trireme.model_file.writer import encode
 from trireme.support.arguments import checked
@@ -75,18 +75,24 @@ def load(
 
 @checked(ModelFileError)
 def loads(
-    data: bytes,
+    data: bytes | memoryview,
     *,
     verify_weights: bool = False,
     python_ops: Mapping[str, PythonOp] | None = None,
 ) -> Graph:
-    """Return the graph of a file's bytes, copied once (into aligned memory).
+    """Return the graph of a file's bytes.
 
+    data: bytes, or a view of any memory. Constants are views of it where it is
+        read-only and begins at a multiple of 64, as an array in Ray's store does; else the bytes
+        are copied once. Its elements must stay as they are while the graph is in use
     python_ops: by name, the functions that the graph calls
     Errors: ModelFileError, naming the field, or every function that is missing
     """
-    raw = aligned(len(data))
-    raw[:] = np.frombuffer(data, np.uint8)
+    given = np.frombuffer(data, np.uint8)
+    if not given.flags.writeable and given.ctypes.data % ALIGNMENT == 0:
+        return read(given, verify_weights, python_ops or {})
+    raw = aligned(given.size)
+    raw[:] = given
     raw.flags.writeable = False
     return read(raw, verify_weights, python_ops or {})
 

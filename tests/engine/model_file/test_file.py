@@ -23,6 +23,7 @@ from trireme.schema.generated import trireme_generated as fbs
 from trireme.support import atomic
 from trireme.support.dtypes import ANY, NAMES, numpy_dtype
 from trireme.support.errors import GraphError, ModelFileError
+from trireme.support.mapped import aligned
 from trireme.tools import generate_schema
 
 F32 = TensorType((2, 3), "float32")
@@ -416,3 +417,20 @@ def test_graphs_with_errors_are_graph_errors_before_they_are_files():
     b = GraphBuilder("g")
     with pytest.raises(GraphError):
         b.add("no_such_op", b.input("x", F32))
+
+
+def test_constants_are_views_of_aligned_memory_that_is_read_only():
+    data = dumps(small())
+    raw = aligned(len(data))
+    raw[:] = np.frombuffer(data, np.uint8)
+    copied = loads(raw.data)
+    raw.flags.writeable = False
+    seen = loads(raw.data)
+    shifted = aligned(len(data) + 1)[1:]
+    shifted[:] = raw
+    shifted.flags.writeable = False
+    moved = loads(shifted.data)
+    for made, shares in ((copied, False), (seen, True), (moved, False)):
+        arrays = [value.data for value in made.values.values() if value.data is not None]
+        assert arrays and all(np.shares_memory(one, raw) == shares for one in arrays if one.size)
+        assert not any(one.flags.writeable for one in arrays)
