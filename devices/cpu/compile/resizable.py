@@ -66,6 +66,7 @@ class _PointerPlaces:
             return
         for k, place in enumerate(addresses):
             if now[k] != place:
+                now[k] = 0  # an interrupt leaves it to be written again
                 for at, beyond in self._ends[k]:
                     pointers[at] = place + beyond
                 now[k] = place

@@ -5,7 +5,7 @@ import pytest
 from resized import resizable, run_tables
 
 from trireme.devices.cpu.codegen.target import available_isas
-from trireme.devices.cpu.compile.resizable import _cut
+from trireme.devices.cpu.compile.resizable import _cut, _PointerPlaces
 from trireme.devices.cpu.kernels.lowering import KernelFault
 from trireme.devices.cpu.runtime import native
 from trireme.ir.builder import GraphBuilder
@@ -106,6 +106,24 @@ def test_operands_that_shapes_decide_are_written_again(cpus):
         np.testing.assert_array_equal(found, rows[:size] + 1)
     assert kept[3].decided is not None
     assert kept[1500].decided is None
+
+
+def test_pointers_are_written_again_after_an_interrupt():
+    class Interrupted(list):
+        def __setitem__(self, at, place):
+            if at == 1 and place == 500:
+                raise KeyboardInterrupt
+            super().__setitem__(at, place)
+
+    places = _PointerPlaces(1)
+    for at in range(3):
+        places.add(at, 0, 8 * at)
+    pointers = Interrupted([0, 0, 0])
+    places.write(pointers, [100])
+    with pytest.raises(KeyboardInterrupt):
+        places.write(pointers, [492])
+    places.write(pointers, [100])
+    assert pointers == [100, 108, 116]
 
 
 def test_a_step_of_too_many_chunks_is_several_rows():
