@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from trireme.backend.device import Device
 from trireme.ir.graph import Graph, Node
 from trireme.ir.op import get_op
-from trireme.ops.control import bodies_of
+from trireme.ops.repeats import bodies_of
 from trireme.runtime.contexts import MOST, ContextCount
 from trireme.support.errors import RunError
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from trireme.backend.device import link_ends
+from trireme.backend.links import link_ends
 from trireme.plan.plan import Plan
 from trireme.profiling.rows import clock_of
 from trireme.profiling.spans import TaskSpan
