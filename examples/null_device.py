@@ -16,10 +16,10 @@ from trireme.backend.device import (
     Done,
     Event,
     Executable,
-    HostMemoryDevice,
     host_view,
 )
 from trireme.backend.device_kind import DeviceInstance, DeviceKind, option
+from trireme.backend.host_memory import HostMemoryDevice
 from trireme.backend.registry import register_device
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import Graph, Node, TensorType
