@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -52,6 +53,8 @@ from trireme.ops.integer import (
 from trireme.support.dtypes import Array
 from trireme.support.errors import InternalError
 
+FLAT_S = 1e-10
+"""About the seconds of an element between floats and bytes."""
 Combine = Callable[[Function, Value, Value], Value]
 """(fn, a, b) -> result, all vectors: i32 operands in, bytes out."""
 
@@ -231,11 +234,12 @@ def _lower_table(context: Context, node: Node) -> Sequence[Step]:
 
 def _table_reason(graph: Graph, node: Node) -> str | None:
     if node.op == "quantize" and graph.type(node.used[0]).quant is None:
-        return _quantize_reason(graph, node)
+        return quantize_reason(graph, node)
     return eight_bit_reason(graph, node, lambda: unary_table(node.op, call_of(graph, node)))
 
 
-def _quantize_reason(graph: Graph, node: Node) -> str | None:
+def quantize_reason(graph: Graph, node: Node) -> str | None:
+    """Say why a quantize of floats has no native kernel, None when it has."""
     x, y = graph.type(node.used[0]), graph.type(node.outputs[0])
     if x.dtype != "float32" or y.dtype not in EIGHT_BIT:
         return f"quantize has no native kernel from {x.dtype} to {y.dtype}"
@@ -247,68 +251,84 @@ def _quantize_reason(graph: Graph, node: Node) -> str | None:
 def _lower_quantize(context: Context, node: Node) -> Sequence[Step]:
     if context.type(node.used[0]).quant is not None:
         return _lower_table(context, node)
-    type = context.type(node.outputs[0])
-    quant = quant_of(type, "output")
-    low, high = dtype_limits(type.dtype)
-
-    def convert(fn: Function, x: Value, y: Value, at: Index, count: int) -> None:
-        lanes = fn.isa.lanes
-        real = fn.load_some(vector(lanes, "float"), fn.at(x, at), count)
-        ratio = fn.unary("round", real / quant.scale)  # ties away from zero
-        least, most = float(low - quant.zero_point), float(high - quant.zero_point)
-        ratio = fn.select(fn.compare("uge", ratio, least), ratio, least)
-        ratio = fn.select(fn.compare("uno", ratio, ratio), least, ratio)
-        ratio = fn.select(fn.compare("ole", ratio, most), ratio, most)
-        whole = fn.convert("fptosi", ratio, vector(lanes, "i32")) + quant.zero_point
-        narrow = fn.convert("trunc", whole, vector(lanes, "i8"))
-        store_bytes(fn, narrow, fn.at(y, at, "i8"), count)
-
-    return [_flat_step(context, node, "quantize_f32_q8", convert)]
+    return [_flat_step(context, node, conversion_of(context.graph, node))]
 
 
 def _lower_dequantize(context: Context, node: Node) -> Sequence[Step]:
-    type = context.type(node.used[0])
-    quant = quant_of(type, "input")
+    return [_flat_step(context, node, conversion_of(context.graph, node))]
 
-    def convert(fn: Function, x: Value, y: Value, at: Index, count: int) -> None:
+
+@dataclass(frozen=True)
+class Conversion:
+    """Floats to stored bytes by one scale and zero point, or back."""
+
+    op: str
+    dtype: str
+    scale: float
+    zero_point: int
+
+    @property
+    def name(self) -> str:
+        """The name of its kernels."""
+        return "quantize_f32_q8" if self.op == "quantize" else "dequantize_q8_f32"
+
+    def emit(self, fn: Function, x: Value, y: Value, at: Index, count: int) -> None:
+        """Convert `count` elements from `at` on, a vector at most."""
+        (self._quantize if self.op == "quantize" else self._dequantize)(fn, x, y, at, count)
+
+    def _quantize(self, fn: Function, x: Value, y: Value, at: Index, count: int) -> None:
+        lanes, (low, high) = fn.isa.lanes, dtype_limits(self.dtype)
+        real = fn.load_some(vector(lanes, "float"), fn.at(x, at), count)
+        ratio = fn.unary("round", real / self.scale)  # ties away from zero
+        least, most = float(low - self.zero_point), float(high - self.zero_point)
+        ratio = fn.select(fn.compare("uge", ratio, least), ratio, least)
+        ratio = fn.select(fn.compare("uno", ratio, ratio), least, ratio)
+        ratio = fn.select(fn.compare("ole", ratio, most), ratio, most)
+        whole = fn.convert("fptosi", ratio, vector(lanes, "i32")) + self.zero_point
+        narrow = fn.convert("trunc", whole, vector(lanes, "i8"))
+        store_bytes(fn, narrow, fn.at(y, at, "i8"), count)
+
+    def _dequantize(self, fn: Function, x: Value, y: Value, at: Index, count: int) -> None:
         lanes = fn.isa.lanes
-        stored = widen(fn, load_bytes(fn, fn.at(x, at, "i8"), lanes, count), type.dtype)
-        whole = fn.convert("sitofp", stored - quant.zero_point, vector(lanes, "float"))
-        fn.store_some(whole * quant.scale, fn.at(y, at), count)
-
-    return [_flat_step(context, node, "dequantize_q8_f32", convert)]
+        stored = widen(fn, load_bytes(fn, fn.at(x, at, "i8"), lanes, count), self.dtype)
+        whole = fn.convert("sitofp", stored - self.zero_point, vector(lanes, "float"))
+        fn.store_some(whole * self.scale, fn.at(y, at), count)
 
 
-def _dequantize_reason(graph: Graph, node: Node) -> str | None:
+def conversion_of(graph: Graph, node: Node) -> Conversion:
+    """Return what a quantize of floats or a dequantize does to each element."""
+    is_in = node.op == "dequantize"
+    type = graph.type(node.used[0] if is_in else node.outputs[0])
+    quant = quant_of(type, "input" if is_in else "output")
+    return Conversion(node.op, type.dtype, quant.scale, quant.zero_point)
+
+
+def dequantize_reason(graph: Graph, node: Node) -> str | None:
+    """Say why a dequantize has no native kernel, None when it has."""
     x = graph.type(node.used[0])
     if x.dtype not in EIGHT_BIT or x.quant is None or x.quant.axis is not None:
         return f"dequantize has no native kernel for {x}"
     return None if x.elements else "dequantize has no native kernel for empty tensors"
 
 
-def _flat_step(
-    context: Context,
-    node: Node,
-    name: str,
-    convert: Callable[[Function, Value, Value, Index, int], None],
-) -> Step:
+def _flat_step(context: Context, node: Node, conversion: Conversion) -> Step:
     """Return a step over all elements of two dense arrays of one shape."""
     elements, lanes = context.type(node.outputs[0]).elements, context.isa.lanes
-    fn, (x, y), chunk, _ = begin(name, context.isa, 2)
-    size, chunks = deal(-(-elements // lanes), elements / 1e10)
+    fn, (x, y), chunk, _ = begin(conversion.name, context.isa, 2)
+    size, chunks = deal(-(-elements // lanes), elements * FLAT_S)
     first = chunk * (size * lanes)
     whole = elements // lanes * lanes
     for i in fn.range(first, fn.minimum(first + size * lanes, whole), lanes):
-        convert(fn, x, y, i, lanes)
+        conversion.emit(fn, x, y, i, lanes)
     if whole < elements:
         with fn.when(fn.compare("eq", chunk, chunks - 1)):
-            convert(fn, x, y, whole, elements - whole)
+            conversion.emit(fn, x, y, whole, elements - whole)
     return Step(
         finish(fn),
         (context.operand(node.used[0]),),
         (node.outputs[0],),
         chunks,
-        seconds=elements / 1e10,
+        seconds=elements * FLAT_S,
         nodes=(node.id,),
         family=ELEMENTWISE_Q8,
     )
@@ -342,5 +362,5 @@ TABLE.add(
     ops_with(lambda op: op.integer_form == "table"), Rule(_table_reason, _lower_table), STORED_8
 )
 TABLE.add("quantize", Rule(_table_reason, _lower_quantize), STORED_8)
-TABLE.add("dequantize", Rule(_dequantize_reason, _lower_dequantize), STORED_8)
+TABLE.add("dequantize", Rule(dequantize_reason, _lower_dequantize), STORED_8)
 TABLE.add("concat", Rule(_concat_reason, _lower_concat), STORED_8)

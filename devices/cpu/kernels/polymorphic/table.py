@@ -12,6 +12,7 @@ from trireme.devices.cpu.kernels.polymorphic import (
     recurrent,
     resize,
     rows,
+    stored,
     transposed,
     triangles,
 )
@@ -32,6 +33,7 @@ __all__ = [
     "resize",
     "rows",
     "rule_for",
+    "stored",
     "transposed",
     "triangles",
 ]
