@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from trireme.ir.bind_shapes import shape_advice
 from trireme.runtime.control.body import Workshop
@@ -84,8 +84,8 @@ def _of_shapes(
     program: PolymorphicGraph,
     shapes: Shapes,
     places: Places | None = None,
-) -> Any:
-    """Return what runs some shapes of a program that serves all: a StaticRegion.
+) -> StaticRegion:
+    """Return what runs some shapes of a program that serves all.
 
     places: says where inputs of a graph lie that are not in the arena
     """

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
+from typing import TypeVar
 
 from trireme.backend.capabilities import (
     PolymorphicDevice,
@@ -32,6 +33,7 @@ from trireme.runtime.options import ExecutionOptions
 from trireme.runtime.program import Program
 from trireme.support.errors import CompileError, InternalError
 
+Region = TypeVar("Region", bound=Closes)
 USUAL_SIZE = 64
 """The size of a symbol that a placement is searched at, as far as its bounds allow."""
 
@@ -63,15 +65,15 @@ class PolymorphicGraph:
     def region(
         self,
         shapes: tuple[tuple[int, ...], ...],
-        open_session: Callable[[Program], Closes],
-    ) -> Closes | ShapeRun:
+        open_session: Callable[[Program], Region],
+    ) -> Region | ShapeRun:
         """Return what runs a set of shapes.
 
         open_session: opens a session for their program
         Errors: as `program`
         """
 
-        def opened() -> Closes:
+        def opened() -> Region:
             return open_session(self.program(shapes))
 
         return opened() if self.resizable is None else self.resizable.at(shapes, opened)
