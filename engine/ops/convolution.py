@@ -63,10 +63,10 @@ def grouped_product(x: Array, w: Array, groups: int) -> Array:
     depth, each = w.shape[0] // groups, w.shape[1]
     split, rows = x.reshape(*x.shape[:-1], groups, each), w.reshape(groups, depth, each)
     if each == 1:
-        return np.asarray(split * rows[:, :, 0]).reshape(*x.shape[:-1], -1)
-    front = np.moveaxis(split, -2, 0).reshape(groups, -1, each)
+        return np.asarray(split * rows[:, :, 0]).reshape(*x.shape[:-1], len(w))
+    front = np.moveaxis(split, -2, 0).reshape(groups, math.prod(x.shape[:-1]), each)
     out = np.moveaxis(front @ rows.transpose(0, 2, 1), 0, 1)
-    return out.reshape(*x.shape[:-1], -1)
+    return out.reshape(*x.shape[:-1], len(w))
 
 
 def conv_sum(

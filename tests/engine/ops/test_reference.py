@@ -122,3 +122,14 @@ def test_a_grid_samples_a_line_as_numpy_interpolates():
         for channel, got in zip(row, made, strict=True):
             wanted = np.interp((at + 1) / 2 * 5, np.arange(6), channel)
             np.testing.assert_allclose(got, wanted, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("groups", [2, 6])
+def test_a_grouped_convolution_of_no_images_makes_none(groups):
+    b = GraphBuilder("none")
+    x = b.input("x", TensorType((0, 5, 4, 6), "float32"))
+    w = b.constant("w", np.ones((12, 3, 3, 6 // groups), np.float32))
+    kind = {"strides": (1, 1), "pads": (1, 1, 1, 1), "dilations": (1, 1), "layout": "NHWC"}
+    graph = b.finish(b.add("conv", x, w, groups=groups, **kind))
+    (y,) = run_reference(graph, {"x": np.zeros((0, 5, 4, 6), np.float32)}).values()
+    assert y.shape == (0, 5, 4, 12)
