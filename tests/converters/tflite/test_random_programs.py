@@ -1,4 +1,4 @@
-"""Random .tflite programs of nested branches, loops and variables, against LiteRT over two runs."""
+"""Random .tflite programs of branches, loops and variables, against LiteRT over three runs."""
 
 import numpy as np
 import pytest
@@ -7,6 +7,7 @@ from tflite_builder import Op, Sub, T, constant, model_of
 
 from trireme import Session, convert
 from trireme.ir.interpreter import interpret
+from trireme.runtime.options import ExecutionOptions
 
 SHAPE = (2, 3)
 VARIABLES = ("a", "b")
@@ -155,7 +156,7 @@ def compare(seed):
     print("seed", seed)
     data, rng = Program(seed).finish(), np.random.default_rng(seed)
     names = ("t0", "t1")
-    runs = [{n: rng.uniform(-1, 1, SHAPE).astype(np.float32) for n in names} for _ in range(2)]
+    runs = [{n: rng.uniform(-1, 1, SHAPE).astype(np.float32) for n in names} for _ in range(3)]
     wanted = list(litert_runs(data, runs))
     graph, states = convert(data), {}
     for feeds, want in zip(runs, wanted, strict=True):
@@ -164,10 +165,25 @@ def compare(seed):
         for output in graph.outputs:
             name = graph.values[output].name
             np.testing.assert_allclose(made[output], want[name], atol=1e-4, err_msg=f"seed {seed}")
-    with Session(data) as session:
+    how = ExecutionOptions(
+        execution=("sunk", "interactive")[seed % 2], subgraphs=("merged", "split")[seed // 2 % 2]
+    )
+    mode = ("serial", "parallel")[seed // 4 % 2]
+    with Session(data, execution_options=how, mode=mode) as session:
+        kept = []
         for feeds, want in zip(runs, wanted, strict=True):
-            for name, array in session.run(feeds).items():
-                np.testing.assert_allclose(array, want[name], atol=1e-4, err_msg=f"seed {seed}")
+            kept.append(session.get_state())
+            expect(session, feeds, want, seed)
+        # what was kept before the last run gives that run again, and a reset gives the first
+        session.set_state(kept[-1])
+        expect(session, runs[-1], wanted[-1], seed)
+        session.reset()
+        expect(session, runs[0], wanted[0], seed)
+
+
+def expect(session, feeds, want, seed):
+    for name, array in session.run(feeds).items():
+        np.testing.assert_allclose(array, want[name], atol=1e-4, err_msg=f"seed {seed}")
 
 
 @pytest.mark.parametrize("seed", range(12))
