@@ -17,6 +17,7 @@ from trireme.ir.dims import substituted
 from trireme.ir.effects import States
 from trireme.ir.graph import Graph, Node
 from trireme.ir.interpreter import interpret
+from trireme.runtime.dynamic.choices import only_chooses
 from trireme.runtime.dynamic.closed import ClosedGraph, why_not_closed
 from trireme.runtime.dynamic.kept import Kept, Shapes
 from trireme.runtime.dynamic.polymorphic import PolymorphicGraph, usual_shapes
@@ -113,6 +114,7 @@ class OpenGraph:
         self._states, self._path = states, path
         self._names = [value.name for value in graph.input_values()]
         self._making = threading.Lock()
+        self._chooses: bool | None = None
         if path:
             self.graph = tools.optimise(with_symbols(graph, most or {}))
         self._polymorphic = None if path else self._compiled_once(usual_shapes(graph))
@@ -219,7 +221,21 @@ class OpenGraph:
     def _make(self, shapes: Shapes) -> Instance:
         with self._making:
             made = self._polymorphic_instance(shapes)
-        return self._specialised(shapes, made) if isinstance(made, str) else made
+        if not isinstance(made, str):
+            return made
+        return self._chosen(shapes, made) or self._specialised(shapes, made)
+
+    def _chosen(self, shapes: Shapes, why: str) -> Instance | None:
+        """Return the instance of a graph of branches, whose bodies stay open; None for others."""
+        if self._chooses is None:
+            self._chooses = only_chooses(self.graph, shapes)
+        if not self._chooses:
+            return None
+        sizes_of(self.graph, shapes)
+        stage = Stage(self.graph, None, self.graph.nodes, None)
+        by_name = dict(zip(self._names, shapes, strict=True))
+        steps = tuple(_step_text(stage, node) for node in self.graph.nodes)
+        return Instance(stage, None, None, StageReport(by_name, 0, "", "reference", why, steps))
 
     def _polymorphic_instance(self, shapes: Shapes) -> Instance | str:
         """Return an instance of the program for every shape, or why there is none."""
