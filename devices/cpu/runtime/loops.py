@@ -6,7 +6,7 @@ Names in dollars are the slots that native.py lays out.
 RUN = r"""
 ; Whether a call does its next step with the workers: 0 = alone, else the number of threads. Each
 ; call under way has a core, so as many workers as there are other calls rest. One call at a time
-; has the team. A call that was crowded does some steps alone before it gathers the workers again.
+; has the team. Calls gather the workers again when they were not crowded for a while.
 define internal i64 @team(ptr %c, ptr %call) {
 entry:
   %pmode = getelementptr i64, ptr %call, i64 $CALL_MODE
@@ -25,12 +25,15 @@ count:
 roomy:
   br i1 %has, label %yes, label %wait
 wait:
-  %after = sub i64 %mode, 1
-  %waits = icmp sgt i64 %after, $CROWDED
-  br i1 %waits, label %later, label %ask
-later:
-  store i64 %after, ptr %pmode
-  ret i64 0
+  %plast = getelementptr i64, ptr %c, i64 $LAST_CROWD
+  %last = load atomic i64, ptr %plast monotonic, align 8
+  %never = icmp eq i64 %last, 0
+  br i1 %never, label %ask, label %since
+since:
+  %t = call i64 @now()
+  %gap = sub i64 %t, %last
+  %calm = icmp sgt i64 %gap, $CALM_NS
+  br i1 %calm, label %ask, label %rest
 ask:
   %pteam = getelementptr i64, ptr %c, i64 $TEAM
   %pair = cmpxchg ptr %pteam, i64 0, i64 1 seq_cst seq_cst
@@ -51,12 +54,17 @@ sole:
   store i64 $ALONE, ptr %pmode
   br label %no
 disband:
-  br i1 %has, label %go, label %rest
+  br i1 %has, label %go, label %note
 go:
   call void @disband(ptr %c)
+  br label %note
+note:
+  %pcrowd = getelementptr i64, ptr %c, i64 $LAST_CROWD
+  %tc = call i64 @now()
+  store atomic i64 %tc, ptr %pcrowd monotonic, align 8
   br label %rest
 rest:
-  store i64 $REST, ptr %pmode
+  store i64 $CROWDED, ptr %pmode
   %pstart = getelementptr i64, ptr %call, i64 $CALL_START
   store i64 0, ptr %pstart
   br label %no

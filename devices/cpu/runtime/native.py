@@ -31,16 +31,19 @@ LINE = 16
 # Slots of the context, in 8-byte words.
 ACTIVE, DONE, EPOCH, SLEEPERS, STOP, LANES, TEAM = (LINE * k for k in range(7))
 GENERATION, THREADS, LOCALS, LAST_RUN = (LINE * 7 + k for k in range(4))
-SHARES = LINE * 8
+LAST_CROWD = LINE * 8
+SHARES = LINE * 9
 """The line of thread 0; each has its word, then the step."""
 MOST_LANES = 64
 """Calls that run at once. Each has a lane, which is a bit of LANES, with memory of its own. LOCALS
 points to where the memory is: its address and the bytes of each lane and worker."""
 STOPPED, PARKED = 1, 2
 """What STOP says: workers are to return; they are to sleep at once, until a run calls them."""
-ALONE, TOGETHER, CROWDED, REST = 1, 2, 3, 12
-"""The mode of a call under way. REST counts down to CROWDED, then the call may have the team again.
-"""
+ALONE, TOGETHER, CROWDED = 1, 2, 3
+"""The mode of a call under way. A crowded one may have the workers later."""
+CALM_NS = 2_000_000
+"""A call gathers the workers when no call was crowded for so long: clients that take turns leave
+gaps, which are too short to divide a step."""
 # Slots of a call. AT, MINE, MODE and LANE (1 more than its number) are 0 but while a run is
 # interrupted.
 CALL_CONTEXT, CALL_STEPS, CALL_COUNT, CALL_BUDGET, CALL_STAMPS, CALL_WAKES = range(6)
