@@ -35,7 +35,7 @@ def context_count(
     least = min(used, key=lambda one: one.calls_at_once, default=None)
     if least is None or least.calls_at_once > MOST:
         return ContextCount(1, "no device has threads")
-    return ContextCount(least.calls_at_once, f"{least.spec.name} has as many threads")
+    return ContextCount(least.calls_at_once, f"so many keep {least.spec.name} busy")
 
 
 def why_one_open(graph: Graph, has_ties: bool) -> str:

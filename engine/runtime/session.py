@@ -98,7 +98,7 @@ class Session(OpenSession, TakesRequests):
         is faster (executors.py); the same bits
     contexts: how many calls run at once, each on memory of its own, which is made when a second
         call first comes; further ones wait in the order in which they come. When None as many as
-        the cpu device has threads, and 1 where calls cannot run at once (`contexts_why`)
+        keep the cpu device busy, and 1 where calls cannot run at once (`contexts_why`)
     placement: a placement to hold instead of searching: a Placement, a Lock or its file
     measure: try the best placements and each device alone on this machine and keep the fastest;
         a second or two, and `placement.measured` tells (autotune.py)

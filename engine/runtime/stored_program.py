@@ -138,7 +138,7 @@ class StoredProgram:
         """Return how many calls run at once."""
         if asked is not None:
             return ContextCount(asked, "asked for")
-        return ContextCount(self.calls_at_once, "the device has as many threads")
+        return ContextCount(self.calls_at_once, "so many keep the device busy")
 
     def beside(self) -> RunInContext:
         """Return what runs the program in another context, at the same time."""

@@ -38,7 +38,7 @@ class CpuImage:
         spins = SPINS if spins is None else spins
         self._pool = StepPool(native, facts["threads"], spins=spins, futex=facts["futex"])
         self._pool.reserve(facts["local_bytes"])
-        self.calls_at_once: int = facts["threads"]
+        self.calls_at_once: int = self._pool.calls_at_once
         self._bind(image, linked, args)
 
     def _bind(self, image: TaskImage, linked: Linked, args: Sequence[Array]) -> None:

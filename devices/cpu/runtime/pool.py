@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 
 from trireme.devices.cpu.codegen.aligned_memory import aligned_bytes
 from trireme.devices.cpu.runtime import native as runtime
+from trireme.devices.cpu.runtime.cores import all_cores
 from trireme.devices.cpu.runtime.workers import SHARED, SPINS, Native
 from trireme.support.cancel import check_cancelled
 from trireme.support.dtypes import Array
@@ -106,6 +107,15 @@ class StepPool:
     def reserve(self, nbytes: int) -> None:
         """See that every thread has at least that much memory of its own for a kernel."""
         self._workers.reserve(nbytes)
+
+    @property
+    def calls_at_once(self) -> int:
+        """How many calls keep the threads busy.
+
+        One more than there are cores: the next in line takes a while to wake, and another call has
+        its core meanwhile. As many as threads where these are to be fewer than the cores.
+        """
+        return self.threads + (self.threads >= len(all_cores()))
 
     @property
     def ready(self) -> bool:
