@@ -201,7 +201,7 @@ look:
 wait:
   $PAUSE
   %k1 = add i64 %k, 1
-  %low = and i64 %k1, 4095
+  %low = and i64 %k1, $POLITE
   %long = icmp eq i64 %low, 0
   br i1 %long, label %give, label %more
 give:

@@ -413,7 +413,7 @@ entry:
   %which = add i64 %who, $MOST_LANES
   br label %look
 look:
-  %k = phi i64 [ 0, %entry ], [ 0, %stolen ], [ %k1, %idle ], [ 0, %awake ], [ 0, %yield ]
+  %k = phi i64 [ 0, %entry ], [ 0, %stolen ], [ %k1, %idling ], [ 0, %awake ], [ 0, %yield ]
   br label %own
 own:
   %count = phi i64 [ 0, %look ], [ %count1, %do ]
@@ -460,6 +460,13 @@ wait:
   %long = or i1 %tires, %crowded
   br i1 %long, label %tired, label %idle
 idle:
+  %some = and i64 %k1, $POLITE
+  %polite = icmp eq i64 %some, 0
+  br i1 %polite, label %give, label %idling
+give:
+  %given = call i32 @sched_yield()
+  br label %idling
+idling:
   br label %look
 tired:
   %busy = load atomic i64, ptr %pactive acquire, align 8

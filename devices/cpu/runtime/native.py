@@ -41,6 +41,8 @@ STOPPED, PARKED = 1, 2
 """What STOP says: workers are to return; they are to sleep at once, until a run calls them."""
 ALONE, TOGETHER, CROWDED = 1, 2, 3
 """The mode of a call under way. A crowded one may have the workers later."""
+POLITE = 1023
+"""Of so many looks and one, a thread that waits gives its core away once, if others want it."""
 CALM_NS = 2_000_000
 """A call gathers the workers when no call was crowded for so long: clients that take turns leave
 gaps, which are too short to divide a step."""
