@@ -66,6 +66,7 @@ class GrpcServer:
         self.port = port
         self._files = None if certificate is None else (certificate, key)
         self._server: Any = None
+        self._is_ending = False
 
     async def start(self) -> None:
         """Listen, and answer in the running event loop."""
@@ -92,6 +93,7 @@ class GrpcServer:
 
     async def stop(self, grace_s: float = 0.0) -> None:
         """Take no more calls, and end those that are not done after the grace."""
+        self._is_ending = True
         if self._server is not None:
             await self._server.stop(grace_s)
             self._server = None
@@ -259,7 +261,7 @@ class GrpcServer:
     async def _watch_health(self, data: bytes, context: Context) -> AsyncIterator[bytes]:
         """Yield the status, and each change of it, until the client or the server ends."""
         told = 0
-        while not context.cancelled():
+        while not self._is_ending:
             try:
                 status = self._health(data)
             except ServingError as error:

@@ -27,7 +27,7 @@ from grpc_calls import input_of, waited_until  # noqa: E402
 from tritonclient.utils import InferenceServerException  # noqa: E402
 
 from trireme.serving.grpc_messages import MESSAGES  # noqa: E402
-from trireme.serving.server import Server  # noqa: E402
+from trireme.serving.server import FLUSH_S, Server  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -172,6 +172,19 @@ def test_draining_ends_accepted_calls_and_refuses_new_ones():
         result, error = done.get(timeout=20)
         assert error is None and result.as_numpy("y") == 0
         stopping.join()
+
+
+def test_clients_that_watch_the_health_do_not_hold_the_server():
+    with (
+        serving({"net": sum_graph()}, grpc_port=0) as server,
+        grpc.insecure_channel(f"127.0.0.1:{server.grpc_port}") as channel,
+    ):
+        watch = channel.unary_stream("/grpc.health.v1.Health/Watch")(b"")
+        assert next(watch) == b"\x08\x01"
+        began = time.perf_counter()
+        server.stop()
+        assert time.perf_counter() - began < FLUSH_S
+        assert list(watch) in ([], [b"\x08\x02"])
 
 
 def test_a_taken_port_is_an_error():
