@@ -14,6 +14,7 @@ from trireme.placement.placement import Placement
 from trireme.runtime.session import Session
 from trireme.serving.errors import public_text
 from trireme.serving.models import ServedModel
+from trireme.serving.observed import ObservedModel
 from trireme.serving.protocol import TensorSpec
 from trireme.serving.service import InferenceService
 from trireme.support.errors import TriremeError
@@ -78,7 +79,7 @@ class StatusPage:
             **self._service.statistics.recent(model.name, model.version),
             "inputs": list(map(_shown, model.inputs)),
             "outputs": list(map(_shown, model.outputs)),
-            **_devices(model.session),
+            **_devices(model),
         }
 
     def placement(self, name: str, version: str) -> dict[str, Any]:
@@ -96,12 +97,17 @@ class StatusPage:
             return found
 
 
-def _devices(session: Session | None) -> dict[str, Any]:
-    """Return the devices of a model, and those that it does without."""
+def _devices(model: ServedModel) -> dict[str, Any]:
+    """Return the devices of a model, and those that it does without.
+
+    A session that runs a stored program does not tell its devices without being prepared.
+    """
+    session = model.session
     if session is None:
         return {"devices": [], "dropped": {}}
+    devices = model.facts.devices if isinstance(model, ObservedModel) else session.devices
     dropped = {name: public_text(str(why)) for name, why in session.dropped.items()}
-    return {"devices": list(session.devices), "dropped": dropped}
+    return {"devices": list(devices), "dropped": dropped}
 
 
 def _shown(spec: TensorSpec) -> str:

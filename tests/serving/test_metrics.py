@@ -25,6 +25,7 @@ from trireme.serving.metrics import ServingMetrics  # noqa: E402
 from trireme.serving.protocol import InferRequest  # noqa: E402
 from trireme.serving.service import InferenceService  # noqa: E402
 from trireme.serving.statistics import RequestOutcome  # noqa: E402
+from trireme.serving.status import StatusPage  # noqa: E402
 from trireme.serving.usage import SAMPLE_EVERY, Usage  # noqa: E402
 
 X = np.ones((1, 4), np.float32)
@@ -172,6 +173,19 @@ def test_loads_count_as_cache_events(folder):
     service, metrics = served(folder)
     found = samples(metrics)
     assert found["trireme_cache_events_total", ("cache", "program"), ("result", "hit")] == 1
+    service.close()
+
+
+def test_looking_does_not_prepare_a_stored_program(folder):
+    """Neither the metrics nor the status page asks for more than runs need."""
+    served(folder)[0].close()
+    service, metrics = served(folder)
+    ask(service)
+    metrics.page()
+    (row,) = StatusPage(service).status()["models"]
+    assert row["devices"] == ["cpu"]
+    with service.models.lease("net") as model:
+        assert model.session.is_stored
     service.close()
 
 
