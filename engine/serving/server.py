@@ -209,6 +209,7 @@ def _configured(app: Any, certificate: str, key: str) -> Any:
         http=Connection,
         loop="auto",
         log_config=None,
+        log_level="error",  # a client could fill the log with warnings of broken requests
         access_log=False,
         lifespan="off",
         ws="none",

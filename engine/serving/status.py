@@ -98,16 +98,20 @@ class StatusPage:
 
 
 def _devices(model: ServedModel) -> dict[str, Any]:
-    """Return the devices of a model, and those that it does without.
+    """Return the devices of a model, those that it does without, and whether its program is stored.
 
-    A session that runs a stored program does not tell its devices without being prepared.
+    A stored program does not tell its devices: asking it would prepare the model. So the devices
+    are those that the model was opened for, where that is known.
     """
     session = model.session
     if session is None:
-        return {"devices": [], "dropped": {}}
-    devices = model.facts.devices if isinstance(model, ObservedModel) else session.devices
+        return {"devices": [], "dropped": {}, "is_stored": False}
+    is_stored = session.is_stored
+    devices = () if is_stored else tuple(session.devices)
+    if isinstance(model, ObservedModel):
+        devices = model.facts.devices
     dropped = {name: public_text(str(why)) for name, why in session.dropped.items()}
-    return {"devices": list(devices), "dropped": dropped}
+    return {"devices": list(devices), "dropped": dropped, "is_stored": is_stored}
 
 
 def _shown(spec: TensorSpec) -> str:

@@ -9,6 +9,7 @@ import time
 
 import numpy as np
 import pytest
+from commands import save_small
 from raw_http import Wire, get, json_request, outputs_of, post, tensor
 from served import serving, sum_graph
 
@@ -149,12 +150,33 @@ def test_the_page_and_its_data():
             0,
         )
         assert row["devices"] == ["cpu"] and row["inputs"][0] == "x FP32[2,3]"
-        assert row["p50_s"] > 0
+        assert row["p50_s"] > 0 and row["is_stored"] is False
         found = json.loads(wire.ask(get("/status/placement?model=sum&version=1")).body)
         assert [piece["device"] for piece in found["pieces"]] == ["cpu"]
         assert found["pieces"][0]["ops"] == "add" and found["makespan_s"] > 0
         assert wire.ask(get("/status/placement?model=no")).status == 404
         assert wire.ask(get("/status/placement")).status == 400
+
+
+def test_looking_at_a_stored_program_does_not_prepare_its_model(tmp_path):
+    path = save_small(tmp_path / "small.trm")
+    x = np.ones((1, 6, 6, 3), np.float32)
+    for _ in range(50):  # programs are stored behind the first runs
+        with trireme.Session(path, threads=1) as session:
+            session.run({"x": x})
+            if session.is_stored:
+                break
+        time.sleep(0.1)
+    with trireme.Session(path, threads=1) as session:
+        assert session.is_stored
+        with (
+            Server(FixedModels([SessionModel("small", session)]), http_port=0) as server,
+            Wire(server) as wire,
+        ):
+            (row,) = json.loads(wire.ask(get("/status")).body)["models"]
+            assert row["is_stored"] and session.is_stored
+            found = json.loads(wire.ask(get("/status/placement?model=small")).body)
+            assert found["devices"].keys() == {"cpu"} and not session.is_stored
 
 
 def test_a_request_may_ask_for_its_trace():

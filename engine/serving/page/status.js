@@ -71,7 +71,16 @@ function show(row) {
   chart(mine, "latency", mine.latency, (top) => (top > 1e-6 ? top.toFixed(top < 10 ? 2 : 0) + " ms" : ""));
   chart(mine, "queue", mine.queue, (top) => (top > 1e-6 ? String(top) : ""));
   say(one(mine, "tensors"), `takes ${row.inputs.join(", ")}\ngives ${row.outputs.join(", ")}`);
-  if (!mine.placed) { mine.placed = true; place(mine, row); }
+  if (!mine.placed) { mine.placed = true; row.is_stored ? offer(mine, row) : place(mine, row); }
+}
+
+function offer(mine, row) {
+  const button = document.createElement("button");
+  button.textContent = "show the placement";
+  button.title = "The model runs a stored program: showing its placement prepares the model once.";
+  button.addEventListener("click", () => { button.disabled = true; place(mine, row); });
+  const known = row.devices.length ? `devices: ${row.devices.join(", ")} ` : "";
+  one(mine, "legend").replaceChildren(known, button);
 }
 
 async function place(mine, row) {
