@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
 from typing import Any, Final
 
 import grpc
@@ -25,6 +26,7 @@ from trireme.serving.errors import ServingError, as_serving_error
 from trireme.serving.grpc_messages import MESSAGES, NOT_SERVING, SERVICE_UNKNOWN, SERVING
 from trireme.serving.grpc_tensors import message_of, parameters_of, request_of
 from trireme.serving.service import InferenceService
+from trireme.serving.spans import carried
 from trireme.support.errors import RunError
 
 SERVICE: Final = "inference.GRPCInferenceService"
@@ -181,8 +183,10 @@ class GrpcServer:
 
     async def _infer(self, message: Any, context: Context) -> Any:
         left_s = context.time_remaining()
-        response = await self._service.infer(request_of(message, left_s))
-        return message_of(response, message)
+        request = request_of(message, left_s)
+        if span := carried(dict(context.invocation_metadata() or ())):
+            request = replace(request, client_span=span)
+        return message_of(await self._service.infer(request), message)
 
     async def _index(self, message: Any, context: Context) -> Any:
         rows = [

@@ -12,6 +12,7 @@ import asyncio
 import hmac
 import logging
 from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import replace
 from typing import Any
 
 from starlette.applications import Starlette
@@ -33,6 +34,7 @@ from trireme.serving.errors import CODES, ServingError, as_serving_error, invali
 from trireme.serving.http_body import compose_infer, parse_infer, parse_json
 from trireme.serving.protocol import check_model_name
 from trireme.serving.service import InferenceService
+from trireme.serving.spans import carried
 from trireme.serving.status import FILES as PAGE_FILES
 from trireme.serving.status import PAGE, StatusPage
 
@@ -154,6 +156,8 @@ class _HttpApp:
                 fix="send tensors as binary data",
             )
         parsed = await off_loop(text_bytes, lambda: parse_infer(name, version, body, json_bytes))
+        if span := carried(request.headers):
+            parsed = replace(parsed, client_span=span)
         response = await _while_connected(request, service.infer(parsed))
         parts, head_bytes = await off_loop(
             sum(array.nbytes for array in response.outputs.values()),

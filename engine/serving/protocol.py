@@ -93,6 +93,7 @@ class InferRequest:
 
     timeout_s: seconds from arrival until the answer is worthless; None without a limit
     priority: 0 is the model's default, 1 the highest
+    client_span: what the client says of its own span, see spans.py
     """
 
     model: str
@@ -103,6 +104,7 @@ class InferRequest:
     parameters: Mapping[str, Any] = field(default_factory=dict)
     timeout_s: float | None = None
     priority: int = 0
+    client_span: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def nbytes(self) -> int:

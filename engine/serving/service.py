@@ -28,6 +28,7 @@ from trireme.serving.protocol import (
     check_model_name,
     requested,
 )
+from trireme.serving.spans import add_span
 from trireme.serving.statistics import Observer, RequestOutcome, Statistics
 from trireme.serving.tracing import PARAMETER as TRACE
 from trireme.serving.tracing import RequestTrace, wants_trace
@@ -195,6 +196,7 @@ class InferenceService:
         outcome = RequestOutcome(name, version, kind, now - asked.began_s, queue_s, run_s)
         for observer in self.observers:
             observer(outcome)
+        add_span(outcome, asked.request.client_span)
 
     def depth(self, name: str) -> tuple[int, int]:
         """Return how many requests of a model wait and how many run."""
