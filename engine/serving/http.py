@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 import logging
+import time
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import replace
 from typing import Any
@@ -32,9 +33,10 @@ from trireme.serving.bodies import (
 )
 from trireme.serving.errors import CODES, ServingError, as_serving_error, invalid
 from trireme.serving.http_body import compose_infer, parse_infer, parse_json
-from trireme.serving.protocol import check_model_name
+from trireme.serving.protocol import InferRequest, check_model_name
 from trireme.serving.service import InferenceService
 from trireme.serving.spans import carried
+from trireme.serving.statistics import RequestOutcome
 from trireme.serving.status import FILES as PAGE_FILES
 from trireme.serving.status import PAGE, StatusPage
 
@@ -144,18 +146,14 @@ class _HttpApp:
     async def _infer(self, request: Any) -> Any:
         service = self._service
         name, version = _model_of(request)
-        service.check_open(name, version)
-        body = await read_body(request, service.limits)
-        asked = request.headers.get(JSON_LENGTH)
-        json_bytes = None if asked is None else _length(asked)
-        text_bytes = len(body) if json_bytes is None else json_bytes
-        if text_bytes > service.limits.max_json_bytes:
-            raise ServingError(
-                "too_large",
-                f"{text_bytes} bytes of JSON, at most {service.limits.max_json_bytes}",
-                fix="send tensors as binary data",
-            )
-        parsed = await off_loop(text_bytes, lambda: parse_infer(name, version, body, json_bytes))
+        began_s = time.perf_counter()
+        served = service.check_open(name, version)
+        try:
+            parsed = await self._parsed(request, name, version)
+        except ServingError as error:
+            took_s = time.perf_counter() - began_s
+            service.note(RequestOutcome(name, served, error.kind, took_s))
+            raise
         if span := carried(request.headers):
             parsed = replace(parsed, client_span=span)
         response = await _while_connected(request, service.infer(parsed))
@@ -170,6 +168,24 @@ class _HttpApp:
             answer.headers["content-type"] = "application/octet-stream"
             answer.headers[JSON_LENGTH] = str(head_bytes)
         return answer
+
+    async def _parsed(self, request: Any, name: str, version: str) -> InferRequest:
+        """Return the infer request in a body.
+
+        Errors: ServingError
+        """
+        limits = self._service.limits
+        body = await read_body(request, limits)
+        asked = request.headers.get(JSON_LENGTH)
+        json_bytes = None if asked is None else _length(asked)
+        text_bytes = len(body) if json_bytes is None else json_bytes
+        if text_bytes > limits.max_json_bytes:
+            raise ServingError(
+                "too_large",
+                f"{text_bytes} bytes of JSON, at most {limits.max_json_bytes}",
+                fix="send tensors as binary data",
+            )
+        return await off_loop(text_bytes, lambda: parse_infer(name, version, body, json_bytes))
 
     async def _model_ready(self, request: Any) -> Any:
         ready = self._service.is_model_ready(*_model_of(request))

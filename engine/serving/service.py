@@ -50,10 +50,13 @@ EXTENSIONS = (
 
 
 class _Asked:
-    """A request under way: when it came, until when it may run, and the call that it became."""
+    """A request under way: when it came, until when it may run, and the call that it became.
+
+    name, version: of its model, once there is one; what a client makes up counts for no model
+    """
 
     def __init__(self, request: InferRequest) -> None:
-        self.request, self.version = request, request.version
+        self.request, self.name, self.version = request, "", ""
         self.began_s = time.perf_counter()
         self.token = CancelToken(request.timeout_s, time.perf_counter)
         self.call: AdmittedCall | None = None
@@ -113,7 +116,7 @@ class InferenceService:
         request = asked.request
         with ExitStack() as held:
             model = held.enter_context(self._lease(request))
-            asked.version = model.version
+            asked.name, asked.version = model.name, model.version
             check_inputs(request, model.inputs)
             outputs = requested(request, model.outputs)
             trace = None
@@ -141,13 +144,23 @@ class InferenceService:
         check_model_name(request.model)
         return self.models.lease(request.model, request.version)
 
-    def check_open(self, name: str, version: str = "") -> None:
-        """See that a request for a model may be read at all.
+    def check_open(self, name: str, version: str = "") -> str:
+        """See that a request for a model may be read at all, and return the version it would get.
 
         Errors: ServingError unavailable, not_found; busy, if its queue is full already
         """
         with self._lease(InferRequest(name, version)) as model:
-            self._admission.check_room(model)
+            try:
+                self._admission.check_room(model)
+            except ServingError as error:
+                self.note(RequestOutcome(model.name, model.version, error.kind, 0.0))
+                raise
+            return model.version
+
+    def note(self, outcome: RequestOutcome) -> None:
+        """Tell the observers of a request that ended."""
+        for observer in self.observers:
+            observer(outcome)
 
     def _submit(
         self, model: ServedModel, asked: _Asked, trace: RequestTrace | None, held: ExitStack
@@ -192,10 +205,9 @@ class InferenceService:
             queue_s = call.queue_s
             if call.started_s is not None:
                 run_s = (call.ended_s or now) - call.started_s
-        name, version = asked.request.model, asked.version
-        outcome = RequestOutcome(name, version, kind, now - asked.began_s, queue_s, run_s)
-        for observer in self.observers:
-            observer(outcome)
+        total_s = now - asked.began_s
+        outcome = RequestOutcome(asked.name, asked.version, kind, total_s, queue_s, run_s)
+        self.note(outcome)
         add_span(outcome, asked.request.client_span)
 
     def depth(self, name: str) -> tuple[int, int]:

@@ -18,6 +18,7 @@ from typing import Any
 class RequestOutcome:
     """How a request ended.
 
+    model, version: "" where there is no such model: a client could make up any number of names
     kind: "ok", or the kind of its ServingError
     total_s, queue_s, run_s: from its arrival to its end, of waiting, of running
     """
@@ -69,7 +70,9 @@ class Statistics:
         self._models: dict[tuple[str, str], _ModelSums] = {}
 
     def observe(self, outcome: RequestOutcome) -> None:
-        """Count a request in."""
+        """Count a request in, unless it was for no model."""
+        if not outcome.model:
+            return
         with self._lock:
             one = self._models.setdefault((outcome.model, outcome.version), _ModelSums())
             if outcome.kind != "ok":

@@ -168,3 +168,16 @@ def test_loading_needs_permission(server):
         assert answer.status == 403 and "--allow-admin" in answer.error
         assert wire.ask(post("/v2/repository/models/sum/unload", b"{}")).status == 403
         assert wire.ask(post("/v2/repository/index")).status == 200
+
+
+def test_wrong_requests_count_for_their_model_and_made_up_names_for_none(server):
+    seen = []
+    server.service.observers.append(seen.append)
+    with Wire(server) as wire:
+        wire.ask(post(SUM, b"{"))
+        wire.ask(post(SUM, b'{"inputs":[]}'))
+        for k in range(5):
+            wire.ask(post(f"/v2/models/made-up-{k}/infer", b'{"inputs":[]}'))
+    server.service.observers.remove(seen.append)
+    found = [(one.model, one.version, one.kind) for one in seen]
+    assert found == [("sum", "1", "invalid")] * 2

@@ -235,3 +235,5 @@ def test_an_overload_refuses_the_rest_and_serves_what_it_can():
         assert statuses.count(200) == server.models["m"].ended > 40
         stats = server.service.model_statistics("m")["model_stats"][0]["inference_stats"]
         assert stats["success"]["count"] == statuses.count(200)
+        assert stats["fail"]["count"] == statuses.count(429)
+        assert server.service.statistics.recent("m", "1")["refused"] == statuses.count(429)
