@@ -19,6 +19,7 @@ from typing import Any
 
 from trireme.serving.errors import ServingError
 from trireme.serving.models import ServedModel
+from trireme.support.errors import RunError
 
 DEFAULT_PRIORITY = 100
 """The priority of a call that names none. 1 is the highest."""
@@ -34,6 +35,7 @@ class ServingLimits:
     max_queue_bytes: inputs of all requests that wait or run
     body_timeout_s: for a request to arrive whole
     grace_s: for accepted requests to finish once the server drains
+    Errors: RunError, if one is below 0
     """
 
     max_body_bytes: int = 64 << 20
@@ -42,6 +44,11 @@ class ServingLimits:
     max_queue_bytes: int = 512 << 20
     body_timeout_s: float = 30.0
     grace_s: float = 10.0
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if not value >= 0:
+                raise RunError(f"{name} is {value}, expected 0 or more")
 
 
 @dataclass(eq=False)

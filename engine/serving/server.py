@@ -16,6 +16,7 @@ import socket
 import ssl
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Self
 
@@ -34,6 +35,9 @@ from trireme.support.errors import RunError
 _log = logging.getLogger(__name__)
 
 LOOPBACK = "127.0.0.1"
+
+SIDE_THREADS = 32
+"""Threads for large bodies, loads of models and pages; runs have threads of their own."""
 
 FLUSH_S = 2.0
 """Seconds in which clients may fetch the last answers, once every request is done."""
@@ -162,6 +166,7 @@ class Server:
     def _serve_in_loop(self, prepare: Callable[[], None] = lambda: None) -> None:
         async def serve() -> None:
             self._loop = asyncio.get_running_loop()
+            self._loop.set_default_executor(ThreadPoolExecutor(SIDE_THREADS, "trireme-side"))
             try:
                 if self._grpc is not None:
                     await self._grpc.start()

@@ -44,6 +44,13 @@ def ask_in_thread(pool, server, request=GOOD):
     return pool.submit(ask)
 
 
+def test_limits_are_checked():
+    with pytest.raises(trireme.RunError, match="max_queue is -1, expected 0 or more"):
+        ServingLimits(max_queue=-1)
+    with pytest.raises(trireme.RunError, match="grace_s is nan"):
+        ServingLimits(grace_s=float("nan"))
+
+
 def test_a_full_queue_refuses_at_once():
     with gated(ServingLimits(max_queue=2)) as server, ThreadPoolExecutor(8) as pool:
         model = server.models["m"]
