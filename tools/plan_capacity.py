@@ -22,7 +22,7 @@ from trireme.runtime.options import AS_GIVEN
 from trireme.runtime.session import Session
 from trireme.serving.capacity.arrivals import Arrivals
 from trireme.serving.capacity.plan import Capacity, CapacityPlan, Setup, plan_capacity
-from trireme.serving.capacity.queueing import Replica, Service
+from trireme.serving.capacity.queueing import ReplicaQueue, Service
 from trireme.serving.capacity.times import (
     drawn,
     measured_times,
@@ -216,7 +216,7 @@ def _setups(
 ) -> Iterator[Setup]:
     """Yield the setups of a way to run calls: alone, in batches, and in batches that wait."""
     for batch, delay in {(1, 0.0): 0, (most, 0.0): 0, (most, options.max_delay or 0.0): 0}:
-        replica = Replica(service, calls, batch, delay if batch > 1 else 0.0)
+        replica = ReplicaQueue(service, calls, batch, delay if batch > 1 else 0.0)
         yield Setup(replica, threads, threads * calls)
 
 

@@ -198,7 +198,7 @@ class Eager:
         self._devices: dict[str, Device] = {}
         self._given: dict[int, Device] = {}
         self._constants: dict[Hashable, frozenset[int]] = {}
-        self._calls: OrderedDict[Hashable, _Call] = OrderedDict()
+        self._calls: OrderedDict[Hashable, _OpCall] = OrderedDict()
         self._lock = threading.RLock()
 
     def __call__(
@@ -271,7 +271,7 @@ class Eager:
             for array, i in zip(results, graph.outputs, strict=False)
         ]
 
-    def _compiled(self, use: _Use, operands: Sequence[Operand], device: Device) -> _Call:
+    def _compiled(self, use: _Use, operands: Sequence[Operand], device: Device) -> _OpCall:
         self._given[id(device)] = device  # so that its id stays its own
         kind = (id(device), use.key(operands))
         if kind not in self._constants:
@@ -283,7 +283,7 @@ class Eager:
         )
         key = (kind, data)
         if key not in self._calls:
-            self._calls[key] = _Call(device, use.graph(operands, constants))
+            self._calls[key] = _OpCall(device, use.graph(operands, constants))
             self.compiled += 1
             while len(self._calls) > MOST_KEPT:
                 self._calls.popitem(last=False)
@@ -344,7 +344,7 @@ def _choose_constants(use: _Use, operands: Sequence[Operand], device: Device) ->
     raise fault or GraphError(f"{use.op.name} cannot be built")
 
 
-class _Call:
+class _OpCall:
     """An op compiled for one device with memory of its own; one call at a time."""
 
     def __init__(self, device: Device, graph: Graph) -> None:

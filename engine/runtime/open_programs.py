@@ -13,7 +13,7 @@ from trireme.runtime.dynamic.instances import StaticRegion
 from trireme.runtime.dynamic.kept import Shapes
 from trireme.runtime.dynamic.polymorphic import PolymorphicGraph
 from trireme.runtime.dynamic.program import OpenProgram, open_program
-from trireme.runtime.shape_session import SessionOptions, ShapeSession
+from trireme.runtime.shape_session import ShapeOptions, ShapeSession
 from trireme.runtime.states.program import PolymorphicOnly, StatefulProgram, Step, open_stateful
 from trireme.support.errors import PlacementError
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def open_shapes(
-    whole: SessionOptions,
+    whole: ShapeOptions,
     prepared: Prepared,
     mode: Mode,
     asked: PlacementOptions,
@@ -78,7 +78,7 @@ def dataflow_program(prepared: Prepared, how: ExecutionOptions, mode: Mode) -> D
 
 
 def _of_shapes(
-    whole: SessionOptions,
+    whole: ShapeOptions,
     prepared: Prepared,
     mode: Mode,
     program: PolymorphicGraph,

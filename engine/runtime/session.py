@@ -314,7 +314,7 @@ class Session(OpenSession, TakesRequests):
         """Have runs find the program for their shapes."""
         from trireme.runtime.dynamic.program import OpenProgram
         from trireme.runtime.open_programs import open_shapes, step_of
-        from trireme.runtime.shape_session import SessionOptions
+        from trireme.runtime.shape_session import ShapeOptions
 
         how, asked = self.execution_options, replace(self.placement_options, pins={})
         open_region = partial(
@@ -329,7 +329,7 @@ class Session(OpenSession, TakesRequests):
         )
         found: OpenProgram | StatefulProgram | None = shared.open_program
         if found is None:
-            options = SessionOptions(how, self.placement_options)
+            options = ShapeOptions(how, self.placement_options)
             found = open_shapes(options, prepared, mode, asked, self._asked.buckets, open_region)
             shared.closing.callback(found.close)
         if isinstance(found, OpenProgram):

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     """Says where inputs of a graph lie that are not in its arena."""
 
 
-class SessionOptions(NamedTuple):
+class ShapeOptions(NamedTuple):
     """The options of the session whose shapes are open."""
 
     execution_options: ExecutionOptions
@@ -36,7 +36,7 @@ class ShapeSession(ProgramSession):
 
     def __init__(
         self,
-        whole: SessionOptions,
+        whole: ShapeOptions,
         prepared: Prepared,
         mode: Mode,
         graph: PolymorphicGraph,

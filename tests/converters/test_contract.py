@@ -63,7 +63,7 @@ def torch_model(op, dynamic_shapes=None):
 
 MODELS = {
     "onnx": (lambda: onnx_model("Neg"), lambda: onnx_model("NoSuchOp")),
-    "tflite": (lambda: tflite_model("NEG"), lambda: tflite_model("UNIQUE")),
+    "tflite": (lambda: tflite_model("NEG"), lambda: tflite_model("LSH_PROJECTION")),
     "torch": (lambda: torch_model("neg"), lambda: torch_model("unique")),
     "text": (lambda: b"neg", lambda: b"neg nonsense"),
 }

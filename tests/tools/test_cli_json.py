@@ -16,6 +16,7 @@ WORDS = {
     "explain": ["{model}"],
     "place": ["{model}"],
     "whatif": ["{model}", "--soc", "rk3588"],
+    "plan-capacity": ["{model}", "--qps", "10", "--p99", "1s"],
     "verify": ["{model}", "--per-node"],
     "bench": ["--from", "{folder}/rows.json"],
     "replay": ["{model}", "{folder}/run", "--record"],
@@ -28,7 +29,7 @@ WORDS = {
 
 
 def test_every_command_is_here():
-    assert set(WORDS) == set(COMMANDS)
+    assert set(WORDS) == set(COMMANDS) - {"serve"}, "serve ends when it is told to"
 
 
 @pytest.mark.parametrize("command", WORDS)

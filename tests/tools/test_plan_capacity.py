@@ -12,7 +12,7 @@ from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import TensorType
 from trireme.runtime.options import AS_GIVEN
 from trireme.serving.capacity.arrivals import Arrivals
-from trireme.serving.capacity.queueing import Replica, simulate
+from trireme.serving.capacity.queueing import ReplicaQueue, simulate
 from trireme.serving.capacity.times import drawn, measured_times
 
 pytestmark = pytest.mark.usefixtures("no_calibration")
@@ -134,6 +134,6 @@ def test_the_simulation_is_within_15_percent_of_a_measured_load(load):
         feeds = {"x": np.zeros((1, 128, 512), np.float32)}
         session.run(feeds)
         measured, took = answer(session, feeds, arrivals)
-    simulated = simulate(arrivals, Replica(drawn({1: took}, SEED))).latencies_s
+    simulated = simulate(arrivals, ReplicaQueue(drawn({1: took}, SEED))).latencies_s
     for name, of in (("mean", np.mean), ("p95", lambda x: np.percentile(x, 95))):
         assert of(simulated) == pytest.approx(of(measured), rel=0.15), f"{name}, seed {SEED}"

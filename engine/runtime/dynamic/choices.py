@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from trireme.ir.bind_shapes import sizes_of
 from trireme.ir.dims import substituted
 from trireme.ir.graph import Graph, Node, TensorType
-from trireme.ops.control import bodies_of, repeat_of
+from trireme.ops.repeats import bodies_of, repeat_of
 from trireme.passes.bodies import body_of
 from trireme.runtime.dynamic.stage import has_little_work
 from trireme.support.errors import TriremeError

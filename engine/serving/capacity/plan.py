@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from trireme.serving.capacity.arrivals import Arrivals
-from trireme.serving.capacity.queueing import Answers, Replica, simulate
+from trireme.serving.capacity.queueing import Answers, ReplicaQueue, simulate
 from trireme.support.errors import RunError
 from trireme.support.units import time_text
 
@@ -27,7 +27,7 @@ class Setup:
     cores: that the replica's calls keep busy together
     """
 
-    replica: Replica
+    replica: ReplicaQueue
     threads: int
     cores: int
 

@@ -16,7 +16,7 @@ Service = Callable[[int], float]
 
 
 @dataclass(frozen=True)
-class Replica:
+class ReplicaQueue:
     """A process that answers requests, first come first served.
 
     service: seconds of a call by the number of requests in it
@@ -60,7 +60,7 @@ class Answers:
         return float(np.partition(self.latencies_s, max(place, 0))[max(place, 0)])
 
 
-def simulate(times: Array, replica: Replica) -> Answers:
+def simulate(times: Array, replica: ReplicaQueue) -> Answers:
     """Return what becomes of requests that arrive at some times (seconds, ascending).
 
     A free call takes the requests that wait, up to `most_batch`, as soon as they fill it or the
@@ -72,7 +72,7 @@ def simulate(times: Array, replica: Replica) -> Answers:
 class _Queue:
     """One run of a simulation."""
 
-    def __init__(self, replica: Replica) -> None:
+    def __init__(self, replica: ReplicaQueue) -> None:
         self._replica = replica
         self._waiting: deque[tuple[int, float]] = deque()
         self._ends = [0.0] * replica.calls

@@ -248,8 +248,8 @@ def test_a_warm_load_needs_no_llvm(tmp_path):
     assert runs[0][2] == runs[1][2]
 
 
-def test_weights_are_packed_when_the_compiler_is_done(tmp_path, monkeypatch):
-    """So that the memory of one is free when the other wants it."""
+def test_weights_are_packed_once_and_the_compiler_gives_its_memory_back(tmp_path, monkeypatch):
+    """Both work at the same time, so the order is open."""
     rng = np.random.default_rng(SEED)
     arrays = [rng.standard_normal(shape).astype(np.float32) for shape in ((3, 5), (7, 5))]
     graph, _ = node_graph("fully_connected", arrays, {"activation": ""}, constants=(1,))
@@ -261,7 +261,7 @@ def test_weights_are_packed_when_the_compiler_is_done(tmp_path, monkeypatch):
     told.clear()
     device.compile([graph])
     device.close()
-    assert told == ["compiled", "packed"]
+    assert sorted(told) == ["compiled", "packed"]
 
 
 def test_llvm_works_on_when_its_memory_was_given_back():

@@ -5,7 +5,7 @@ import pytest
 
 from trireme.serving.capacity.arrivals import Arrivals
 from trireme.serving.capacity.plan import SIMULATED, Setup, plan_capacity
-from trireme.serving.capacity.queueing import Replica, simulate
+from trireme.serving.capacity.queueing import ReplicaQueue, simulate
 from trireme.serving.capacity.times import drawn, sizes_up_to, steady
 from trireme.support.errors import RunError
 
@@ -13,7 +13,7 @@ SEED = 3
 
 
 def setup(service, threads=1, cores=None, **options):
-    replica = Replica(service, **options)
+    replica = ReplicaQueue(service, **options)
     return Setup(replica, threads, cores or threads * replica.calls)
 
 
