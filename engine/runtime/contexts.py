@@ -141,6 +141,8 @@ class ContextQueue:
     def _first_free(self, place: _InLine, deadline_s: float | None) -> Iterator[int]:
         """Yield the first free context once the place is the first in line."""
         token = current_token()
+        stop_s = None if token is None else token.deadline_s
+        until_s = min((one for one in (deadline_s, stop_s) if one is not None), default=None)
         while True:
             if token is not None:
                 token.check()
@@ -158,7 +160,7 @@ class ContextQueue:
                     "the deadline passed while the call waited for a context",
                     facts=[f"{len(self.line)} calls wait, {self._most} may run at once"],
                 )
-            place[2].wait(_LOOK_S if token is None else _LOOK_TO_STOP_S, deadline_s)
+            place[2].wait(_LOOK_S if token is None else _LOOK_TO_STOP_S, until_s)
 
     def _all_from(self, number: int, place: _InLine) -> Iterator[None]:
         """Yield once all contexts from a number on are held by the first in line."""

@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 from trireme.runtime.contexts import ContextCount, ContextQueue
 from trireme.runtime.io_binding import RunInContext, TasksInOrder
+from trireme.runtime.requests.checks import checked_timeout
 from trireme.runtime.session_facts import SessionFacts
 from trireme.support.arguments import check_arguments, checked, later_names
+from trireme.support.cancel import CancelToken, current_token, working_for
 from trireme.support.closing import Closing
 from trireme.support.errors import InternalError, RunError
 from trireme.support.forks import register_at_fork
@@ -133,15 +135,20 @@ class SessionRuns(SessionFacts, Closing):
         feeds: Mapping[str, Any],
         out: Mapping[str, Array] | None = None,
         signature: str | None = None,
+        timeout_s: float | None = None,
     ) -> dict[str, Array]:
         """Return the outputs by name.
 
         signature: of a model that holds several graphs, the one to run; all share their states
+        timeout_s: seconds until the run is stopped with a DeadlineError, between two tasks or
+            after 20 ms of native code, or refused where it still waits for others
         Shapes: each feed has its input's shape and dtype; `out` may give arrays to write into.
         Large arrays are read and written where they are, so leave them alone during the run.
         Errors: RunError, if a feed or `out` is unknown or does not fit, or a feed is missing;
         DeviceError from a device; ConvertError, if the model has no such signature
         """
+        if timeout_s is not None:
+            return self._run_in_time(timeout_s, partial(self.run, feeds, out, signature))
         if signature is not None:
             check_arguments(SessionRuns.run, {"signature": signature}, RunError)
             return self._run_signature(signature, feeds, out)
@@ -167,6 +174,16 @@ class SessionRuns(SessionFacts, Closing):
                 self._finish()
                 raise
         raise InternalError("no context was found")
+
+    def _run_in_time(
+        self, timeout_s: float, run: Callable[[], dict[str, Array]]
+    ) -> dict[str, Array]:
+        token = CancelToken(checked_timeout(timeout_s), around=current_token())
+        with working_for(token):
+            token.check()
+            results = run()
+            token.check()
+        return results
 
     def _run_beside(
         self, number: int, feeds: Mapping[str, Any], out: Mapping[str, Array] | None

@@ -23,13 +23,19 @@ class CancelToken:
 
     deadline_s: when the run has to be over, by `clock`; None for no end
     timeout_s: how long that was at first, for the error
+    around: the token of a run that this one is a part of, which stops it too
     """
 
-    __slots__ = ("_clock", "_is_cancelled", "deadline_s", "timeout_s")
+    __slots__ = ("_around", "_clock", "_is_cancelled", "deadline_s", "timeout_s")
 
-    def __init__(self, timeout_s: float | None = None, clock: Clock = time.monotonic) -> None:
+    def __init__(
+        self,
+        timeout_s: float | None = None,
+        clock: Clock = time.monotonic,
+        around: CancelToken | None = None,
+    ) -> None:
         self.timeout_s, self._clock, self._is_cancelled = timeout_s, clock, False
-        self.deadline_s = None if timeout_s is None else clock() + timeout_s
+        self.deadline_s, self._around = None if timeout_s is None else clock() + timeout_s, around
 
     def cancel(self) -> None:
         """Have the run stop at its next check."""
@@ -42,6 +48,8 @@ class CancelToken:
 
     def check(self) -> None:
         """Raise CancelledError after `cancel`, and DeadlineError after the deadline."""
+        if self._around is not None:
+            self._around.check()
         if self._is_cancelled:
             raise CancelledError("the request was cancelled")
         if self.is_late:

@@ -47,6 +47,7 @@ class TakesRequests:
         feeds: Mapping[str, Any],
         out: Mapping[str, Array] | None = None,
         signature: str | None = None,
+        timeout_s: float | None = None,
     ) -> dict[str, Array]:
         """See ProgramSession."""
         raise NotImplementedError

@@ -19,7 +19,7 @@ from trireme.ir.graph import TensorType
 from trireme.runtime.options import ExecutionOptions
 from trireme.runtime.requests.workers import RequestRunner
 from trireme.runtime.session import Session
-from trireme.support.cancel import check_cancelled
+from trireme.support.cancel import CancelToken, check_cancelled
 from trireme.support.errors import CancelledError, DeadlineError, QueueFullError, RunError
 from trireme.support.timers import Timers
 
@@ -338,6 +338,47 @@ def test_loops_look_at_the_deadline_and_at_cancel(model, feeds, schedule):
         assert request.cancel()
         with pytest.raises(CancelledError):
             request.result(WAIT_S)
+
+
+def test_a_run_has_a_deadline_too():
+    with Session(NESTED.model()) as session:
+        feeds = {"n": np.array(1 << 40), "m": np.array(3), "x": f32(1, 2, 3)}
+        with pytest.raises(DeadlineError, match="within 0.05 s"):
+            session.run(feeds, timeout_s=0.05)
+        small = feeds | {"n": np.array(2)}
+        expected = session.run(small)
+        for name, array in session.run(small, timeout_s=30).items():
+            np.testing.assert_array_equal(array, expected[name])
+        with pytest.raises(RunError, match="timeout_s is -1"):
+            session.run(small, timeout_s=-1)
+
+
+def test_a_run_that_waits_for_another_is_refused_at_its_deadline():
+    entered, on = threading.Event(), threading.Event()
+
+    def first(x):
+        entered.set()
+        assert on.wait(WAIT_S)
+        return x
+
+    with Session(chain(first), contexts=1) as session:
+        running = session.run_async(X)
+        assert entered.wait(WAIT_S)
+        begun = time.monotonic()
+        with pytest.raises(DeadlineError):
+            session.run(X, timeout_s=0.05)
+        assert 0.05 <= time.monotonic() - begun < 5
+        on.set()
+        running.result(WAIT_S)
+
+
+def test_a_token_stops_the_tokens_within_it():
+    outer = CancelToken()
+    inner = CancelToken(5, around=outer)
+    inner.check()
+    outer.cancel()
+    with pytest.raises(CancelledError):
+        inner.check()
 
 
 def long_matmuls():
