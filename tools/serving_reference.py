@@ -75,9 +75,10 @@ has a registry of its own.
 
 * The seconds of histograms end at the answer. HTTP and gRPC count alike.
 * Busy seconds of a simulated device are those of the device's own clock.
-* A session with one device keeps the device busy for as long as a run takes. Of a session with
-  several devices one run in 64 is watched. The runs between are taken to spend the same share of
-  their time on each device.
+* A session with one device keeps the device busy for as long as a run takes. The seconds of runs
+  that are under way at once add up.
+* Of a session with several devices one run in 64 is watched. The runs between are taken to spend
+  the same share of their time on each device.
 * The prediction ratio is there where shapes are fixed, no device is simulated, and no stored
   program runs.
 * Labels are never made from names that clients make up: such requests have empty labels.

@@ -66,7 +66,7 @@ class ModelSettings:
     path: the model's file, or its folder of versions, for a model outside the repository
     devices: names of the devices; cpu when not given
     threads: worker threads of the cpu device; all its cores when not given
-    contexts: runs of the model that may be under way at once
+    contexts: runs of the model that may be under way at once; as many as suit when not given
     fallback: serve without a device that cannot be opened or cannot compile the model
     placement: file of a placement to hold
     shapes: shapes of inputs that the model leaves open: {ids = [1, "seq<=512"]}
@@ -81,7 +81,7 @@ class ModelSettings:
     path: str = ""
     devices: Sequence[str] | None = None
     threads: int | None = None
-    contexts: int = 1
+    contexts: int | None = None
     fallback: bool = False
     placement: str | None = None
     shapes: Mapping[str, Sequence[int | str]] = field(default_factory=dict)

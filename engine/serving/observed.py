@@ -38,7 +38,7 @@ class ObservedModel(SessionModel):
         self._count = itertools.count()
         self._shares: dict[str, float] = dict.fromkeys(facts.devices[:1], 1.0)
         self._batcher: Batcher | None = None
-        self.concurrency = settings.contexts
+        self.concurrency = session.contexts
         batching = settings.batching
         if batching.max_batch_size:
             self._batcher = Batcher(
@@ -48,10 +48,10 @@ class ObservedModel(SessionModel):
                 max_queue_delay_us=batching.max_queue_delay_us,
                 max_queue=batching.max_queue,
                 timeout_us=batching.timeout_us or None,
-                workers=settings.contexts,
+                workers=session.contexts,
                 on_batch=self._add_batch,
             )
-            self.concurrency = 2 * settings.contexts * batching.max_batch_size
+            self.concurrency = 2 * session.contexts * batching.max_batch_size
         self.settings = _shown(settings)
 
     def run(self, feeds: Mapping[str, Array], timeout_s: float | None = None) -> dict[str, Array]:

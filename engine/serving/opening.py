@@ -29,6 +29,7 @@ def open_model(
         devices=settings.devices,
         threads=settings.threads,
         fallback=settings.fallback,
+        contexts=settings.contexts,
         placement=settings.placement,
         shapes=settings.shapes or None,
         buckets=settings.buckets or None,

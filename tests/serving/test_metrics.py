@@ -167,6 +167,12 @@ def test_batches_count_their_rows(tmp_path):
     service.close()
 
 
+def test_contexts_are_runs_at_once(folder):
+    service, _ = served(folder, contexts=3)
+    assert service.model_config("net")["instance_group"][0]["count"] == 3
+    service.close()
+
+
 def test_loads_count_as_cache_events(folder):
     served(folder)[0].close()  # leaves a stored program, unless an earlier test did
     service, metrics = served(folder)
