@@ -231,7 +231,7 @@ def test_launch_does_not_wait(device):
     gate = threading.Event()
     device.chip.submit(gate.wait)
     event = run.call.launch()
-    assert not event._over.is_set()
+    assert not event.is_over
     gate.set()
     event.wait()
     assert list(event.spans()) == []

@@ -259,7 +259,7 @@ def _lower_dequantize(context: Context, node: Node) -> Sequence[Step]:
 
 
 @dataclass(frozen=True)
-class Conversion:
+class Requantised:
     """Floats to stored bytes by one scale and zero point, or back."""
 
     op: str
@@ -295,12 +295,12 @@ class Conversion:
         fn.store_some(whole * self.scale, fn.at(y, at), count)
 
 
-def conversion_of(graph: Graph, node: Node) -> Conversion:
+def conversion_of(graph: Graph, node: Node) -> Requantised:
     """Return what a quantize of floats or a dequantize does to each element."""
     is_in = node.op == "dequantize"
     type = graph.type(node.used[0] if is_in else node.outputs[0])
     quant = quant_of(type, "input" if is_in else "output")
-    return Conversion(node.op, type.dtype, quant.scale, quant.zero_point)
+    return Requantised(node.op, type.dtype, quant.scale, quant.zero_point)
 
 
 def dequantize_reason(graph: Graph, node: Node) -> str | None:
@@ -311,7 +311,7 @@ def dequantize_reason(graph: Graph, node: Node) -> str | None:
     return None if x.elements else "dequantize has no native kernel for empty tensors"
 
 
-def _flat_step(context: Context, node: Node, conversion: Conversion) -> Step:
+def _flat_step(context: Context, node: Node, conversion: Requantised) -> Step:
     """Return a step over all elements of two dense arrays of one shape."""
     elements, lanes = context.type(node.outputs[0]).elements, context.isa.lanes
     fn, (x, y), chunk, _ = begin(conversion.name, context.isa, 2)

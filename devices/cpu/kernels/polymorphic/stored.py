@@ -9,7 +9,7 @@ from trireme.devices.cpu.codegen.kernel_cache import Code
 from trireme.devices.cpu.codegen.target import Isa
 from trireme.devices.cpu.kernels.int8.elementwise import (
     FLAT_S,
-    Conversion,
+    Requantised,
     conversion_of,
     dequantize_reason,
     quantize_reason,
@@ -26,7 +26,7 @@ from trireme.devices.cpu.kernels.polymorphic.step import (
 from trireme.ir.graph import Graph, Node
 
 
-def sized_conversion(isa: Isa, conversion: Conversion) -> Code:
+def sized_conversion(isa: Isa, conversion: Requantised) -> Code:
     """Return the kernel of all elements; words: elements, vectors of a chunk."""
     fn, (x, y), chunk, _ = begin_sized(conversion.name, isa, 2, 2)
     elements, size = fn.words
