@@ -16,6 +16,7 @@ import numpy as np
 from trireme.devices.npu.spec import NpuSpec
 from trireme.support.errors import DeviceError
 from trireme.support.forks import register_at_fork
+from trireme.support.locks import Latch
 
 GARBAGE = 0xA5
 """The content of SRAM at the start of every task: a read before a write gives wrong values."""
@@ -72,11 +73,11 @@ class Chip:
 
     def finish(self) -> None:
         """Wait until no submitted work is under way."""
-        over = threading.Event()
+        over = Latch()
         with self._lock:
             if self._thread is None:
                 return
-            self._queue.put(over.set)
+            self._queue.put(over.open)
         over.wait()
 
     def close(self) -> None:

@@ -6,7 +6,6 @@ run every command.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
@@ -31,7 +30,7 @@ from trireme.devices.npu.stream.verify import verify
 from trireme.ir.graph import Graph
 from trireme.support.dtypes import Array
 from trireme.support.errors import DeviceError, RunError
-from trireme.support.locks import taking
+from trireme.support.locks import Latch
 
 
 class NpuExecutable(Executable):
@@ -191,22 +190,17 @@ def _last_commands(commands: Sequence[Command], nodes: int) -> list[int]:
 
 
 class NpuEvent:
-    """A submitted task.
-
-    It is over when its lock is free. A threading.Event would not do: a signal handler that raises
-    in its `wait` leaves its inner lock taken, and the chip's thread waits for that for ever.
-    """
+    """A submitted task."""
 
     def __init__(self, spans: Sequence[NodeSpan]) -> None:
         self._spans = spans
-        self._over = threading.Lock()
-        self._over.acquire()
+        self._over = Latch()
         self._error: Exception | None = None
 
     @property
     def is_over(self) -> bool:
         """Whether the task is complete, or was given up with an error."""
-        return not self._over.locked()
+        return self._over.is_open
 
     def run(self, work: Callable[[], Any]) -> None:
         """Do the work, on the chip's thread."""
@@ -215,16 +209,14 @@ class NpuEvent:
         except Exception as error:
             self._error = error
         finally:
-            self._over.release()
+            self._over.open()
 
     def wait(self) -> None:
         """Return when the task is complete.
 
         Errors: DeviceError, if the simulator failed
         """
-        for _ in taking(self._over):
-            self._over.release()
-            break
+        self._over.wait()
         if self._error is not None:
             raise DeviceError(f"npu: the simulator failed: {self._error}") from self._error
 

@@ -28,3 +28,31 @@ def taking(lock: threading.Lock) -> Iterator[bool]:
 def taking_if_free(lock: threading.Lock) -> Iterator[bool]:
     """Return an iterator that takes the lock at every step, and ends for good where it is taken."""
     return iter(partial(lock.acquire, False), False)
+
+
+class Latch:
+    """Closed until somebody opens it, once and for good; any number of threads may wait.
+
+    is_open: whether it was opened
+
+    A threading.Event does not do where the main thread waits: a signal handler that raises in its
+    `wait` leaves its inner lock taken, and the thread that sets the event waits for that for ever.
+    """
+
+    __slots__ = ("_closed", "is_open")
+
+    def __init__(self) -> None:
+        self.is_open = False
+        self._closed = threading.Lock()
+        self._closed.acquire()
+
+    def open(self) -> None:
+        """Have all waits return, those to come too."""
+        self.is_open = True
+        self._closed.release()
+
+    def wait(self) -> None:
+        """Return when the latch is open."""
+        for _ in taking(self._closed):
+            self._closed.release()
+            return

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
 from trireme.support.forks import register_at_fork
+from trireme.support.locks import Latch
 
 Shapes = tuple[tuple[int, ...], ...]
 Key = tuple[Shapes, ...]
@@ -78,7 +79,7 @@ class Kept(Generic[Kind]):
                     return entry
                 under_way = self._under_way.get(key)
                 if under_way is None:
-                    mine = self._under_way[key] = threading.Event()
+                    mine = self._under_way[key] = Latch()
                     break
             under_way.wait()
         gone: list[Kind] = []
@@ -90,7 +91,7 @@ class Kept(Generic[Kind]):
         finally:
             with self._lock:
                 self._under_way.pop(key, None)
-            mine.set()
+            mine.open()
         _close(gone)
         return entry
 
@@ -114,7 +115,7 @@ class Kept(Generic[Kind]):
     def reset_after_fork(self) -> None:
         """Be free, in a forked child, of what other threads of the parent were doing."""
         self._lock = threading.Lock()
-        self._under_way: dict[Key, threading.Event] = {}
+        self._under_way: dict[Key, Latch] = {}
         for entry in self._entries.values():
             entry.users = 0
 
