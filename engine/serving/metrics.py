@@ -26,7 +26,7 @@ from trireme.serving.usage import Usage
 
 Values = Mapping[tuple[str, ...], float]
 """The values of a metric by its labels."""
-SECONDS: Final = tuple(scale * step for scale in (1e-3, 1e-2, 0.1, 1.0) for step in (0.5, 1, 2, 5))
+SECONDS: Final = (5e-4, *(scale * step for scale in (1e-3, 1e-2, 0.1, 1.0) for step in (1, 2, 5)))
 """Upper bounds of the buckets of seconds."""
 ROWS: Final = (1, 2, 4, 8, 16, 32, 64, 128)
 """Upper bounds of the buckets of batch sizes."""

@@ -43,14 +43,16 @@ def served(folder, **settings):
 
 
 def samples(metrics):
-    """The values of a page by name and labels."""
+    """The values of a page by name and labels, which must be there once."""
     page, kind = metrics.page()
     assert kind.startswith("text/plain")
-    return {
-        (one.name, *sorted(one.labels.items())): one.value
-        for family in text_string_to_metric_families(page.decode())
-        for one in family.samples
-    }
+    found = {}
+    for family in text_string_to_metric_families(page.decode()):
+        for one in family.samples:
+            key = one.name, *sorted(one.labels.items())
+            assert key not in found, f"{key} is on the page twice"
+            found[key] = one.value
+    return found
 
 
 @pytest.fixture
