@@ -13,12 +13,13 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from trireme.ir.graph import Graph, Node
 from trireme.runtime.dataflow.graph import DataflowGraph, Port, Primitive
+from trireme.runtime.dataflow.workers import Workers
 from trireme.support.cancel import check_cancelled
 from trireme.support.dtypes import Array
 from trireme.support.errors import InternalError, RunError
@@ -110,14 +111,13 @@ class Executor:
         timeout_s: float | None = None,
     ) -> None:
         self.graph, self._run_node, self._timeout_s = graph, run_node, timeout_s
-        self._pool = ThreadPoolExecutor(workers, "dataflow") if workers else None
-        self._under_way: set[Future[None]] = set()
+        self._pool = Workers("dataflow", workers) if workers else None
         self.spans: deque[PrimitiveSpan] = deque(maxlen=MOST_SPANS)
 
     def close(self) -> None:
         """End the threads."""
         if self._pool is not None:
-            self._pool.shutdown()
+            self._pool.end()
 
     def run(self, feeds: Mapping[int, Array]) -> list[Any]:
         """Return the outputs in order, given arrays by value id of the lowered graph's inputs.
@@ -159,7 +159,7 @@ class Executor:
                 if self._busy and (not self._ready or not self._done.empty()):
                     self._take(*self._done.get())
         except BaseException:
-            wait(list(self._under_way))  # no work of this run is left behind
+            self.close()  # no work of this run is left behind
             raise
 
     def _timed_out(self) -> RunError:
@@ -177,9 +177,7 @@ class Executor:
         is_dead = any(token is DEAD for token in inputs) and primitive.kind != "merge"
         if primitive.kind == "op" and self._pool is not None and not is_dead:
             self._busy += 1
-            work = self._pool.submit(self._work, ready, self._done)
-            self._under_way.add(work)
-            work.add_done_callback(self._under_way.discard)
+            self._pool.submit(partial(self._work, ready, self._done))
             return
         self._finish(ready, None if is_dead else self._compute(ready), is_dead)
 
