@@ -19,7 +19,7 @@ from typing import Any
 
 from trireme.ir.graph import Graph, Node
 from trireme.runtime.dataflow.graph import DataflowGraph, Port, Primitive
-from trireme.runtime.dataflow.workers import Workers
+from trireme.runtime.dataflow.workers import OpThreads
 from trireme.support.cancel import check_cancelled
 from trireme.support.dtypes import Array
 from trireme.support.errors import InternalError, RunError
@@ -111,7 +111,7 @@ class Executor:
         timeout_s: float | None = None,
     ) -> None:
         self.graph, self._run_node, self._timeout_s = graph, run_node, timeout_s
-        self._pool = Workers("dataflow", workers) if workers else None
+        self._pool = OpThreads("dataflow", workers) if workers else None
         self.spans: deque[PrimitiveSpan] = deque(maxlen=MOST_SPANS)
 
     def close(self) -> None:

@@ -15,7 +15,7 @@ from trireme.support.forks import register_at_fork
 _Jobs = queue.SimpleQueue[Callable[[], None] | None]
 
 
-class Workers:
+class OpThreads:
     """Threads that run jobs in the order in which they come; started when first needed.
 
     name: of the threads, with a number; count: of them
