@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import NoReturn
 
 from trireme.backend.device import Buffer, Device, DeviceSpec, Executable
-from trireme.cost.model import work_of
+from trireme.cost.work import work_of
 from trireme.ir.graph import Graph, Node
 from trireme.support.dtypes import Array
 from trireme.support.errors import CompileError, DeviceError

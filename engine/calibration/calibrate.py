@@ -36,8 +36,9 @@ from trireme.calibration.samples import (
 )
 from trireme.calibration.transfer_probe import TransferCosts, measure_issue, measure_overlap
 from trireme.cost.calibration import Calibration, Curve, DeviceCalibration, Sharing
-from trireme.cost.model import generic_works, supported_part, variants_of
+from trireme.cost.model import variants_of
 from trireme.cost.quality import Judgement, judge
+from trireme.cost.work import generic_works, supported_part
 from trireme.ir.graph import Graph
 from trireme.passes.pipeline import optimise
 from trireme.runtime.options import AS_GIVEN

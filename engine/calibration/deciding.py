@@ -12,7 +12,9 @@ from collections.abc import Iterator, Sequence
 
 from trireme.backend.device import Device
 from trireme.calibration.samples import bind, timed
-from trireme.cost.model import CostModel, Estimate, node_signature
+from trireme.cost.estimate import Estimate
+from trireme.cost.model import CostModel
+from trireme.cost.work import node_signature
 from trireme.ir.graph import Graph, Node, graph_of
 from trireme.placement.deciding import Deciding
 from trireme.support.errors import TriremeError

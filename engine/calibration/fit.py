@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from trireme.cost.calibration import Curve
-from trireme.cost.model import SPREAD
+from trireme.cost.estimate import SPREAD
 from trireme.support.dtypes import Array
 
 _ROUNDS = 6

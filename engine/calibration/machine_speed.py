@@ -10,7 +10,7 @@ from trireme.calibration.net_builder import build
 from trireme.calibration.nets import NETS
 from trireme.calibration.samples import bind, timed, use_single_thread
 from trireme.cost.calibration import DeviceCalibration
-from trireme.cost.model import supported_part
+from trireme.cost.work import supported_part
 from trireme.passes.pipeline import optimise
 
 _TIMED = ("separable", "inverted", "inverted int8", "encoder", "inception", "small")

@@ -16,8 +16,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from trireme.cost.calibration import REFERENCE, Curve, DeviceCalibration, reference_description
-from trireme.cost.model import reference_classes, work_of
 from trireme.cost.quality import Judgement, judge
+from trireme.cost.work import reference_classes, work_of
 from trireme.ir.builder import graph_of_sample
 from trireme.ir.graph import TensorType
 from trireme.ir.interpreter import evaluate

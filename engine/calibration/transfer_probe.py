@@ -22,7 +22,7 @@ from trireme.calibration.fit import least_squares
 from trireme.calibration.net_builder import build
 from trireme.calibration.nets import NETS
 from trireme.cost.calibration import Calibration, Sharing
-from trireme.cost.model import supported_part
+from trireme.cost.work import supported_part
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import Graph, TensorType
 from trireme.passes.pipeline import optimise

@@ -10,22 +10,27 @@ a kernel of several nodes are shared out, so that the nodes' seconds add up to t
 
 from __future__ import annotations
 
-import math
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import dataclass
 
 from trireme.backend.device import HOST, Device, DeviceSpec, KernelCost
 from trireme.cost.calibration import Calibration, Curve, DeviceCalibration, Sharing
+from trireme.cost.estimate import SPREAD, Estimate, Source
+from trireme.cost.links import Link, Links
+from trireme.cost.work import (
+    Work,
+    generic_works,
+    node_signature,
+    reference_classes,
+    roofline_s,
+    supported_part,
+    work_of,
+)
 from trireme.ir.graph import Graph, Node
-from trireme.ir.interpreter import is_quantized
-from trireme.ir.op import call_of, get_op
+from trireme.ir.op import get_op
 from trireme.ir.python_op import PythonOp
 from trireme.ops.repeats import bodies_of, turns_of
-
-Source = Literal["calibration", "device", "roofline", "reference", "assumed", "function"]
-
 
 ASSUMED_TURNS = 10
 """Turns of a loop whose number only the run knows."""
@@ -48,142 +53,6 @@ class BodyCost:
 REFERENCE = Curve(fixed_s=30e-6, per={"flops": 1e-9, "bytes": 2e-9})
 """Unmeasured cost of a node on the numpy reference: an order of magnitude. The placement thus
 prefers any device that has a kernel."""
-
-
-@dataclass(frozen=True)
-class Work:
-    """The work of a node on any device: arithmetic operations and bytes read and written."""
-
-    kind: str
-    dtype: str
-    flops: int
-    nbytes: int
-
-    @property
-    def terms(self) -> dict[str, float]:
-        """The amounts, by the names of a curve's terms."""
-        return {"flops": float(self.flops), "bytes": float(self.nbytes)}
-
-
-SPREAD: Mapping[Source, tuple[float, float]] = {
-    "calibration": (0.8, 1.25),
-    "device": (1.0, 1.0),
-    "roofline": (0.3, 3.0),
-    "reference": (0.1, 10.0),
-    "assumed": (0.1, 10.0),
-    "function": (0.1, 10.0),
-}
-"""Interval factors of estimates without a measurement, by source."""
-
-
-@dataclass(frozen=True)
-class Estimate:
-    """Predicted seconds of a node's own work, without launch and copies.
-
-    low_s, high_s: the interval; by default the source's factors
-    """
-
-    seconds: float
-    source: Source
-    low_s: float = -1.0
-    high_s: float = -1.0
-
-    def __post_init__(self) -> None:
-        low, high = SPREAD[self.source]
-        if self.low_s < 0:
-            object.__setattr__(self, "low_s", self.seconds * low)
-        if self.high_s < 0:
-            object.__setattr__(self, "high_s", self.seconds * high)
-
-
-_SHARED = 0.3
-"""The share of a relative error that kernels have in common (a phase of the machine, say). This
-share adds up over the nodes of a region; the rest averages out."""
-
-
-def interval(estimates: Iterable[Estimate], plus_s: float = 0.0) -> tuple[float, float]:
-    """Return the low and high seconds of several nodes one after another, and of plus_s more."""
-    rows = list(estimates)
-    total = plus_s + sum(one.seconds for one in rows)
-    ends = []
-    for sign, away in (
-        (-1, [one.seconds - one.low_s for one in rows]),
-        (1, [one.high_s - one.seconds for one in rows]),
-    ):
-        apart = math.sqrt(sum(each * each for each in away))
-        ends.append(total + sign * (_SHARED * sum(away) + (1 - _SHARED) * apart))
-    return max(ends[0], 0.0), ends[1]
-
-
-@dataclass(frozen=True)
-class Link:
-    """A link between two memory spaces: seconds = latency_s + bytes / bandwidth."""
-
-    latency_s: float
-    bandwidth: float
-
-    def seconds(self, nbytes: int) -> float:
-        """Return the predicted seconds of one copy."""
-        return self.latency_s + nbytes / self.bandwidth
-
-
-@dataclass(frozen=True)
-class Links:
-    """Copy costs between memory spaces; a copy between two devices goes through the host."""
-
-    to_host: Mapping[str, Link] = field(default_factory=dict)
-    from_host: Mapping[str, Link] = field(default_factory=dict)
-
-    def seconds(self, nbytes: int, source: str, target: str) -> float:
-        """Return the predicted seconds to copy between two different spaces."""
-        total = 0.0
-        if source != HOST:
-            total += self.to_host[source].seconds(nbytes)
-        if target != HOST:
-            total += self.from_host[target].seconds(nbytes)
-        return total
-
-
-def work_of(graph: Graph, node: Node) -> Work:
-    """Return the work of a node of static types."""
-    op, call = get_op(node.op), call_of(graph, node)
-    values = {*node.used, *node.outputs}
-    nbytes = sum(graph.type(value).nbytes for value in values)
-    dtype = graph.type(node.used[0]).dtype if node.used else graph.type(node.outputs[0]).dtype
-    return Work(_kind(graph, node, op.family), dtype, op.flops(call), nbytes)
-
-
-def node_signature(graph: Graph, node: Node) -> Hashable:
-    """Return a key for nodes that take the same time: op, types and attributes."""
-    types = tuple(str(graph.type(value)) for value in (*node.used, *node.outputs))
-    return node.op, types, repr(sorted(node.attrs.items()))
-
-
-def reference_classes(graph: Graph, node: Node) -> tuple[str, str]:
-    """Return the classes of a node on the numpy reference, the narrower first: its op, its family.
-
-    Quantised arithmetic is a class of its own. For ops that only move data, all integers share a
-    class.
-    """
-    op = get_op(node.op)
-    form = " quantised" if is_quantized(graph, node) and not op.moves else ""
-    return f"op {op.name}{form}", f"family {op.family}{form}"
-
-
-def _kind(graph: Graph, node: Node, family: str) -> str:
-    """Return the op family; depthwise convolution has its own, because it is bandwidth-bound."""
-    if node.op == "conv" and node.attrs["groups"] > 1:
-        return "depthwise"
-    return family
-
-
-def roofline_s(work: Work, spec: DeviceSpec) -> float:
-    """Return the seconds of the larger of compute and memory traffic.
-
-    Source: Williams, Waterman, Patterson, "Roofline" (2009)
-    """
-    rate = spec.flops.get(work.dtype) or min(spec.flops.values(), default=1e9)
-    return max(work.flops / rate, work.nbytes / spec.bandwidth)
 
 
 class CostModel:
@@ -368,39 +237,3 @@ def _sum(parts: Iterable[tuple[float, float, float, bool]]) -> Estimate:
     source: Source = "calibration" if all(row[3] for row in rows) else "roofline"
     seconds, low_s, high_s = (sum(row[k] for row in rows) for k in range(3))
     return Estimate(seconds, source, low_s, high_s)
-
-
-def generic_works(graph: Graph) -> list[KernelCost]:
-    """Return each node as a kernel of its own, for a device that does not describe its kernels."""
-    rows = [(node, work_of(graph, node)) for node in graph.nodes]
-    return [KernelCost((node.id,), f"{w.kind}/{w.dtype}", w.terms) for node, w in rows]
-
-
-def supported_part(graph: Graph, device: Device) -> Graph:
-    """Return the nodes that a device runs with kernels, as a graph; the graph itself if all.
-
-    Values of other nodes are inputs of the part, and values that other nodes read are outputs.
-    """
-    mine = [
-        node
-        for node in graph.nodes
-        if device.unsupported_reason(graph, node) is None and not device.kernel_note(graph, node)
-    ]
-    if len(mine) == len(graph.nodes):
-        return graph
-    made = {value for node in mine for value in node.outputs}
-    inside = {node.id for node in mine}
-    used = dict.fromkeys(value for node in mine for value in node.used)
-    inputs = [v for v in used if v not in made and not graph.values[v].is_constant]
-    outputs = [
-        value
-        for value in made
-        if graph.is_output(value) or any(user.id not in inside for user in graph.users(value))
-    ]
-    return Graph(
-        graph.name,
-        tuple(inputs),
-        tuple(outputs),
-        tuple(mine),
-        {value: graph.values[value] for value in (*used, *made)},
-    )

@@ -9,7 +9,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from trireme.backend.device import Device
-from trireme.cost.model import NATIVE_TURN_S, TURN_S, BodyCost, Source
+from trireme.cost.estimate import Source
+from trireme.cost.model import NATIVE_TURN_S, TURN_S, BodyCost
 from trireme.ir.graph import Graph, Node, node_names
 from trireme.ops.repeats import bodies_of, repeat_of
 from trireme.passes.turns import turn_of, with_own_outputs

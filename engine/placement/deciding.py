@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import cast
 
-from trireme.cost.model import CostModel, Estimate, Source, interval
+from trireme.cost.estimate import Estimate, Source, interval
+from trireme.cost.model import CostModel
 from trireme.placement.objective import Objective, Scorer
 from trireme.placement.placement import Placement
 from trireme.placement.pricing import Pricing

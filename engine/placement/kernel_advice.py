@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from trireme.backend.refusal import rule_of
-from trireme.cost.model import roofline_s, work_of
+from trireme.cost.work import roofline_s, work_of
 from trireme.ir.graph import Node
 from trireme.placement.move_cost import MoveEvaluator
 from trireme.placement.placement import Placement

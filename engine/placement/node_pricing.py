@@ -8,7 +8,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from trireme.backend.device import HOST, Device, Resident
-from trireme.cost.model import CostModel, Estimate
+from trireme.cost.estimate import Estimate
+from trireme.cost.model import CostModel
 from trireme.ir.bind_shapes import shape_advice
 from trireme.ir.graph import Graph, Node
 from trireme.support.errors import PlacementError, PlanError, from_device

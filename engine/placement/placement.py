@@ -13,7 +13,8 @@ from typing import Any
 from trireme.backend.arena import MemoryUse
 from trireme.backend.device import DeviceSpec, Resident
 from trireme.backend.links import link_ends
-from trireme.cost.model import Estimate, Links, Source
+from trireme.cost.estimate import Estimate, Source
+from trireme.cost.links import Links
 from trireme.ir.graph import Graph, Node, node_names
 from trireme.ops.repeats import bodies_of
 from trireme.placement.candidate import Candidate

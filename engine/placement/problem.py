@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from trireme.backend.device import HOST, DeviceSpec, Resident
-from trireme.cost.model import Links
+from trireme.cost.links import Links
 from trireme.ir.graph import Graph
 
 Assignment = tuple[int, ...]

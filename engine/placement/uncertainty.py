@@ -18,7 +18,8 @@ from dataclasses import dataclass, replace
 from typing import cast
 
 from trireme.backend.device import HOST, DeviceSpec
-from trireme.cost.model import CostModel, Estimate, Source, interval
+from trireme.cost.estimate import Estimate, Source, interval
+from trireme.cost.model import CostModel
 from trireme.placement.makespan import copies_of
 from trireme.placement.node_pricing import NodePricing
 from trireme.placement.objective import Objective, Scorer

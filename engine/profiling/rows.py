@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from trireme.backend.device import Clock
 from trireme.backend.links import link_ends
-from trireme.cost.model import SPREAD, Estimate, interval
+from trireme.cost.estimate import SPREAD, Estimate, interval
 from trireme.ir.graph import Graph, Node
 from trireme.plan.plan import Plan, Task
 

@@ -13,7 +13,8 @@ from toy_device import ToyDevice
 from zoo import zoo_folder
 
 from trireme.backend.device import HOST, DeviceSpec
-from trireme.cost.model import Link, Links, roofline_s, work_of
+from trireme.cost.links import Link, Links
+from trireme.cost.work import roofline_s, work_of
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import TensorType
 from trireme.model_file.convert import convert

@@ -5,7 +5,7 @@ import pytest
 
 from trireme.calibration.fit import fit
 from trireme.cost.calibration import Curve
-from trireme.cost.model import SPREAD
+from trireme.cost.estimate import SPREAD
 
 
 def synthetic(count=60, noise=0.02, seed=0):

@@ -11,8 +11,9 @@ from trireme.calibration import calibrate as calibrating
 from trireme.calibration.calibrate import calibrate
 from trireme.calibration.transfer_probe import TransferFigures
 from trireme.cost.calibration import Calibration, Curve, DeviceCalibration, load_calibration
-from trireme.cost.model import CostModel, generic_works, roofline_s, work_of
+from trireme.cost.model import CostModel
 from trireme.cost.quality import FAR_OFF, LIMITS, judge
+from trireme.cost.work import generic_works, roofline_s, work_of
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import TensorType
 from trireme.tools.calibrate import _lines

@@ -15,8 +15,9 @@ from trireme.cost.calibration import (
     load_calibration,
     reference_description,
 )
-from trireme.cost.model import CostModel, reference_classes, work_of
+from trireme.cost.model import CostModel
 from trireme.cost.quality import judge
+from trireme.cost.work import reference_classes, work_of
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import Quant, TensorType
 

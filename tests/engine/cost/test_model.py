@@ -26,7 +26,9 @@ from trireme.cost.calibration import (
     Sharing,
     load_calibration,
 )
-from trireme.cost.model import SPREAD, CostModel, Estimate, generic_works, interval, supported_part
+from trireme.cost.estimate import SPREAD, Estimate, interval
+from trireme.cost.model import CostModel
+from trireme.cost.work import generic_works, supported_part
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import TensorType
 from trireme.model_file import save

@@ -14,7 +14,8 @@ from trireme.backend.registry import open_device
 from trireme.calibration import deciding as timing
 from trireme.calibration.deciding import measure_deciding
 from trireme.cost.calibration import Calibration
-from trireme.cost.model import CostModel, node_signature
+from trireme.cost.model import CostModel
+from trireme.cost.work import node_signature
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import TensorType
 from trireme.placement.deciding import deciding

@@ -18,7 +18,8 @@ from stage_model import SerialModel, launches_beyond
 from sweep import sweep
 
 from trireme.cost.calibration import Calibration
-from trireme.cost.model import CostModel, Links
+from trireme.cost.links import Links
+from trireme.cost.model import CostModel
 from trireme.placement.bounds import makespan_bound
 from trireme.placement.makespan import makespan_s
 from trireme.placement.messages import price_bound

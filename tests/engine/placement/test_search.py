@@ -18,7 +18,8 @@ from sweep import sweep
 from toy_device import ToyDevice
 
 from trireme.cost.calibration import Calibration
-from trireme.cost.model import CostModel, Link, Links
+from trireme.cost.links import Link, Links
+from trireme.cost.model import CostModel
 from trireme.placement import anneal
 from trireme.placement.bounds import critical_s, makespan_bound, to_end
 from trireme.placement.makespan import makespan_s

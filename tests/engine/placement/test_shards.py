@@ -15,7 +15,8 @@ from zoo import zoo_path
 
 from trireme.backend.registry import open_device
 from trireme.cost.calibration import Calibration
-from trireme.cost.model import CostModel, roofline_s, work_of
+from trireme.cost.model import CostModel
+from trireme.cost.work import roofline_s, work_of
 from trireme.devices.npu.compiler import estimate
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import Quant, TensorType, node_names

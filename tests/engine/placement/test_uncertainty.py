@@ -13,7 +13,8 @@ from two_devices import US, chain_of_two
 
 from trireme.backend.core_latency import CoreLatency
 from trireme.cost.calibration import Calibration, Curve, DeviceCalibration
-from trireme.cost.model import CostModel, work_of
+from trireme.cost.model import CostModel
+from trireme.cost.work import work_of
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import TensorType
 from trireme.placement import uncertainty
