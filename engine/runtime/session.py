@@ -281,7 +281,7 @@ class Session(OpenSession, TakesRequests):
         if not self.states.types and not self.dropped:
             storing = self._key.keep(self._context, prepared.files, prepared.notes, is_mapped)
             if storing is not None:
-                self._closing.callback(storing.join)
+                self._closing.callback(storing.wait)
 
     if not TYPE_CHECKING:  # it would let any name pass
 

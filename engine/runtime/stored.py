@@ -32,6 +32,7 @@ from trireme.ir.graph import Value
 from trireme.runtime.failures import described
 from trireme.runtime.stored_program import LENGTH, StoredEnds, StoredEntry, StoredProgram
 from trireme.support.code_version import code_version
+from trireme.support.disk_cache import MOST_BYTES
 from trireme.support.dtypes import Array
 from trireme.support.errors import TriremeError
 from trireme.support.mapped import OpenFile, offset_in, stamp_of
@@ -44,9 +45,9 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 SUFFIX = ".program"
 MOST_PROGRAMS = 100
-MOST_BYTES = 2 << 30
-"""Of all stored programs; those unused for longest go first."""
-LARGEST_BYTES = MOST_BYTES // 4
+MOST_WAIT_S = 30.0
+"""For an entry that another thread writes; then the session prepares the model itself."""
+LARGEST_BYTES = MOST_BYTES // 2
 """A program with more bytes of packed weights is not stored."""
 _APART = ("model", "devices", "progress", "mode", "contexts", "calibration", "execution_options")
 """Arguments that a key holds in a form of their own, or not: every mode runs one task the same."""
@@ -74,7 +75,7 @@ class StoredKey:
         """Return the stored program, None where there is none that is valid."""
         for thread in threading.enumerate():
             if isinstance(thread, Storing) and thread.key == (self.folder, self.key):
-                thread.join()
+                thread.wait()
         entry = _ENTRIES.get(self.key)
         try:
             if entry is None:
@@ -124,6 +125,12 @@ class Storing(threading.Thread):
     def run(self) -> None:
         """Write the entry."""
         self._cache.store_mapped(self.key[1], *self._entry)
+
+    def wait(self) -> None:
+        """Return when the entry is written, or after the longest wait."""
+        self.join(MOST_WAIT_S)
+        if self.is_alive():
+            _log.info("a stored program is not written after %g s", MOST_WAIT_S)
 
 
 def stored_key(asked: Mapping[str, Any]) -> StoredKey | None:

@@ -10,7 +10,7 @@ from typing import Literal
 _COUNTS: Counter[tuple[str, str]] = Counter()
 _LOCK = threading.Lock()
 
-CacheResult = Literal["hit", "miss"]
+CacheResult = Literal["hit", "miss", "damaged", "foreign", "unwritable"]
 
 
 def count_cache_event(cache: str, result: CacheResult) -> None:
@@ -22,7 +22,9 @@ def count_cache_event(cache: str, result: CacheResult) -> None:
 def cache_events() -> Mapping[tuple[str, str], int]:
     """Return how often each cache had an entry ("hit") or none ("miss") since the process began.
 
-    By (cache, result): the cache "program", "graph" or "bin"
+    A miss may also count as "damaged" or "foreign", which is an entry of another user. A cache that
+    cannot be written counts as "unwritable".
+    By (cache, result): the cache "program", "graph", "o" or "bin"
     """
     with _LOCK:
         return dict(_COUNTS)

@@ -4,6 +4,9 @@ Callers trust these bytes: they link object code, run binaries and follow offset
 mode 0700, and this user owns the folder and every file. The hash finds damage; it is no signature.
 A file that fails a check counts as absent and is removed. A full or read-only disk is no error: the
 cache then stores nothing and warns once.
+
+Processes take no lock of each other: each entry is written whole beside its place and renamed, so
+two writers of an entry leave the one or the other.
 """
 
 from __future__ import annotations
@@ -15,13 +18,15 @@ import io
 import logging
 import os
 import stat
-import tempfile
-from collections.abc import Iterable
+from collections.abc import Sequence
 from pathlib import Path
 
+from trireme.support.atomic import remove_abandoned, replace_file
 from trireme.support.cache_events import count_cache_event
 
 _log = logging.getLogger(__name__)
+MOST_BYTES = 1 << 30
+"""Of the files of one suffix in a folder."""
 _DIGEST_BYTES = 32
 _PRIVATE = 0o700
 _PERMISSIONS = 0o777
@@ -29,16 +34,18 @@ _OPEN_FLAGS = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLO
 
 
 class DiskCache:
-    """Bytes by key, in files of one suffix in a folder; beyond `most`, the least recently used go.
+    """Bytes by key, in files of one suffix in a folder.
 
+    Beyond `most` files or `most_bytes`, the least recently used go.
     folder: made with mode 0700; None stores nothing
     """
 
-    def __init__(self, folder: Path | None, suffix: str, most: int, prunes: bool = True) -> None:
+    def __init__(
+        self, folder: Path | None, suffix: str, most: int, most_bytes: int = MOST_BYTES
+    ) -> None:
         self._folder = None if folder is None or untrusted_reason(folder) else folder
-        self._suffix, self._most = suffix, most
-        if prunes:
-            self._prune()
+        self._suffix, self._most, self._most_bytes = suffix, most, most_bytes
+        self._stored, self._stored_bytes, self._has_pruned = 0, 0, False
 
     def load(self, key: str) -> bytes | None:
         """Return the bytes stored under the key, None when they are absent or damaged."""
@@ -63,13 +70,20 @@ class DiskCache:
 
     def store(self, key: str, data: bytes) -> None:
         """Store bytes, whole or not at all."""
+        self._write(key, [_digest(data), data])
+
+    def _write(self, key: str, pieces: Sequence[bytes | memoryview]) -> None:
+        """Write a file; where that fails, warn once and store nothing more."""
         if self._folder is None:
             return
         try:
-            write_atomic(self._path(self._folder, key), [_digest(data), data])
+            replace_file(self._path(self._folder, key), pieces)
         except OSError as error:
             warn_once(f"nothing is cached in {self._folder}: {error.strerror}")
+            count_cache_event(self._suffix, "unwritable")
             self._folder = None
+            return
+        self._prune_at_times(sum(map(len, pieces)))
 
     def remove(self, key: str) -> None:
         """Remove the bytes stored under the key, if there are any."""
@@ -82,13 +96,18 @@ class DiskCache:
         if self._folder is not None:
             what = "a damaged file" if damaged else "a file of another user"
             path = self._path(self._folder, key)
+            count_cache_event(self._suffix, "damaged" if damaged else "foreign")
             _log.warning("%s was removed from the cache: %s", what, path)
             self.remove(key)
 
-    def _prune(self, most_bytes: int | None = None) -> None:
-        """Remove the files unused for longest beyond the limits, of a number and of bytes."""
-        if self._folder is not None:
-            _prune(self._folder, self._suffix, self._most, most_bytes)
+    def _prune_at_times(self, nbytes: int) -> None:
+        """Prune behind the first file stored, and whenever a sixteenth of a limit was stored."""
+        self._stored, self._stored_bytes = self._stored + 1, self._stored_bytes + nbytes
+        is_due = self._stored > self._most // 16 or self._stored_bytes > self._most_bytes // 16
+        if self._folder is not None and (is_due or not self._has_pruned):
+            self._stored, self._stored_bytes, self._has_pruned = 0, 0, True
+            remove_abandoned(self._folder)
+            _prune(self._folder, self._suffix, self._most, self._most_bytes)
 
     def _path(self, folder: Path, key: str) -> Path:
         return folder / f"{key}{self._suffix}"
@@ -124,13 +143,17 @@ def open_own(path: Path) -> io.BufferedReader | None:
 
     The checks read the open file, so nobody can swap the file in between. Errors: OSError
     """
-    file = open(os.open(path, _OPEN_FLAGS), "rb")  # noqa: SIM115 - the caller closes it
-    status = os.fstat(file.fileno())
-    own = not hasattr(os, "getuid") or status.st_uid == os.getuid()
-    if own and stat.S_ISREG(status.st_mode) and not status.st_mode & 0o022:
-        return file
-    file.close()
-    return None
+    handle = os.open(path, _OPEN_FLAGS)
+    try:
+        status = os.fstat(handle)
+        own = not hasattr(os, "getuid") or status.st_uid == os.getuid()
+        if own and stat.S_ISREG(status.st_mode) and not status.st_mode & 0o022:
+            file, handle = open(handle, "rb"), -1  # noqa: SIM115 - the caller closes it
+            return file
+        return None
+    finally:
+        if handle >= 0:
+            os.close(handle)
 
 
 def _read_own(path: Path) -> bytes | None:
@@ -140,20 +163,6 @@ def _read_own(path: Path) -> bytes | None:
         return None
     with file:
         return file.read()
-
-
-def write_atomic(path: Path, pieces: Iterable[bytes | memoryview]) -> None:
-    """Write a file whole, or leave nothing behind. Errors: OSError"""
-    handle, name = tempfile.mkstemp(dir=path.parent)  # mode 0600
-    try:
-        with os.fdopen(handle, "wb") as file:
-            for piece in pieces:
-                file.write(piece)
-        os.replace(name, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(name)
-        raise
 
 
 def _digest(data: bytes) -> bytes:
@@ -166,17 +175,22 @@ def warn_once(sentence: str) -> None:
     _log.warning("%s", sentence)
 
 
-def _prune(folder: Path, suffix: str, most: int, most_bytes: int | None) -> None:
-    """Remove the files unused for longest beyond `most`, or beyond `most_bytes` of all."""
-    with contextlib.suppress(OSError):
-        names = [name for name in os.listdir(folder) if name.endswith(suffix)]
-        if len(names) <= most and most_bytes is None:
-            return  # without reading the time of each file
-        seen = [(os.stat(folder / name), name) for name in names]
-        total = 0
-        for number, (status, name) in enumerate(sorted(seen, key=_last_use, reverse=True)):
-            total += status.st_size
-            if number >= most or (most_bytes is not None and total > most_bytes and number):
+def _prune(folder: Path, suffix: str, most: int, most_bytes: int) -> None:
+    """Remove the files unused for longest beyond `most`, or beyond `most_bytes` of all.
+
+    The newest stays, whatever its size. Other processes may remove files meanwhile.
+    """
+    seen = []
+    with contextlib.suppress(OSError), os.scandir(folder) as found:
+        for file in found:
+            if file.name.endswith(suffix) and not file.name.startswith("."):
+                with contextlib.suppress(OSError):
+                    seen.append((file.stat(follow_symlinks=False), file.name))
+    total = 0
+    for number, (status, name) in enumerate(sorted(seen, key=_last_use, reverse=True)):
+        total += status.st_size
+        if number >= most or (total > most_bytes and number):
+            with contextlib.suppress(OSError):
                 os.unlink(folder / name)
 
 

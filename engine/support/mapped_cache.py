@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from trireme.support.cache_events import count_cache_event
-from trireme.support.disk_cache import DiskCache, open_own, warn_once, write_atomic
+from trireme.support.disk_cache import DiskCache, open_own
 from trireme.support.dtypes import Array
 
 ALIGNMENT = 64
@@ -30,11 +30,7 @@ _DIGEST_BYTES = 32
 
 
 class MappedCache(DiskCache):
-    """Heads and data by key; beyond `most` files or `most_bytes`, the least recently used go."""
-
-    def __init__(self, folder: Path | None, suffix: str, most: int, most_bytes: int) -> None:
-        super().__init__(folder, suffix, most, prunes=False)
-        self._most_bytes = most_bytes
+    """Heads and data by key."""
 
     def load_mapped(self, key: str) -> tuple[bytes, Array] | None:
         """Return the head and the data under the key, None when they are absent or damaged.
@@ -63,15 +59,8 @@ class MappedCache(DiskCache):
 
     def store_mapped(self, key: str, head: bytes, data: Sequence[Array]) -> None:
         """Store a head, and arrays one behind the other, each from a multiple of 64 bytes on."""
-        if self._folder is None:
-            return
-        try:
-            write_atomic(self._path(self._folder, key), _pieces(head, data))
-        except OSError as error:
-            warn_once(f"nothing is cached in {self._folder}: {error.strerror}")
-            self._folder = None
-            return
-        self._prune(self._most_bytes)
+        if self._folder is not None:
+            self._write(key, list(_pieces(head, data)))
 
 
 def padded(nbytes: int) -> int:
