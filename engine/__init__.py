@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from trireme.model_file.convert import convert
     from trireme.placement.explain import explain
     from trireme.placement.options import PlacementOptions
+    from trireme.quantiser.quantize import quantize
     from trireme.runtime import eager
     from trireme.runtime.options import ExecutionOptions
     from trireme.runtime.requests.batcher import Batcher
@@ -68,6 +69,7 @@ _LATER = {
     "explain": "trireme.placement.explain",
     "load": "trireme.model_file",
     "python_op": "trireme.ir.python_op",
+    "quantize": "trireme.quantiser.quantize",
     "save": "trireme.model_file",
     "trace": "trireme.converters.python.trace",
 }
@@ -105,6 +107,7 @@ __all__ = [
     "load",
     "ops",
     "python_op",
+    "quantize",
     "save",
     "trace",
 ]

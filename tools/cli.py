@@ -26,6 +26,7 @@ from trireme.tools import (
     place,
     plan_capacity,
     profile,
+    quantize,
     replay,
     serve,
     verify,
@@ -187,6 +188,10 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "model.onnx --qps 500 --p99 20ms --measure --max-delay 2ms",
     ),
     "verify": ("model.onnx", "model.onnx --devices cpu,opencl --per-node"),
+    "quantize": (
+        "model.onnx --data samples.npz -o m8.trm",
+        "model.tflite --loader samples.py:images --keep-float op:softmax --report q.json",
+    ),
     "bench": ("model.onnx --against onnxruntime,openvino --threads 1,2",),
     "serve": (
         "model.onnx --http 8000",
@@ -304,6 +309,12 @@ COMMANDS: dict[str, Subcommand] = {
                 help="with --per-node: list the values that agree as well",
             ),
         ),
+    ),
+    "quantize": Subcommand(
+        quantize.quantize_model,
+        "turn a float model into integers, with ranges from sample inputs",
+        (add_model,),
+        quantize.ARGUMENTS,
     ),
     "bench": Subcommand(
         bench,

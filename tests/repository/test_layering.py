@@ -23,7 +23,7 @@ MAY_IMPORT = {
 ROOMS = {
     "trireme": [
         "version", "support", "ir", "ops", "passes", "model_file", "backend", "cost", "placement",
-        "plan", "profiling", "runtime", "calibration", "compat", "serving",
+        "plan", "profiling", "runtime", "quantiser", "calibration", "compat", "serving",
     ],
     "trireme.devices.cpu": ["codegen", "runtime", "kernels", "patterns", "compile"],
     "trireme.devices.cpu.kernels": [

@@ -18,6 +18,7 @@ WORDS = {
     "whatif": ["{model}", "--soc", "rk3588"],
     "plan-capacity": ["{model}", "--qps", "10", "--p99", "1s"],
     "verify": ["{model}", "--per-node"],
+    "quantize": ["{model}", "--data", "random", "-o", "{folder}/q.trm"],
     "bench": ["--from", "{folder}/rows.json"],
     "replay": ["{model}", "{folder}/run", "--record"],
     "info": ["{model}"],

@@ -1,0 +1,223 @@
+"""Write the quantised graph: taken nodes on integers, the others on floats, conversions between."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from trireme.ir.builder import GraphBuilder
+from trireme.ir.graph import Graph, Node, Quant, TensorType
+from trireme.ir.op import get_op
+from trireme.quantiser.encode import asymmetric, bias_of, stored, weights_of
+from trireme.quantiser.scheme import QuantScheme, form_of, is_product
+from trireme.quantiser.select import data_inputs
+from trireme.support.dtypes import Array
+from trireme.support.errors import InternalError
+
+
+@dataclass(frozen=True)
+class Emitted:
+    """A quantised graph, and its values of integers by the id of the float value that they are."""
+
+    graph: Graph
+    integers: Mapping[int, int]
+
+
+def emit(
+    graph: Graph,
+    taken: frozenset[int],
+    quants: Mapping[int, Quant],
+    scheme: QuantScheme,
+    *,
+    name: str,
+    integer_io: bool = False,
+    weights: Mapping[int, Array] | None = None,
+) -> Emitted:
+    """Return the graph with the taken nodes on integers.
+
+    quants: of the values that taken nodes read and make
+    integer_io: whether inputs and outputs of the graph are integers where a taken node has them
+    weights: floats in place of constants, by id
+    """
+    return _Emitter(graph, taken, quants, scheme, name, integer_io, weights or {}).run()
+
+
+class _Emitter:
+    def __init__(
+        self,
+        graph: Graph,
+        taken: frozenset[int],
+        quants: Mapping[int, Quant],
+        scheme: QuantScheme,
+        name: str,
+        integer_io: bool,
+        weights: Mapping[int, Array],
+    ) -> None:
+        self.graph, self.taken, self.quants, self.scheme = graph, taken, quants, scheme
+        self.weights, self.integer_io = weights, integer_io
+        self.builder = GraphBuilder(name)
+        self.real: dict[int, int] = {}
+        self.typed: dict[tuple[int, Quant], int] = {}
+        self.own: dict[int, int] = {}
+        self.made: set[int] = set()
+
+    def run(self) -> Emitted:
+        """Return the whole graph."""
+        for value in self.graph.input_values():
+            self._input(value.id)
+        for node in self.graph.nodes:
+            if node.id in self.taken:
+                self._integer_node(node)
+            else:
+                self._float_node(node)
+        outputs = [self._output(value) for value in self.graph.outputs]
+        self.builder.symbols = dict(self.graph.symbols)
+        return Emitted(self.builder.finish(*outputs), dict(self.own))
+
+    def _input(self, value: int) -> None:
+        known = self.graph.values[value]
+        readers = self.graph.users(value)
+        inside = readers and all(reader.id in self.taken for reader in readers)
+        if self.integer_io and inside and value in self.quants and not self.graph.is_output(value):
+            quant = self.quants[value]
+            kind = TensorType(known.shape, self.scheme.activations, quant)
+            self.own[value] = self.typed[value, quant] = self.builder.input(known.name, kind)
+            self.made.add(value)
+        else:
+            self.real[value] = self.builder.input(known.name, known.type)
+
+    def _output(self, value: int) -> int:
+        if self.integer_io and value in self.own and value not in self.real:
+            return self.own[value]
+        return self._as_real(value)
+
+    def _data(self, value: int) -> Array | None:
+        found = self.weights.get(value)
+        return self.graph.values[value].data if found is None else found
+
+    def _as_real(self, value: int) -> int:
+        """Return a value as floats, made of its integers where only they are there."""
+        if value in self.real:
+            return self.real[value]
+        known = self.graph.values[value]
+        data = self._data(value)
+        if data is not None:
+            made = self.builder.constant(known.name, data)
+        else:
+            source = "quantiser:dequantize"
+            made = self.builder.add(
+                "dequantize", self.own[value], names=[known.name], source=source
+            )
+        self.real[value] = made
+        return made
+
+    def _as_integers(self, value: int, quant: Quant) -> int:
+        """Return a value in a quantisation; another quantisation is converted."""
+        if (value, quant) in self.typed:
+            return self.typed[value, quant]
+        known, dtype = self.graph.values[value], self.scheme.activations
+        data = self._data(value)
+        if data is not None:
+            made = self.builder.constant(known.name, stored(data, quant, dtype), quant)
+        else:
+            made = self.builder.add(
+                "quantize",
+                self.own[value] if value in self.made else self.real[value],
+                dtype=dtype,
+                quants=[quant],
+                names=[f"{known.first_name}_{dtype}"],
+                source="quantiser:quantize",
+            )
+            self.own.setdefault(value, made)
+        self.typed[value, quant] = made
+        return made
+
+    def _float_node(self, node: Node) -> None:
+        inputs = [None if i is None else self._as_real(i) for i in node.inputs]
+        names = [self.graph.values[out].name for out in node.outputs]
+        made = self.builder.add_node(
+            node.op,
+            inputs,
+            node.attrs,
+            outputs=len(node.outputs),
+            names=names,
+            source=node.source,
+            pin=node.pin,
+        )
+        self.real.update(zip(node.outputs, made, strict=True))
+
+    def _integer_node(self, node: Node) -> None:
+        inputs = self._product_inputs(node) if is_product(node) else self._data_inputs(node)
+        quants = [self.quants[out] for out in node.outputs]
+        names = [self._integer_name(out) for out in node.outputs]
+        made = self.builder.add_node(
+            node.op,
+            inputs,
+            node.attrs,
+            outputs=len(node.outputs),
+            quants=quants,
+            names=names,
+            source=node.source,
+            pin=node.pin,
+        )
+        for out, new, quant in zip(node.outputs, made, quants, strict=True):
+            self.own[out] = self.typed[out, quant] = new
+            self.made.add(out)
+
+    def _integer_name(self, value: int) -> str:
+        """Return the name of a value's integers; an output of floats keeps the name for them."""
+        name = self.graph.values[value].name
+        outside = any(reader.id not in self.taken for reader in self.graph.users(value))
+        leaves = self.graph.is_output(value) and not self.integer_io
+        return f"{name}_{self.scheme.activations}" if outside or leaves else name
+
+    def _product_inputs(self, node: Node) -> list[int | None]:
+        """Return x, weights and bias of a product, which share the scales of its sums."""
+        x_quant = self.quants[node.used[0]]
+        x = self._as_integers(node.used[0], x_quant)
+        real = self._data(node.used[1])
+        bias_id = node.inputs[2] if len(node.inputs) > 2 else None
+        bias = None if bias_id is None else self._data(bias_id)
+        if real is None:
+            raise InternalError(f"{node.label} has no constant weights")
+        axis = real.ndim - 1 if node.op == "conv_transpose" else 0
+        integers, quant = weights_of(real, axis, x_quant.scale, bias, self.scheme.weights)
+        values = self.graph.values
+        w = self.builder.constant(values[node.used[1]].name, integers, quant)
+        if bias is None or bias_id is None:
+            return [x, w]
+        whole, bias_quant = bias_of(bias, x_quant.scale, quant)
+        return [x, w, self.builder.constant(values[bias_id].name, whole, bias_quant)]
+
+    def _data_inputs(self, node: Node) -> list[int | None]:
+        """Return the inputs of a node with data in integers and the other inputs as they are."""
+        data = set(data_inputs(node))
+        shared = self.quants[node.outputs[0]] if form_of(get_op(node.op)) == "same" else None
+        if node.op == "concat":
+            shared = self.quants[node.outputs[0]]
+        inputs: list[int | None] = []
+        for position, value in enumerate(node.inputs):
+            if value is None:
+                inputs.append(None)
+            elif value in data and (position == 0 or len(data) > 1):
+                inputs.append(self._as_integers(value, shared or self._quant(value)))
+            elif node.op == "pad" and position == 2:
+                inputs.append(self._fill(value, self.quants[node.outputs[0]]))
+            else:
+                inputs.append(self._as_real(value))
+        return inputs
+
+    def _fill(self, value: int, quant: Quant) -> int | None:
+        """Return the fill of a pad as a stored integer; left out it is the zero point."""
+        data = self._data(value)
+        if data is None or not data.any():
+            return None
+        number = stored(data.reshape(()), quant, self.scheme.activations)
+        return self.builder.constant(f"{self.graph.values[value].name}_fill", number)
+
+    def _quant(self, value: int) -> Quant:
+        """Return the quantisation of a value, a constant's by its own range."""
+        data = self._data(value)
+        if data is None:
+            return self.quants[value]
+        return asymmetric(float(data.min()), float(data.max()), self.scheme.activations)

@@ -1,0 +1,81 @@
+"""Ranges and floats as integers: scales, zero points, weights and biases.
+
+Source: TensorFlow Lite 8-bit quantization specification
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from trireme.ir.graph import Quant
+from trireme.ops.integer import dtype_limits, round_half_away
+from trireme.support.dtypes import Array, numpy_dtype
+
+_BIAS_ROOM = 2.0**30
+"""The most steps of a bias: the sums of products that are added need the rest of int32."""
+
+
+def asymmetric(low: float, high: float, dtype: str) -> Quant:
+    """Return the quantisation of a range widened to hold 0, per tensor.
+
+        scale = (high - low) / 255, zero point = round(least - low / scale)
+
+    A range of zero width has scale 1.
+    """
+    least, most = dtype_limits(dtype)
+    low, high = min(float(low), 0.0), max(float(high), 0.0)
+    scale = float(np.float32((high - low) / (most - least)))
+    if scale <= 0 or not np.isfinite(scale):
+        return Quant((1.0,), (0,))
+    zero = int(np.clip(round_half_away(np.asarray(least - low / scale)), least, most))
+    return Quant((scale,), (zero,))
+
+
+def range_of(quant: Quant, dtype: str) -> tuple[float, float]:
+    """Return the least and the greatest real number of a per-tensor quantisation."""
+    least, most = dtype_limits(dtype)
+    return (least - quant.zero_point) * quant.scale, (most - quant.zero_point) * quant.scale
+
+
+def stored(real: Array, quant: Quant, dtype: str) -> Array:
+    """Return floats as stored integers: clamp(round(x / scale) + zero point), per tensor."""
+    wide = round_half_away(np.asarray(real, np.float64) / quant.scale) + quant.zero_point
+    return np.asarray(np.clip(wide, *dtype_limits(dtype)), numpy_dtype(dtype))
+
+
+def weights_of(
+    real: Array, axis: int, x_scale: float, bias: Array | None, dtype: str
+) -> tuple[Array, Quant]:
+    """Return weights as integers, symmetric around 0 with a scale for each index of `axis`.
+
+    A scale is at least so large that the bias fits int32. Integers end at -127. A channel that is
+    zero takes the scale of the largest.
+
+    Shapes: bias [O] or None, O the size of the axis
+    """
+    most = dtype_limits(dtype)[1]
+    wide = np.moveaxis(np.asarray(real, np.float64), axis, 0)
+    peaks = np.abs(wide.reshape(wide.shape[0], -1)).max(axis=1, initial=0.0)
+    scales = np.where(peaks > 0, peaks, peaks.max(initial=0.0)) / most
+    if bias is not None:
+        scales = np.maximum(scales, np.abs(bias.astype(np.float64)) / (x_scale * _BIAS_ROOM))
+    scales = np.where(scales > 0, scales, 1.0).astype(np.float32)
+    scales = np.maximum(scales, np.finfo(np.float32).tiny)
+    shape = [1] * real.ndim
+    shape[axis] = -1
+    ratio = round_half_away(real / scales.astype(np.float64).reshape(shape))
+    integers = np.clip(ratio, -most, most).astype(numpy_dtype(dtype))
+    return integers, Quant(tuple(map(float, scales)), (0,) * len(scales), axis)
+
+
+def bias_of(real: Array, x_scale: float, weights: Quant) -> tuple[Array, Quant]:
+    """Return a bias as int32 whose scale is exactly that of the input times that of the weights.
+
+    Shapes: real [O] -> [O]
+    """
+    scales = np.float64(x_scale) * np.array(weights.scales, np.float64)
+    limits = np.iinfo(np.int32)
+    wide = round_half_away(real.astype(np.float64) / scales)
+    integers = np.clip(wide, limits.min, limits.max).astype(np.int32)
+    kept = tuple(map(float, scales.astype(np.float32)))
+    return integers, Quant(kept, (0,) * len(kept), 0 if len(kept) > 1 else None)

@@ -1,0 +1,243 @@
+"""The front door: `quantize` turns a float model and sample inputs into a graph of integers."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from trireme.ir.bind_shapes import Shapes
+from trireme.ir.graph import Graph, Quant, node_names
+from trireme.model_file.convert import convert
+from trireme.quantiser.assign import assign, watched_values
+from trireme.quantiser.emit import Emitted, emit
+from trireme.quantiser.grouping import group
+from trireme.quantiser.measure import Noise, Yardstick, float_outputs
+from trireme.quantiser.prepare import prepare
+from trireme.quantiser.ranges import METHODS
+from trireme.quantiser.report import (
+    FloatNode,
+    OutputReport,
+    QuantizationReport,
+    QuantizedGraph,
+    TensorReport,
+)
+from trireme.quantiser.samples import RANDOM, Feeds, Samples, open_samples
+from trireme.quantiser.scheme import ModelKind, QuantScheme, scheme_named
+from trireme.quantiser.select import Selection, select
+from trireme.quantiser.statistics import ValueStatistics, gather
+from trireme.support.arguments import checked
+from trireme.support.errors import GraphError
+
+Progress = Callable[[str, int, int], None]
+_MEASURED = 8
+"""The most samples that are kept in memory, to measure the error with."""
+_MEASURED_BYTES = 256 << 20
+"""The most bytes that float values of kept samples may take."""
+_FEW = 8
+"""Fewer samples than this give a warning."""
+
+
+@checked(GraphError)
+def quantize(
+    model: Any,
+    data: Any = None,
+    *,
+    scheme: str = "int8",
+    ranges: str = "min_max",
+    keep_float: Collection[str] = (),
+    io: Literal["float32", "int8"] = "float32",
+    shapes: Shapes | None = None,
+    seed: int = 0,
+    threads: int | None = None,
+    progress: Progress | None = None,
+) -> QuantizedGraph:
+    """Return a float model as a graph of integers, with a report in `.quantization`.
+
+    model: a Graph, or what `convert` takes
+    data: sample inputs: arrays by input name with one more axis, an iterable of feeds, a function
+        that returns one, or the path of an .npz file or of a folder of them. "random" makes random
+        numbers, which the report and the name of the graph say
+    scheme: the integers: "int8" is TensorFlow Lite's 8-bit quantisation
+    ranges: how the range of a value is taken from the samples
+    keep_float: nodes that stay float, by name, or "op:NAME" for all nodes of an op
+    io: the dtype of inputs and outputs; "int8" has no conversions at the ends
+    shapes: shapes of inputs that the model leaves open
+    progress: told each step: (what, done, total), total 0 where it is not known
+    Errors: RunError, if the data do not fit; GraphError, if the model cannot be quantised
+    Source: TensorFlow Lite 8-bit quantization specification
+    """
+    if ranges not in METHODS:
+        raise GraphError(f"unknown ranges {ranges!r}", facts=[f"known: {', '.join(METHODS)}"])
+    work = _Quantisation(scheme_named(scheme), ranges, io == "int8", threads, progress or _quiet)
+    with work.step("folding the model"):
+        graph = prepare(model if isinstance(model, Graph) else _converted(model), shapes)
+        samples = open_samples(data, list(graph.input_values()), seed)
+    return work.run(graph, samples, keep_float)
+
+
+def _converted(model: Any) -> Graph:
+    return convert(os.fspath(model) if isinstance(model, os.PathLike) else model)
+
+
+def _quiet(what: str, done: int, total: int) -> None:
+    pass
+
+
+@dataclass
+class _Quantisation:
+    """One quantisation: its settings, and the time of its steps."""
+
+    scheme: QuantScheme
+    ranges: str
+    integer_io: bool
+    threads: int | None
+    progress: Progress
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    @contextmanager
+    def step(self, what: str) -> Iterator[None]:
+        """Tell a step, and take its time."""
+        self.progress(what, 0, 0)
+        start = time.perf_counter()
+        yield
+        self.seconds[what] = self.seconds.get(what, 0.0) + time.perf_counter() - start
+
+    def run(self, graph: Graph, samples: Samples, keep_float: Collection[str]) -> QuantizedGraph:
+        """Return the quantised graph with its report."""
+        kind = self.scheme.kind_of(graph)
+        selection = select(graph, self.scheme, kind, keep_float)
+        _check_any(graph, selection)
+        groups = group(graph, selection, self.scheme)
+        values = watched_values(graph, selection)
+        kept: list[Feeds] = []
+        with self.step("measuring ranges"):
+            statistics = gather(
+                graph,
+                values,
+                _keeping(samples.feeds, kept, _most_kept(graph, values)),
+                threads=self.threads,
+                on_sample=lambda done: self.progress("measuring ranges", done, samples.total),
+            )
+        methods = dict.fromkeys(groups.members(statistics), self.ranges)
+        quants = assign(graph, selection, groups, statistics, self.scheme, methods)
+        name = _name(graph, self.scheme, samples)
+        emitted = self._emit(graph, selection, quants, name)
+        with self.step("measuring the error"):
+            watch = tuple(dict.fromkeys((*values, *float_outputs(graph))))
+            yardstick = Yardstick(graph, watch, kept, self.threads)
+            inside = self._emit(graph, selection, quants, name, integer_io=False)
+            noises = yardstick.compare(inside, watch)
+        report = QuantizationReport(
+            self.scheme.name,
+            kind.name,
+            max((len(one.lows) for one in statistics.values()), default=0),
+            samples.source,
+            len(kept),
+            tuple(
+                _tensor(graph, value, quants[value], statistics[value], noises[value], method)
+                for value in values
+                for method in ["fixed" if groups.fixed_of(value) else methods[groups.root(value)]]
+            ),
+            _floats(graph, selection),
+            _outputs(graph, noises),
+            _warnings(graph, samples, kind, statistics),
+            dict(self.seconds),
+        )
+        return QuantizedGraph(**vars_of(emitted.graph), quantization=report)
+
+    def _emit(
+        self,
+        graph: Graph,
+        selection: Selection,
+        quants: Mapping[int, Quant],
+        name: str,
+        integer_io: bool | None = None,
+    ) -> Emitted:
+        io = self.integer_io if integer_io is None else integer_io
+        return emit(graph, selection.taken, quants, self.scheme, name=name, integer_io=io)
+
+
+def vars_of(graph: Graph) -> dict[str, Any]:
+    """Return the fields of a graph."""
+    return {name: getattr(graph, name) for name in Graph.__dataclass_fields__}
+
+
+def _check_any(graph: Graph, selection: Selection) -> None:
+    if selection.taken:
+        return
+    reasons = dict.fromkeys(selection.reasons.values())
+    raise GraphError(
+        f"no node of {graph.name!r} can become integers",
+        facts=list(reasons)[:8] or ["the model has no node"],
+    )
+
+
+def _keeping(feeds: Any, kept: list[Feeds], most: int) -> Iterator[Feeds]:
+    """Yield the feeds, and keep the first ones."""
+    for one in feeds:
+        if len(kept) < most:
+            kept.append(one)
+        yield one
+
+
+def _most_kept(graph: Graph, values: Collection[int]) -> int:
+    nbytes = sum(graph.type(value).nbytes for value in values)
+    return max(1, min(_MEASURED, _MEASURED_BYTES // max(nbytes, 1)))
+
+
+def _name(graph: Graph, scheme: QuantScheme, samples: Samples) -> str:
+    data = ", ranges of random data" if samples.source.startswith(RANDOM) else ""
+    return f"{graph.name} ({scheme.name}{data})"
+
+
+def _tensor(
+    graph: Graph, value: int, quant: Quant, statistics: ValueStatistics, noise: Noise, method: str
+) -> TensorReport:
+    maker = graph.producer(value)
+    return TensorReport(
+        graph.values[value].first_name,
+        maker.op if maker else "input",
+        statistics.low,
+        statistics.high,
+        quant.scale,
+        quant.zero_point,
+        statistics.share_beyond(quant),
+        method,
+        noise.db,
+    )
+
+
+def _floats(graph: Graph, selection: Selection) -> tuple[FloatNode, ...]:
+    names = node_names(graph)
+    return tuple(
+        FloatNode(names[node.id], node.op, selection.reasons[node.id])
+        for node in graph.nodes
+        if node.id in selection.reasons
+    )
+
+
+def _outputs(graph: Graph, noises: Mapping[int, Noise]) -> tuple[OutputReport, ...]:
+    return tuple(
+        OutputReport(graph.values[v].name, noises[v].db, noises[v].moving_db)
+        for v in float_outputs(graph)
+    )
+
+
+def _warnings(
+    graph: Graph, samples: Samples, kind: ModelKind, statistics: Mapping[int, ValueStatistics]
+) -> tuple[str, ...]:
+    found = []
+    count = max((len(one.lows) for one in statistics.values()), default=0)
+    if samples.source.startswith(RANDOM):
+        found.append("the ranges are those of random numbers; real inputs may exceed them")
+    elif count < _FEW:
+        found.append(f"{count} samples are few: 32 to 512 are usual")
+    for value, one in statistics.items():
+        if one.low == one.high:
+            name = graph.values[value].first_name
+            found.append(f"'{name}' is {one.low:.6g} everywhere in all samples")
+    return tuple(found)

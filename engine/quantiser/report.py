@@ -1,0 +1,132 @@
+"""The report of a quantisation: what became integers, how well, and what stayed float and why."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from trireme.ir.graph import Graph
+
+_WORST = 8
+"""The values that the text lists."""
+
+
+@dataclass(frozen=True)
+class TensorReport:
+    """One value of integers beside the float value.
+
+    low, high: the measured range
+    clipped_share: the share of its elements beyond the range that integers have
+    method: how the range was taken; "fixed" where the op has a quantisation of its own
+    snr_db: signal-to-noise beside float
+    made_db: signal-to-noise of the error made here alone, from float inputs; None for inputs
+    """
+
+    name: str
+    op: str
+    low: float
+    high: float
+    scale: float
+    zero_point: int
+    clipped_share: float
+    method: str
+    snr_db: float
+    made_db: float | None = None
+
+
+@dataclass(frozen=True)
+class FloatNode:
+    """A node that stayed float, and why."""
+
+    name: str
+    op: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class OutputReport:
+    """One output beside float: signal-to-noise of all of it, and of what depends on the input."""
+
+    name: str
+    snr_db: float
+    moving_snr_db: float
+
+
+@dataclass(frozen=True)
+class QuantizationReport:
+    """What `quantize` did and measured.
+
+    kind: the kind of model, which decides the ops that become integers
+    samples, source: number of samples, and where they came from
+    measured_samples: how many of them the signal-to-noise is of
+    seconds: the time of each step
+    """
+
+    scheme: str
+    kind: str
+    samples: int
+    source: str
+    measured_samples: int
+    tensors: tuple[TensorReport, ...]
+    floats: tuple[FloatNode, ...]
+    outputs: tuple[OutputReport, ...]
+    warnings: tuple[str, ...] = ()
+    seconds: Mapping[str, float] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the report as JSON data; an infinite ratio is null."""
+        data: dict[str, Any] = _finite(asdict(self))
+        return data
+
+    def __str__(self) -> str:
+        """Return the report in sentences."""
+        lines = [
+            f"{self.scheme}, {self.kind} model, {self.samples} samples of {self.source}: "
+            f"{len(self.tensors)} values of integers, {len(self.floats)} nodes float"
+        ]
+        lines += [
+            f"  output {one.name}: {decibel_text(one.snr_db)}, "
+            f"{decibel_text(one.moving_snr_db)} in what depends on the input"
+            for one in self.outputs
+        ]
+        worst = sorted(self.tensors, key=lambda one: one.snr_db)[:_WORST]
+        lines += ["  least signal-to-noise:"] if worst else []
+        lines += [
+            f"    {decibel_text(one.snr_db):>9}  {one.op} {one.name}  "
+            f"[{one.low:.4g}, {one.high:.4g}]  {one.method}"
+            for one in worst
+        ]
+        lines += _float_lines(self.floats)
+        return "\n".join([*lines, *(f"  warning: {warning}" for warning in self.warnings)])
+
+
+def decibel_text(ratio_db: float) -> str:
+    """Return a ratio for people."""
+    return "exact" if math.isinf(ratio_db) and ratio_db > 0 else f"{ratio_db:.1f} dB"
+
+
+def _float_lines(floats: tuple[FloatNode, ...]) -> list[str]:
+    reasons: dict[str, list[str]] = {}
+    for one in floats:
+        reasons.setdefault(one.reason, []).append(one.op)
+    return [
+        f"  float: {len(ops)} nodes ({', '.join(dict.fromkeys(ops))}): {reason}"
+        for reason, ops in reasons.items()
+    ]
+
+
+def _finite(data: Any) -> Any:
+    if isinstance(data, dict):
+        return {key: _finite(value) for key, value in data.items()}
+    if isinstance(data, (list, tuple)):
+        return [_finite(value) for value in data]
+    return None if isinstance(data, float) and not math.isfinite(data) else data
+
+
+@dataclass(frozen=True, eq=False)
+class QuantizedGraph(Graph):
+    """A graph of integers with the report of its quantisation."""
+
+    quantization: QuantizationReport = field(kw_only=True)

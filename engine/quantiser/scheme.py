@@ -1,0 +1,100 @@
+"""A scheme is data: the integers of activations, weights and biases, and what each op takes.
+
+`select` asks a scheme which nodes to take, `encode` for the integers, `emit` for fixed outputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from trireme.ir.graph import Graph, Node, Quant
+from trireme.ir.op import IntegerForm, OpDef, get_op
+from trireme.support.errors import GraphError
+
+ALL_FORMS: frozenset[IntegerForm] = frozenset({"linear", "own", "table", "same"})
+PRODUCTS: frozenset[IntegerForm] = frozenset({"linear", "same"})
+
+
+@dataclass(frozen=True)
+class ModelKind:
+    """A kind of model, which decides the ops that a scheme takes by default.
+
+    signs: ops of which one is enough to make a model of this kind; empty fits any model
+    forms: the integer forms (OpDef.integer_form) that become integers; "same" includes moves
+    why: the sentence for an op of another form
+    """
+
+    name: str
+    signs: frozenset[str]
+    forms: frozenset[IntegerForm]
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class QuantScheme:
+    """The integers of a scheme, and what each op takes.
+
+    activations, weights, bias: dtypes of stored integers
+    outputs: ops whose result has a quantisation of its own, whatever the data say
+    refused: ops that stay float, with the reason
+    kinds: the kinds of model; the first that fits counts
+    Source: TensorFlow Lite 8-bit quantization specification
+    """
+
+    name: str
+    activations: str
+    weights: str
+    bias: str
+    outputs: Mapping[str, Quant] = field(default_factory=dict)
+    refused: Mapping[str, str] = field(default_factory=dict)
+    kinds: tuple[ModelKind, ...] = ()
+
+    def kind_of(self, graph: Graph) -> ModelKind:
+        """Return the kind of model that decides which ops become integers."""
+        ops = {node.op for node in graph.nodes}
+        return next(kind for kind in self.kinds if not kind.signs or kind.signs & ops)
+
+
+def form_of(op: OpDef) -> IntegerForm:
+    """Return the integer form of an op; one that only moves elements keeps its quantisation."""
+    return "same" if op.moves and not op.integer_form else op.integer_form
+
+
+def is_product(node: Node) -> bool:
+    """Whether a node multiplies its input with weights."""
+    return get_op(node.op).integer_form == "linear"
+
+
+TRANSFORMER = ModelKind(
+    "transformer",
+    frozenset({"attention", "layer_normalization", "rms_normalization"}),
+    PRODUCTS,
+    "in a transformer only products become integers: softmax, norms and sums lose too much",
+)
+CONVOLUTIONAL = ModelKind("convolutional", frozenset(), ALL_FORMS)
+
+INT8 = QuantScheme(
+    "int8",
+    activations="int8",
+    weights="int8",
+    bias="int32",
+    outputs={
+        "softmax": Quant((1 / 256,), (-128,)),
+        "sigmoid": Quant((1 / 256,), (-128,)),
+        "tanh": Quant((1 / 128,), (0,)),
+    },
+    refused={
+        "matmul": "a product of two activations has no integer kernel on the cpu",
+        "prelu": "prelu has no integer kernel on the cpu",
+    },
+    kinds=(TRANSFORMER, CONVOLUTIONAL),
+)
+SCHEMES: Mapping[str, QuantScheme] = {scheme.name: scheme for scheme in (INT8,)}
+
+
+def scheme_named(name: str) -> QuantScheme:
+    """Return a scheme by name; raise GraphError when there is none."""
+    if name not in SCHEMES:
+        raise GraphError(f"unknown scheme {name!r}", facts=[f"known: {', '.join(SCHEMES)}"])
+    return SCHEMES[name]

@@ -1,0 +1,134 @@
+"""quantize: TensorFlow Lite's rules, the same bits on every device, and the report."""
+
+import json
+
+import numpy as np
+import pytest
+from float_graphs import conv_net, samples_of
+
+import trireme
+from trireme.ir.interpreter import run_reference
+from trireme.ir.op import get_op
+from trireme.model_file import dumps, loads
+
+SEED = 5
+
+
+@pytest.fixture(scope="module")
+def net():
+    return conv_net(SEED)
+
+
+@pytest.fixture(scope="module")
+def made(net):
+    return trireme.quantize(net, samples_of(net, 12, SEED))
+
+
+def nodes_of(graph, op):
+    return [node for node in graph.nodes if node.op == op]
+
+
+def test_integers_follow_tensorflow_lites_rules(made):
+    """Source: TensorFlow Lite 8-bit quantization specification."""
+    products = [node for node in made.nodes if get_op(node.op).integer_form == "linear"]
+    assert len(products) == 5
+    for node in products:
+        x, w, bias = (made.values[i] for i in node.inputs)
+        assert (x.dtype, w.dtype, bias.dtype) == ("int8", "int8", "int32")
+        assert w.quant.axis == 0 and len(w.quant.scales) == w.data.shape[0]
+        assert set(w.quant.zero_points) == set(bias.quant.zero_points) == {0}
+        assert w.data.min() >= -127 and np.abs(w.data).reshape(len(w.data), -1).max(axis=1).min()
+        scales = np.float64(x.quant.scale) * np.array(w.quant.scales, np.float64)
+        assert bias.quant.scales == pytest.approx(tuple(scales), rel=1e-7)
+    for value in made.values.values():
+        if value.dtype == "int8" and not value.is_constant:
+            assert value.quant.axis is None
+            low = (-128 - value.quant.zero_point) * value.quant.scale
+            high = (127 - value.quant.zero_point) * value.quant.scale
+            assert low <= 0 <= high
+    (softmax,) = nodes_of(made, "softmax")
+    assert made.values[softmax.outputs[0]].quant == trireme.ir.graph.Quant((1 / 256,), (-128,))
+
+
+def test_ops_that_keep_integers_share_their_quantisation(made):
+    for op in ("max_pool", "average_pool", "reshape"):
+        (node,) = nodes_of(made, op)
+        assert made.type(node.used[0]).quant == made.type(node.outputs[0]).quant
+    (concat,) = nodes_of(made, "concat")
+    assert len({made.type(i).quant for i in (*concat.used, *concat.outputs)}) == 1
+    (gate,) = nodes_of(made, "sigmoid")
+    assert made.type(gate.outputs[0]).quant.scale == 1 / 256
+    requantised = made.producer(concat.used[1])
+    assert requantised.op == "quantize" and requantised.used == gate.outputs
+
+
+def test_clamps_are_fused_and_bound_the_range(net, made):
+    assert not nodes_of(made, "relu")
+    assert {node.attrs["activation"] for node in nodes_of(made, "conv")} == {"", "relu"}
+    first = next(one for one in made.quantization.tensors if one.name == "first.act")
+    assert first.low == 0 and first.zero_point == -128
+
+
+@pytest.mark.parametrize("device", ["cpu", "opencl", "npu"])
+def test_devices_agree_bit_for_bit(made, device):
+    """Each device takes every node that it can run; the npu all but the ends."""
+    options = trireme.PlacementOptions(single_device=device)
+    devices = list(dict.fromkeys([device, "cpu"]))
+    with trireme.Session(made, devices=devices, placement_options=options) as session:
+        placed = session.placement
+        outside = {n.op for n in placed.source.nodes if placed.device_of[n.id] != device}
+        assert outside <= {"quantize", "dequantize"}
+        for number in range(2):
+            feeds = {k: v[number] for k, v in samples_of(made, 2, SEED + 1).items()}
+            want = run_reference(made, feeds)["y"]
+            assert np.array_equal(session.run(feeds)["y"], want), f"seed {SEED}, {number}"
+
+
+def test_integer_ends_need_no_conversions(net):
+    made = trireme.quantize(net, samples_of(net, 12, SEED), io="int8")
+    assert {made.type(v).dtype for v in (*made.inputs, *made.outputs)} == {"int8"}
+    assert [n.op for n in made.nodes].count("dequantize") == 0
+    assert [made.values[v].name for v in (*made.inputs, *made.outputs)] == ["x", "y"]
+
+
+def test_the_report_measures_what_the_graph_does(net, made):
+    report = made.quantization
+    assert report.samples == 12 and report.kind == "convolutional" and not report.floats
+    fresh = samples_of(net, 8, SEED + 9)["x"]
+    signal = noise = 0.0
+    for x in fresh:
+        real, integers = (run_reference(g, {"x": x})["y"] for g in (net, made))
+        signal, noise = signal + np.sum(real**2), noise + np.sum((real - integers) ** 2)
+    found = 10 * np.log10(signal / noise)
+    assert found > 20, f"seed {SEED}"
+    assert report.outputs[0].snr_db == pytest.approx(found, abs=4), f"seed {SEED}"
+    assert json.loads(json.dumps(report.to_json()))["scheme"] == "int8"
+    assert "output y" in str(report)
+
+
+def test_it_is_deterministic_and_goes_through_a_file(net, made):
+    again = trireme.quantize(net, samples_of(net, 12, SEED))
+    assert str(again) == str(made) and dumps(again) == dumps(made)
+    assert str(loads(dumps(made))) == str(made)
+
+
+def test_named_nodes_stay_float(net):
+    data = samples_of(net, 8, SEED)
+    made = trireme.quantize(net, data, keep_float=["head", "op:sigmoid"])
+    (head,) = nodes_of(made, "fully_connected")
+    assert made.type(head.outputs[0]).dtype == "float32"
+    reasons = {one.name: one.reason for one in made.quantization.floats}
+    assert reasons["head"] == reasons["gate"] == "it was asked to stay float"
+    assert "no product of integers" in reasons["y"]
+    with pytest.raises(trireme.GraphError, match="no node is called 'heat'"):
+        trireme.quantize(net, data, keep_float=["heat"])
+
+
+@pytest.mark.parametrize("activation", ["relu6", "leaky_relu", "hard_swish", "gelu"])
+def test_activations_are_clamps_or_tables(activation):
+    net = conv_net(SEED, activation)
+    made = trireme.quantize(net, samples_of(net, 8, SEED))
+    feeds = {k: v[0] for k, v in samples_of(net, 1, SEED + 1).items()}
+    assert len(nodes_of(made, activation)) == (0 if activation == "relu6" else 2)
+    with trireme.Session(made) as session:
+        assert np.array_equal(session.run(feeds)["y"], run_reference(made, feeds)["y"])

@@ -1,0 +1,52 @@
+"""`trireme quantize`: samples from files and functions, the file it writes, its errors."""
+
+import json
+
+import numpy as np
+import pytest
+from commands import call
+from float_graphs import conv_net, samples_of
+
+import trireme
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("quantize")
+    net = conv_net(2)
+    trireme.save(net, folder / "net.trm")
+    np.savez(folder / "s.npz", **samples_of(net, 8, 2))
+    (folder / "s.py").write_text(
+        "import numpy as np\ndef images():\n    return dict(np.load(r'%s'))\n" % (folder / "s.npz")
+    )
+    return folder
+
+
+def test_samples_of_a_file_or_a_function(files, capsys):
+    made = []
+    for how in (["--data", str(files / "s.npz")], ["--loader", f"{files / 's.py'}:images"]):
+        code, out, err = call(
+            capsys, "quantize", str(files / "net.trm"), *how, "--report", str(files / "q.json")
+        )
+        assert code == 0, err
+        assert "net_int8.trm" in out and "output y" in out
+        made.append((files / "net_int8.trm").read_bytes())
+    assert made[0] == made[1]
+    report = json.loads((files / "q.json").read_text())
+    assert report["samples"] == 8 and len(report["tensors"]) > 10
+    assert any(v.dtype == "int8" for v in trireme.load(files / "net_int8.trm").values.values())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ([], "needs sample inputs"),
+        (["--loader", "nowhere"], "expected MODULE:FUNCTION"),
+        (["--loader", "no_such_module:f"], "No module named"),
+        (["--loader", "json:nothing"], "json has no function nothing"),
+        (["--data", "a", "--loader", "b:c"], "give one of them"),
+    ],
+)
+def test_bad_arguments_have_a_sentence(files, capsys, arguments, sentence):
+    code, _, err = call(capsys, "quantize", str(files / "net.trm"), *arguments)
+    assert code == 2 and sentence in err

@@ -1,0 +1,139 @@
+"""`trireme quantize`: a float model and sample inputs become a model of integers."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from trireme.model_file import save
+from trireme.quantiser.quantize import quantize
+from trireme.quantiser.ranges import METHODS
+from trireme.quantiser.scheme import SCHEMES
+from trireme.support.errors import RunError
+from trireme.support.limits import MOST_THREADS
+from trireme.support.units import bytes_text
+from trireme.tools.commands import load
+from trireme.tools.number_options import MOST_SEED, whole
+from trireme.tools.options import argument
+from trireme.tools.output import emit
+from trireme.tools.programs import load_code
+from trireme.tools.progress import Progress
+
+ARGUMENTS = (
+    argument(
+        "--data",
+        metavar="FILE",
+        help="sample inputs: an .npz file with an array for each input, samples along its first "
+        "axis; an .npy file for one input; a folder of them; or random",
+    ),
+    argument(
+        "--loader",
+        metavar="MODULE:FUNCTION",
+        help="function without arguments that returns sample inputs; MODULE may be a .py file, "
+        "whose code runs",
+    ),
+    argument(
+        "-o",
+        "--output",
+        metavar="FILE",
+        help="path of the .trm file (default: MODEL_int8.trm beside the model)",
+    ),
+    argument(
+        "--scheme",
+        default="int8",
+        choices=tuple(SCHEMES),
+        help="the integers of values and weights (default: int8)",
+    ),
+    argument(
+        "--ranges",
+        default="min_max",
+        choices=tuple(METHODS),
+        help="how the range of a value is taken from the samples (default: min_max)",
+    ),
+    argument(
+        "--keep-float",
+        action="append",
+        default=[],
+        metavar="NODE",
+        help="node that stays float, by name, or op:NAME for all nodes of an op",
+    ),
+    argument(
+        "--io",
+        default="float32",
+        choices=("float32", "int8"),
+        help="dtype of the model's inputs and outputs (default: float32)",
+    ),
+    argument("--report", metavar="FILE", help="write the report to this JSON file"),
+    argument(
+        "--threads",
+        type=whole(1, MOST_THREADS),
+        metavar="N",
+        help="number of threads (default: one a core)",
+    ),
+    argument(
+        "--seed",
+        type=whole(0, MOST_SEED),
+        default=0,
+        metavar="N",
+        help="seed of random samples (default: 0)",
+    ),
+)
+
+
+def quantize_model(options: argparse.Namespace) -> int:
+    """Quantise a model, write it, and show the report."""
+    if options.data and options.loader:
+        raise RunError("--data and --loader both give samples; give one of them")
+    progress = Progress()
+    made = quantize(
+        load(options),
+        _loader(options.loader) if options.loader else options.data,
+        scheme=options.scheme,
+        ranges=options.ranges,
+        keep_float=options.keep_float,
+        io=options.io,
+        seed=options.seed,
+        threads=options.threads,
+        progress=progress,
+    )
+    source = Path(options.model)
+    target = Path(options.output or source.with_name(f"{source.stem}_{options.scheme}.trm"))
+    save(made, target)
+    progress.done()
+    report = made.quantization
+    if options.report:
+        Path(options.report).write_text(json.dumps(report.to_json(), indent=1) + "\n")
+    nbytes = target.stat().st_size
+    data = {"output": str(target), "bytes": nbytes, "report": report.to_json()}
+    emit(options, data, f"{target}: {bytes_text(nbytes)}\n{report}")
+    return 0
+
+
+def _loader(name: str) -> Callable[[], Iterable[Any]]:
+    """Return the function that MODULE:FUNCTION names.
+
+    Errors: RunError, if there is none; ConvertError, if its file raises
+    """
+    module, colon, function = name.rpartition(":")
+    if not colon or not module or not function:
+        raise RunError(f"--loader {name}: expected MODULE:FUNCTION")
+    if module.endswith(".py"):
+        code = load_code(Path(module), "--loader")
+    else:
+        sys.path.insert(0, "")
+        try:
+            code = importlib.import_module(module)
+        except ImportError as error:
+            raise RunError(f"--loader {name}: {error}") from error
+        finally:
+            sys.path.remove("")
+    found = getattr(code, function, None)
+    if not callable(found):
+        raise RunError(f"--loader {name}: {module} has no function {function}")
+    loader: Callable[[], Iterable[Any]] = found
+    return loader
