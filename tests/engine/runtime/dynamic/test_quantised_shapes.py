@@ -2,7 +2,8 @@
 
 Two oracles. A session made for a shape has the same bits. ONNX Runtime has the same levels, but
 where a value lies within the rounding of float32 between two levels: there its own optimiser
-changes levels too, and one level of 255 changes results in the third digit.
+changes levels too, and one level of 255 changes results in the third digit. Signed weights keep to
+seven bits: without VNNI ONNX Runtime adds pairs of products with uint8 in words that saturate.
 """
 
 import numpy as np
@@ -41,7 +42,12 @@ def model(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp(request.param)
     onnx.save(bert(is_open=True), folder / "float.onnx")
     kind = getattr(quantization.QuantType, request.param)
-    quantization.quantize_dynamic(folder / "float.onnx", folder / "model.onnx", weight_type=kind)
+    quantization.quantize_dynamic(
+        folder / "float.onnx",
+        folder / "model.onnx",
+        weight_type=kind,
+        reduce_range=request.param == "QInt8",
+    )
     return folder / "model.onnx"
 
 
