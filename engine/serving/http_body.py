@@ -9,13 +9,20 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from trireme.serving.errors import ServingError, invalid
-from trireme.serving.json_numbers import SHORTEST, HeldLists, hold_numbers, read_numbers
+from trireme.serving.json_numbers import (
+    SHORTEST,
+    HeldLists,
+    count_values,
+    hold_numbers,
+    read_numbers,
+)
 from trireme.serving.protocol import (
     BINARY_ONLY,
     DATATYPE_OF,
@@ -33,6 +40,10 @@ from trireme.serving.protocol import (
 from trireme.support.dtypes import Array, dtype_name, numpy_dtype
 
 KNOWN_FIELDS = frozenset({"id", "parameters", "inputs", "outputs"})
+
+MOST_VALUES = 250_000
+"""Values of a JSON text, long lists of numbers aside. json.loads stops all threads: 0.1 s for so
+many lists."""
 
 
 def parse_infer(
@@ -80,8 +91,14 @@ def _read(
 def parse_json(raw: memoryview | bytes) -> Any:
     """Return what JSON says.
 
-    Errors: ServingError invalid
+    Errors: ServingError invalid; too_large, if it has more than MOST_VALUES values
     """
+    if count_values(raw, MOST_VALUES) > MOST_VALUES:
+        raise ServingError(
+            "too_large",
+            f"the JSON has more than {MOST_VALUES} values that are in no plain list of numbers",
+            fix="send tensors as binary data",
+        )
     try:
         return json.loads(bytes(raw), object_pairs_hook=_once)
     except UnicodeDecodeError as error:
@@ -96,8 +113,8 @@ def _once(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
     """Return the object of some pairs, whose names must differ."""
     found = dict(pairs)
     if len(found) != len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
+        counts = Counter(name for name, _ in pairs)
+        twice = next(name for name, count in counts.items() if count > 1)
         raise invalid("the request", f"an object has {twice!r:.100} twice")
     return found
 
@@ -182,14 +199,14 @@ def _from_json(
 
 
 def _from_held(datatype: str, shape: tuple[int, ...], text: memoryview, where: str) -> Array:
-    """Return the tensor of a long flat list.
+    """Return the tensor of a long list, flat or nested as its shape.
 
     Errors: _NotPlainError, where only json.loads can say what the list is
     """
     is_real, dtype = datatype in ("FP32", "FP64"), numpy_dtype(DATATYPES[datatype])
     if datatype in ("BOOL", "BYTES"):
         raise _NotPlainError
-    numbers = read_numbers(text, np.dtype(np.float64) if is_real else np.dtype(np.int64))
+    numbers = read_numbers(text, np.dtype(np.float64) if is_real else np.dtype(np.int64), shape)
     if numbers is None or np.isinf(numbers).any():
         raise _NotPlainError
     if len(numbers) != math.prod(shape):

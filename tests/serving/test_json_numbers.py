@@ -2,6 +2,7 @@
 
 import json
 import random
+import time
 import tracemalloc
 
 import numpy as np
@@ -120,3 +121,69 @@ def test_memory():
     tracemalloc.stop()
     assert array.size == 500_000 and peak < 4 * len(body)
     assert read_numbers(memoryview(b" 1 , -2,3 "), np.dtype(np.int64)).tolist() == [1, -2, 3]
+
+
+def nested(rng, shape, space=""):
+    if not shape:
+        return str(rng.choice([rng.randint(-9, 9), round(rng.uniform(-1, 1), 6)]))
+    return f"[{f'{space},'.join(nested(rng, shape[1:], space) for _ in range(shape[0]))}{space}]"
+
+
+@pytest.mark.parametrize("shape", [(COUNT, 1), (1, COUNT), (100, 20, 10), (2, 5, 40, 50)])
+def test_nested_lists_are_those_of_json(shape, monkeypatch):
+    rng = random.Random(7)
+    text = nested(rng, shape, rng.choice(["", "\n"]))
+    monkeypatch.setattr(http_body, "SHORTEST", 1 << 60)
+    body = body_of(text, "FP32", json.dumps(shape)[1:-1])
+    slow = parse_infer("m", "", body).inputs["x"]
+    monkeypatch.setattr(http_body, "SHORTEST", 1 << 15)
+    monkeypatch.setattr(http_body, "MOST_VALUES", 100)  # json.loads may not have read it
+    fast = parse_infer("m", "", body).inputs["x"]
+    assert fast.shape == slow.shape == shape and fast.tobytes() == slow.tobytes()
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_wrong_nesting_is_what_json_says_it_is(seed, monkeypatch):
+    """Brackets and commas that are put in, taken out or moved at random."""
+    print("seed", seed)
+    rng = random.Random(seed)
+    shape = rng.choice([(40, 5), (10, 4, 5), (200, 1)])
+    text = list(nested(rng, shape))
+    for _ in range(rng.randint(1, 2)):
+        at = rng.randrange(1, len(text) - 1)
+        marks = [i for i, one in enumerate(text[1:-1], 1) if one in "[],"]
+        kind = rng.randrange(3)
+        if kind == 0:
+            text.insert(at, rng.choice("[],"))
+        elif kind == 1:
+            del text[rng.choice(marks)]
+        else:
+            text.insert(at, text.pop(rng.choice(marks)))
+    numbers = read_numbers(memoryview("".join(text[1:-1]).encode()), np.dtype(np.float64), shape)
+    try:
+        right = np.array(json.loads("".join(text)), np.float64)
+    except ValueError:
+        right = None
+    if right is None or right.shape != shape:
+        assert numbers is None
+    else:
+        assert numbers.tolist() == right.reshape(-1).tolist()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b'{"inputs":[' + b"[]," * 3_000_000 + b"[]]}",
+        b'{"inputs":[' + (b"[" * 400 + b"]" * 400 + b",") * 15_000 + b"[]]}",
+        b'{"inputs":[' + b'{"a":1},' * 1_000_000 + b"{}]}",
+        b'{"inputs":' + b"[" * 10_000_000,
+        b"{" + b",".join(b'"%d":0' % one for one in range(100_000)) + b',"9":0}',
+    ],
+)
+def test_json_that_json_loads_would_take_seconds_for(text):
+    """json.loads and a search for names that occur twice hold every thread up meanwhile."""
+    began = time.thread_time()
+    with pytest.raises(ServingError) as caught:
+        parse_infer("m", "", text)
+    assert caught.value.kind in ("too_large", "invalid")
+    assert time.thread_time() - began < 1  # 2 to 6 s before; 0.03 to 0.1 s now
