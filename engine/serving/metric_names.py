@@ -54,7 +54,9 @@ NAMES: Final = {
         "gauge", ("model",), "measured over predicted seconds of a run; a mean that forgets"
     ),
     "trireme_cache_events_total": MetricName(
-        "counter", ("cache", "result"), "loads that found a stored program (hit) or did not (miss)"
+        "counter",
+        ("cache", "result"),
+        "looks into a disk cache that found an entry (hit) or none (miss)",
     ),
 }
 """By name. A model that is not known has empty labels: anyone can make up a name."""

@@ -22,7 +22,7 @@ from trireme.serving.metric_names import NAMES
 from trireme.serving.observed import ObservedModel
 from trireme.serving.service import InferenceService
 from trireme.serving.statistics import RequestOutcome
-from trireme.serving.usage import Usage
+from trireme.serving.usage import FinishedRun, Usage
 
 Values = Mapping[tuple[str, ...], float]
 """The values of a metric by its labels."""
@@ -49,7 +49,7 @@ class ServingMetrics:
         self._sizes: dict[tuple[str, str], Any] = {}
         self._registry.register(self)
         service.observers.append(self.observe)
-        self._usage.listeners.append(self._add_rows)
+        self._usage.listeners += [self._add_rows, service.statistics.add_run]
 
     def _made(self, kind: Any, name: str, **options: Any) -> Any:
         known = NAMES[name]
@@ -65,11 +65,12 @@ class ServingMetrics:
             found[1].observe(outcome.total_s)
             found[2].observe(outcome.queue_s)
 
-    def _add_rows(self, model: str, version: str, rows: int) -> None:
-        found = self._sizes.get((model, version))
+    def _add_rows(self, run: FinishedRun) -> None:
+        key = run.model, run.version
+        found = self._sizes.get(key)
         if found is None:
-            found = self._sizes[model, version] = self._batch.labels(model, version)
-        found.observe(rows)
+            found = self._sizes[key] = self._batch.labels(*key)
+        found.observe(run.rows)
 
     def _children_of(self, outcome: RequestOutcome) -> tuple[Any, ...]:
         """Return the counter, and the histograms of a success, that an outcome goes to.
@@ -105,7 +106,7 @@ class ServingMetrics:
                 "trireme_copy_bytes_total": dict(self._usage.copied),
                 "trireme_device_faults_total": dict(self._usage.faults),
                 "trireme_fallbacks_total": dict(self._usage.fallbacks),
-                "trireme_cache_events_total": dict(self._usage.caches),
+                "trireme_cache_events_total": self._usage.caches,
             }
         for name, values in tables.items():
             yield _family(name, values)

@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from trireme.profiling.spans import TaskSpan
 from trireme.runtime.session import Session
 from trireme.serving.errors import ServingError
 from trireme.serving.protocol import TensorSpec, check_model_name, tensor_spec
@@ -65,6 +66,13 @@ class ServedModel(Protocol):
 
         timeout_s: stop the run at a task boundary when so many seconds have passed
         Errors: RunError, if the feeds do not fit; ServingError deadline
+        """
+        ...
+
+    def run_traced(self, feeds: Mapping[str, Array]) -> tuple[dict[str, Array], list[TaskSpan]]:
+        """Return the outputs, and when each task ran; only of a model with a session.
+
+        Errors: as run
         """
         ...
 
@@ -138,6 +146,10 @@ class SessionModel:
     def run(self, feeds: Mapping[str, Array], timeout_s: float | None = None) -> dict[str, Array]:
         """See ServedModel; a run that has begun is not stopped."""
         return self.session.run(feeds)
+
+    def run_traced(self, feeds: Mapping[str, Array]) -> tuple[dict[str, Array], list[TaskSpan]]:
+        """See ServedModel."""
+        return self.session.run_traced(feeds)
 
 
 class FixedModels:

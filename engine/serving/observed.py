@@ -7,6 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from trireme.profiling.spans import TaskSpan
 from trireme.runtime.requests.batch_statistics import BatchReport
 from trireme.runtime.requests.batcher import Batcher
 from trireme.runtime.session import Session
@@ -60,7 +61,7 @@ class ObservedModel(SessionModel):
             if self._batcher is not None:
                 return self._batcher.run(feeds, timeout_s=timeout_s)
             if len(self.facts.devices) > 1 and next(self._count) % SAMPLE_EVERY == 0:
-                return self._run_watched(feeds)
+                return self._watched(feeds)[0]
             began_s = time.perf_counter()
             outputs = super().run(feeds, timeout_s)
         except DeviceError as error:
@@ -69,14 +70,23 @@ class ObservedModel(SessionModel):
         self._add(time.perf_counter() - began_s)
         return outputs
 
-    def _run_watched(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
+    def run_traced(self, feeds: Mapping[str, Array]) -> tuple[dict[str, Array], list[TaskSpan]]:
+        """See ServedModel; with batches, the request runs alone."""
+        try:
+            return self._watched(feeds)
+        except DeviceError as error:
+            self._usage.add_fault(error.device, "run")
+            raise
+
+    def _watched(self, feeds: Mapping[str, Array]) -> tuple[dict[str, Array], list[TaskSpan]]:
+        plan = self.session.at(feeds).plan if self.session.has_open_shapes else self.session.plan
         began_s = time.perf_counter()
         outputs, spans = self.session.run_traced(feeds)
         took_s = time.perf_counter() - began_s
-        busy_s = busy_of(self.session.plan, spans)
+        busy_s = busy_of(plan, spans)
         self._shares = {device: seconds / took_s for device, seconds in busy_s.items()}
         self._add(took_s)
-        return outputs
+        return outputs, spans
 
     def _add(self, took_s: float, rows: int = 1) -> None:
         busy_s = {device: share * took_s for device, share in self._shares.items()}

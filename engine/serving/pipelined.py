@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
+from trireme.profiling.spans import TaskSpan
 from trireme.runtime.session import Session
 from trireme.serving.config import PipelineSettings
 from trireme.serving.errors import ServingError
@@ -62,6 +63,10 @@ class PipelineModel:
     def run(self, feeds: Mapping[str, Array], timeout_s: float | None = None) -> dict[str, Array]:
         """See ServedModel; a deadline that passes is noticed between stages."""
         return dict(outputs_within(self._pipeline.submit(feeds), timeout_s))
+
+    def run_traced(self, feeds: Mapping[str, Array]) -> tuple[dict[str, Array], list[TaskSpan]]:
+        """See ServedModel; the tasks are those of several models, so there are no spans."""
+        return self.run(feeds), []
 
     def close(self) -> None:
         """Finish what was submitted."""

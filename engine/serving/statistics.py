@@ -13,6 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from trireme.serving.usage import FinishedRun
+
 
 @dataclass(frozen=True)
 class RequestOutcome:
@@ -58,6 +60,7 @@ class _ModelSums:
     )
     refused: int = 0
     inferences: int = 0
+    batches: dict[int, _Sum] = field(default_factory=dict)
     last_ms: int = 0
     recent: deque[tuple[float, float, float]] = field(default_factory=lambda: deque(maxlen=KEPT))
 
@@ -86,18 +89,26 @@ class Statistics:
             one.last_ms = int(time.time() * 1000)
             one.recent.append((time.monotonic(), outcome.total_s, outcome.run_s))
 
+    def add_run(self, run: FinishedRun) -> None:
+        """Count a run of a model, which may be of several requests."""
+        with self._lock:
+            one = self._models.setdefault((run.model, run.version), _ModelSums())
+            one.batches.setdefault(run.rows, _Sum()).add(run.took_s)
+
     def of_model(self, name: str, version: str) -> dict[str, Any]:
         """Return the statistics of a version as the protocol has them."""
         with self._lock:
             one = self._models.get((name, version), _ModelSums())
             sums = {key: value.as_json() for key, value in one.sums.items()}
+            runs = one.batches or {1: one.sums["run"]}  # a model that does not tell its runs
+            batches = {rows: runs[rows].as_json() for rows in sorted(runs) if runs[rows].count}
             nothing = {"count": 0, "ns": 0}
             return {
                 "name": name,
                 "version": version,
                 "last_inference": one.last_ms,
                 "inference_count": one.inferences,
-                "execution_count": sums["run"]["count"],
+                "execution_count": sum(row["count"] for row in batches.values()),
                 "inference_stats": {
                     "success": sums["success"],
                     "fail": sums["fail"],
@@ -108,7 +119,15 @@ class Statistics:
                     "cache_hit": nothing,
                     "cache_miss": nothing,
                 },
-                "batch_stats": [],
+                "batch_stats": [
+                    {
+                        "batch_size": rows,
+                        "compute_input": nothing,
+                        "compute_infer": row,
+                        "compute_output": nothing,
+                    }
+                    for rows, row in batches.items()
+                ],
             }
 
     def recent(self, name: str, version: str, window_s: float = 10.0) -> dict[str, float]:

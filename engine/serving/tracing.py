@@ -62,7 +62,7 @@ class RequestTrace:
             self._why = public_text(error.summary)  # no one plan runs these feeds
             return model.run(feeds)
         self._rows = {row.task: row for row in task_rows(plan)}
-        outputs, self._spans = model.session.run_traced(feeds)
+        outputs, self._spans = model.run_traced(feeds)
         return outputs
 
     def text(self, came_s: float, started_s: float, ended_s: float, identity: str) -> str:

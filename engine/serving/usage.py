@@ -18,6 +18,7 @@ from trireme.plan.plan import Plan
 from trireme.profiling.rows import clock_of
 from trireme.profiling.spans import TaskSpan
 from trireme.runtime.session import Session
+from trireme.support.cache_events import cache_events
 
 SAMPLE_EVERY = 64
 """Runs of a session with several devices for each run that is watched."""
@@ -88,16 +89,16 @@ class FinishedRun(NamedTuple):
     rows: int = 1
 
 
-RunListener = Callable[[str, str, int], None]
+RunListener = Callable[[FinishedRun], None]
 
 
 class Usage:
     """Sums over every session since the server began. Any thread may call any method.
 
     busy_s: by device; copied: bytes by link; faults: by device and kind; fallbacks: by the device
-    that was left out and the one that serves; caches: by cache and result
+    that was left out and the one that serves
     lock: guards all of these
-    listeners: told the model, version and rows of each run
+    listeners: told each run
     ratio: measured over predicted seconds of a run, by model: a mean that forgets
     """
 
@@ -107,14 +108,19 @@ class Usage:
         self.copied: dict[tuple[str, ...], int] = defaultdict(int)
         self.faults: dict[tuple[str, ...], int] = defaultdict(int)
         self.fallbacks: dict[tuple[str, ...], int] = defaultdict(int)
-        self.caches: dict[tuple[str, ...], int] = defaultdict(int)
+        self._caches = cache_events()
         self.ratio: dict[str, float] = {}
         self.listeners: list[RunListener] = []
+
+    @property
+    def caches(self) -> Mapping[tuple[str, ...], int]:
+        """Looks into caches on disk, by cache and result, since the sums began."""
+        before = self._caches
+        return {key: count - before.get(key, 0) for key, count in cache_events().items()}
 
     def add_load(self, session: Session, facts: RunFacts) -> None:
         """Count a session that was opened."""
         with self.lock:
-            self.caches["program", "hit" if session.is_stored else "miss"] += 1
             for device in session.dropped:
                 self.faults[device, "load"] += 1
                 for other in facts.devices:
@@ -124,7 +130,7 @@ class Usage:
         """Count a run."""
         facts = run.facts
         for listen in self.listeners:
-            listen(run.model, run.version, run.rows)
+            listen(run)
         with self.lock:
             for device, seconds in run.busy_s.items():
                 self.busy_s[device] += seconds

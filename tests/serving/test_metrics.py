@@ -176,10 +176,39 @@ def test_contexts_are_runs_at_once(folder):
 
 
 def test_loads_count_as_cache_events(folder):
-    served(folder)[0].close()  # leaves a stored program, unless an earlier test did
+    """A first load misses the caches that it fills, a second one finds its program."""
+    put_version(folder, "new", 1, affine_model(time.time_ns() % 99_991, rows=1))
+    for result in ("miss", "hit"):
+        service, metrics = served(folder)
+        found = samples(metrics)
+        assert found["trireme_cache_events_total", ("cache", "program"), ("result", result)] >= 1
+        if result == "miss":
+            assert found["trireme_cache_events_total", ("cache", "graph"), ("result", "miss")] >= 1
+        service.close()
+
+
+def test_a_traced_request_is_counted_as_any(folder):
     service, metrics = served(folder)
+    ask(service, parameters={"trireme_trace": True})
     found = samples(metrics)
-    assert found["trireme_cache_events_total", ("cache", "program"), ("result", "hit")] == 1
+    net = (("model", "net"), ("version", "1"))
+    assert found["trireme_batch_size_count", *net] == 1
+    assert found["trireme_device_busy_seconds_total", ("device", "cpu")] > 0
+    service.close()
+
+
+def test_statistics_have_a_row_for_each_size_of_batch(tmp_path):
+    put_version(tmp_path, "net", 1, affine_model(2))
+    service, _ = served(tmp_path, batching=BatchSettings(max_batch_size=4))
+    for rows in (1, 1, 3):
+        ask(service, inputs={"x": np.ones((rows, 4), np.float32)})
+    (told,) = service.model_statistics("net")["model_stats"]
+    assert {row["batch_size"]: row["compute_infer"]["count"] for row in told["batch_stats"]} == {
+        1: 2,
+        3: 1,
+    }
+    assert all(row["compute_infer"]["ns"] > 0 for row in told["batch_stats"])
+    assert told["execution_count"] == 3
     service.close()
 
 
