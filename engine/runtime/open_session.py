@@ -14,7 +14,10 @@ from trireme.support.arguments import checked, later_names
 from trireme.support.errors import RunError
 
 if TYPE_CHECKING:
+    from threading import RLock
+
     from trireme.profiling.staged import StagedProfile
+    from trireme.runtime.context import ExecutionContext
     from trireme.runtime.dataflow.executor import PrimitiveSpan
     from trireme.runtime.dataflow.program import DataflowProgram
     from trireme.runtime.dynamic.ahead import PreparedShapes
@@ -23,6 +26,7 @@ if TYPE_CHECKING:
     from trireme.runtime.requests.bound_run import MovingIO
     from trireme.runtime.states.held import TiedStates
     from trireme.runtime.states.program import StatefulProgram, Step
+    from trireme.runtime.stored_program import StoredProgram
     from trireme.runtime.streams.open_stream import OpenStream
     from trireme.runtime.streams.stream import Stream
     from trireme.support.dtypes import Array
@@ -45,6 +49,13 @@ class OpenSession(ProgramSession):
     _open: OpenProgram | DataflowProgram | StatefulProgram | None
     _tied: TiedStates | None
     _step: Step | None
+    _stored: StoredProgram | None
+    _preparing: RLock
+    _shapes_to_store: Callable[[ExecutionContext], None] | None
+
+    def _prepare_stored(self) -> None:
+        """Go from the model to its program, which then runs instead of the stored one."""
+        raise NotImplementedError
 
     @property
     def has_open_shapes(self) -> bool:
@@ -213,13 +224,52 @@ class OpenSession(ProgramSession):
         out, asked = self._tied.outputs_asked(out)
         return self._tied.keep(self._run_program(self._tied.feeds(feeds), out), asked)
 
+    def _run_beside(
+        self, number: int, feeds: Mapping[str, Any], out: Mapping[str, Array] | None
+    ) -> dict[str, Array]:
+        stored = self._stored
+        if stored is not None and stored.is_open:
+            if stored.takes(feeds):
+                return super()._run_beside(number, feeds, out)
+            self._prepare_stored()
+        if self._open is None:
+            return super()._run_beside(number, feeds, out)
+        return self._run(feeds, out)  # instances find memory for each of its callers
+
     def _run_program(
         self, feeds: Mapping[str, Any], out: Mapping[str, Array] | None
     ) -> dict[str, Array]:
+        stored = self._stored
+        if stored is not None and stored.is_open:
+            self._check_open()
+            if out is None and stored.takes(feeds):
+                stored.has_run = True
+                return stored.run(feeds)
+            self._prepare_stored()
         if self._open is None:
             return super()._run(feeds, out)
         self._check_open()
-        return self._open.run(feeds, out)
+        results = self._open.run(feeds, out)
+        if self._shapes_to_store is not None:
+            self._store_shapes()
+        return results
+
+    def _store_shapes(self) -> None:
+        """Store the program at the shapes of the run that is just over, for later processes."""
+        from trireme.runtime.dynamic.program import OpenProgram
+        from trireme.runtime.dynamic.resizable import ShapeRun
+
+        with self._preparing:
+            store, self._shapes_to_store = self._shapes_to_store, None
+        last = self._open.last if isinstance(self._open, OpenProgram) else None
+        if store is None or last is None or not isinstance(last.region, ShapeRun):
+            return
+        opened = last.region.open_session()
+        try:
+            if isinstance(opened, ProgramSession):
+                store(opened._context)
+        finally:
+            opened.close()
 
     @property
     def spans(self) -> Sequence[PrimitiveSpan]:

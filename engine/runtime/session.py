@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from trireme.ir.graph import Value
     from trireme.model_file.cache import Model
     from trireme.placement.options import FixedPlacement, PlacementOptions
+    from trireme.runtime.context import ExecutionContext
     from trireme.runtime.executors import Mode
     from trireme.runtime.options import ExecutionOptions
     from trireme.runtime.prepare import Prepared
@@ -70,6 +71,7 @@ _PREPARED = frozenset(
         "placement_options",
         "execution_options",
         "_calibration",
+        "_open",
         "_program",
         "_context",
         "_calls",
@@ -158,17 +160,19 @@ class Session(OpenSession, TakesRequests):
             execution_options,
         )
         self._begin()
-        self._open, self._tied, self._step, self._asked = None, None, None, asked
+        self._tied, self._step, self._asked, self._shapes_to_store = None, None, asked, None
         log = LoadLog(asked)
         self._others: OtherSignatures | None = None
         self._key = stored_key(vars(asked))
         shared = self._key is not None and PROGRAMS.has(self._key.key)
         self._stored = None if self._key is None or shared else self._key.open()
         try:
+            if self._stored is None or not self._stored.is_open:
+                self._open = None
             if self._stored is None:
                 self._prepare_model(asked)
             else:
-                self._direct = self._stored.run
+                self._direct = None if self._stored.is_open else self._stored.run
                 self._widen(self._stored.count(checked_contexts(contexts)))
                 self._closing.callback(self._stored.close)
         except BaseException:
@@ -178,13 +182,6 @@ class Session(OpenSession, TakesRequests):
 
     def _context_beside(self) -> RunInContext:
         return super()._context_beside() if self._stored is None else self._stored.beside()
-
-    def _run_beside(
-        self, number: int, feeds: Mapping[str, Any], out: Mapping[str, Array] | None
-    ) -> dict[str, Array]:
-        if self._open is None:
-            return super()._run_beside(number, feeds, out)
-        return self._run(feeds, out)  # instances find memory for each of its callers
 
     @property
     def _max_queue(self) -> int:
@@ -254,6 +251,8 @@ class Session(OpenSession, TakesRequests):
             reason = why_one_open(self.graph, self._tied is not None)
             self._widen(context_count(contexts, self.graph, prepared.devices.values(), reason))
             self._serve(shared, prepared, mode)
+            if not asked.buckets:
+                self._shapes_to_store = partial(self._store, prepared, how.mmap)
         else:
             is_first = shared.program is None
             if shared.program is None:
@@ -263,7 +262,7 @@ class Session(OpenSession, TakesRequests):
             self._keep(shared.program, context, mode)
             self._widen(context_count(contexts, self.graph, self._program.devices_used(), ""))
             if is_first:
-                self._store(prepared, how.mmap)
+                self._store(prepared, how.mmap, self._context)
         if not self.states.types and self._tied is None and self._key is not None:
             PROGRAMS.offer(self._key.key, shared)
 
@@ -274,14 +273,15 @@ class Session(OpenSession, TakesRequests):
         self.dropped = shared.dropped
         return shared
 
-    def _store(self, prepared: Prepared, is_mapped: bool) -> None:
-        """Store the program for later processes."""
+    def _store(self, prepared: Prepared, is_mapped: bool, context: ExecutionContext) -> None:
+        """Store a program of the model for later processes."""
         if self._key is None or self._stored is not None or self._tied is not None:
             return
         if not self.states.types and not self.dropped:
-            storing = self._key.keep(self._context, prepared.files, prepared.notes, is_mapped)
+            graph = None if self._open is None else prepared.graph
+            storing = self._key.keep(context, prepared.files, prepared.notes, is_mapped, graph)
             if storing is not None:
-                self._closing.callback(storing.wait)
+                self._closing.callback(storing.join)
 
     if not TYPE_CHECKING:  # it would let any name pass
 
@@ -294,10 +294,14 @@ class Session(OpenSession, TakesRequests):
 
     def _prepare_stored(self) -> None:
         """Go from the model to its program, which then runs instead of the stored one."""
+        from trireme.runtime.dynamic.program import OpenProgram
+
         with self._preparing:
             if self._stored is not None:
                 self._stored.check_current()
                 self._prepare_model(self._asked)
+                if self._stored.has_run and isinstance(self._open, OpenProgram):
+                    self._open.note(self._stored.shapes)
                 self._stored = None
                 self._direct = None if self._closed else self._direct
 

@@ -28,7 +28,7 @@ import numpy as np
 
 from trireme.backend.device_kind import DeviceKind
 from trireme.backend.registry import DEFAULT_DEVICE, kind_named, options_of
-from trireme.ir.graph import Value
+from trireme.ir.graph import Graph, Value
 from trireme.runtime.failures import described
 from trireme.runtime.stored_program import LENGTH, StoredEnds, StoredEntry, StoredProgram
 from trireme.support.code_version import code_version
@@ -95,13 +95,15 @@ class StoredKey:
         files: Sequence[OpenFile],
         notes: Sequence[str],
         is_mapped: bool,
+        open_graph: Graph | None = None,
     ) -> Storing | None:
         """Begin to store a program, if it is one task that its device can store.
 
         files: those that the model was read from; is_mapped: whether they stay mapped
         notes: sentences for the user of the model
+        open_graph: the graph of open shapes that the program runs at one set of shapes
         """
-        made = _entry(context, files, notes, is_mapped)
+        made = _entry(context, files, notes, is_mapped, open_graph)
         if made is None or sum(array.nbytes for array in made[1]) > LARGEST_BYTES:
             return None
         if not all(stamp_of(file.path) == file.stamp for file in files):
@@ -198,7 +200,11 @@ def _plain(value: Any) -> Any:
 
 
 def _entry(
-    context: ExecutionContext, files: Sequence[OpenFile], notes: Sequence[str], is_mapped: bool
+    context: ExecutionContext,
+    files: Sequence[OpenFile],
+    notes: Sequence[str],
+    is_mapped: bool,
+    open_graph: Graph | None,
 ) -> tuple[bytes, list[Array]] | None:
     """Return the head and the data of an entry, None for a program that has none."""
     program = context.program
@@ -223,6 +229,7 @@ def _entry(
             _port_facts(graph.values[v], len(task.inputs) + task.outputs.index(v))
             for v in graph.outputs
         ],
+        "open": None if open_graph is None else _open_facts(open_graph),
         "moves": context.ports.moves,
         "task": described(program.plan, 0),
         "facts": image.facts,
@@ -238,7 +245,13 @@ def _port_facts(value: Value, argument: int) -> list[Any]:
     """Return an input or output as JSON has it; the argument is its number in the task's call."""
     quant = value.type.quant
     facts = None if quant is None else [quant.scales, quant.zero_points, quant.axis]
-    return [argument, value.id, value.name, value.type.dims, value.dtype, facts]
+    return [argument, value.id, value.name, value.type.shape, value.dtype, facts]
+
+
+def _open_facts(graph: Graph) -> list[list[Any]]:
+    """Return the inputs and the outputs of a graph of open shapes as JSON has them."""
+    ends = graph.input_values(), graph.output_values()
+    return [[_port_facts(value, 0) for value in values] for values in ends]
 
 
 def _places(
@@ -270,7 +283,7 @@ def _opened(key: StoredKey, entry: StoredEntry) -> StoredProgram | None:
     told = entry.told
     if any(stamp_of(Path(name)) != tuple(stamp) for name, stamp in told["files"]):
         return None
-    ends = StoredEnds(told["inputs"], told["outputs"], told["moves"])
+    ends = StoredEnds(told["inputs"], told["outputs"], told["moves"], told["open"])
     assert key.kind.open_image is not None
     open_image = partial(key.kind.open_image, key.options, entry.image)
     for note in told["notes"]:

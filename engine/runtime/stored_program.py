@@ -73,13 +73,22 @@ class StoredEnds:
     """The inputs and outputs of a stored program.
 
     inputs, outputs: as _port_facts has them; moves: whether calls can be pointed to each
+    opened: the inputs and outputs of a graph of open shapes; None where shapes are fixed
+    shown: the inputs and outputs of the session's graph
     """
 
     def __init__(
-        self, inputs: Sequence[Any], outputs: Sequence[Any], moves: Sequence[bool]
+        self,
+        inputs: Sequence[Any],
+        outputs: Sequence[Any],
+        moves: Sequence[bool],
+        opened: Sequence[Sequence[Any]] | None,
     ) -> None:
         self.inputs = [_value(*facts[1:]) for facts in inputs]
         self.outputs = [_value(*facts[1:]) for facts in outputs]
+        self.is_open = opened is not None
+        pair = opened or (inputs, outputs)
+        self.shown = [[_value(*facts[1:]) for facts in values] for values in pair]
         values = (*self.inputs, *self.outputs)
         numbers = (facts[0] for facts in (*inputs, *outputs))
         self._moves = dict(zip([value.id for value in values], moves, strict=True))
@@ -111,6 +120,8 @@ class StoredProgram:
     """A program from an entry, ready to run.
 
     inputs, outputs: as of the session's graph; task: what errors of a run name
+    is_open: whether that graph has open shapes, of which the program runs one set (`takes`)
+    has_run: whether it ran feeds of open shapes
     run: returns the outputs of feeds, as `Session.run` does
     calls_at_once: how many calls run at once, each in a context of its own
     """
@@ -122,7 +133,9 @@ class StoredProgram:
         entry: StoredEntry,
     ) -> None:
         task = entry.told["task"]
-        self.inputs, self.outputs = list(ends.inputs), list(ends.outputs)
+        self.inputs, self.outputs = ends.shown
+        self.is_open, self.has_run = ends.is_open, False
+        self._fed = {v.name: (v.type.dims, numpy_dtype(v.dtype)) for v in ends.inputs}
         self._ends, self._task, self._entry = ends, task, entry
         self._call, self._binding = ends.on_new_memory(open_image)
         self._runs = _NamedRuns(self._call, task)
@@ -133,6 +146,22 @@ class StoredProgram:
         given = self._binding.bind(feeds)
         self._runs.run()
         return self._binding.collect(given)
+
+    @property
+    def shapes(self) -> tuple[tuple[int, ...], ...]:
+        """The shapes of the inputs that it runs."""
+        return tuple(dims for dims, _ in self._fed.values())
+
+    def takes(self, feeds: Mapping[str, Any]) -> bool:
+        """Whether feeds are arrays of the names, shapes and dtypes that the program runs."""
+        if not isinstance(feeds, dict) or feeds.keys() != self._fed.keys():
+            return False
+        return all(
+            isinstance(array, np.ndarray) and array.shape == dims and array.dtype == dtype
+            for (dims, dtype), array in zip(
+                self._fed.values(), map(feeds.__getitem__, self._fed), strict=True
+            )
+        )
 
     def count(self, asked: int | None) -> ContextCount:
         """Return how many calls run at once."""

@@ -19,6 +19,7 @@ from trireme.devices.cpu.compile.program import RegionProgram
 from trireme.devices.cpu.kernels.lowering import (
     CONSTANTS,
     At,
+    Extents,
     InPlace,
     KernelFault,
     Operand,
@@ -101,6 +102,9 @@ class _Places:
             return self._constant(id(operand), self._program.constants[id(operand)])
         if isinstance(operand, InPlace):
             return self._constant(id(operand), operand.data)
+        if isinstance(operand, Extents):
+            kind, number, _ = self._constant(id(operand.words), operand.words)
+            return kind, number, operand.words.itemsize * operand.at
         if isinstance(operand, At):
             kind, number, offset = self.of(operand.of)
             return kind, number, offset + operand.offset

@@ -192,7 +192,7 @@ class _Ports:
 class ShapeRun:
     """What runs one set of shapes: a StaticRegion (instances.py).
 
-    graph: with symbols
+    graph: with symbols; open_session: opens a session of these shapes
     """
 
     def __init__(
@@ -203,7 +203,7 @@ class ShapeRun:
         open_session: Callable[[], Closes],
     ) -> None:
         self._whole, self._shapes, self._sizes = whole, shapes, sizes
-        self._open_session, self.graph = open_session, whole.closed.graph
+        self.open_session, self.graph = open_session, whole.closed.graph
         self._tables = whole.call.tables(sizes)
         self._scratch_bytes = self._tables.scratch_bytes
         shaped = whole.ports.shapes(sizes)
@@ -217,7 +217,7 @@ class ShapeRun:
     @cached_property
     def session(self) -> Closes:
         """A session of these shapes: with a plan, a profile and memory of its own."""
-        return self._open_session()
+        return self.open_session()
 
     @property
     def moves(self) -> list[bool]:
