@@ -13,6 +13,7 @@ from collections.abc import Callable
 
 from trireme.support.cancel import Clock
 from trireme.support.forks import register_at_fork
+from trireme.support.threads import start_thread
 
 _log = logging.getLogger(__name__)
 _FEWEST_TO_SORT_OUT = 64
@@ -56,17 +57,19 @@ class Timers:
         self._thread: threading.Thread | None = None
 
     def at(self, when_s: float, call: Callable[[], None]) -> Timer:
-        """Have `call` called at a time of the clock, on another thread; it must not take long."""
+        """Have `call` called at a time of the clock, on another thread; it must not take long.
+
+        Errors: RunError, if the thread cannot be started
+        """
         timer = Timer(self, when_s, call)
         with self._wake:
+            if self._threaded and self._thread is None:
+                thread = threading.Thread(target=self._serve, name="trireme-timers", daemon=True)
+                start_thread(thread)
+                self._thread = thread
             heapq.heappush(self._heap, timer)
             if self._heap[0] is timer:
                 self._wake.notify()
-            if self._threaded and self._thread is None:
-                self._thread = threading.Thread(
-                    target=self._serve, name="trireme-timers", daemon=True
-                )
-                self._thread.start()
         return timer
 
     def forget_one(self) -> None:

@@ -19,6 +19,7 @@ from trireme.devices.cpu.codegen.aligned_memory import aligned_bytes
 from trireme.devices.cpu.runtime import native as runtime
 from trireme.support.dtypes import Array
 from trireme.support.forks import register_at_fork
+from trireme.support.threads import start_thread
 
 _log = logging.getLogger(__name__)
 SPINS = 20_000
@@ -95,7 +96,7 @@ class Workers:
                     name=f"trireme-cpu-{who}",
                     daemon=True,
                 )
-                thread.start()
+                start_thread(thread)
                 self._state.threads.append(thread)
 
     @property

@@ -24,6 +24,8 @@ from trireme.support.cancel import check_cancelled
 from trireme.support.dtypes import Array
 from trireme.support.errors import InternalError, RunError
 
+_LOOK_S = 0.05
+"""Seconds between looks whether the threads that are waited for live."""
 MOST_SPANS = 100_000
 """Spans that are kept of a run, the last ones: a loop may take any number of turns."""
 RunNode = Callable[[Graph, Node, list[Array | None]], Sequence[Array]]
@@ -157,10 +159,22 @@ class Executor:
                 if self._ready:
                     self._start(self._ready.popleft())
                 if self._busy and (not self._ready or not self._done.empty()):
-                    self._take(*self._done.get())
+                    self._take(*self._next_done())
         except BaseException:
             self.close()  # no work of this run is left behind
             raise
+
+    def _next_done(self) -> tuple[_Ready, Any]:
+        """Return an op that is over, with its result. Errors: RunError, if a thread died"""
+        while True:
+            try:
+                return self._done.get(timeout=_LOOK_S)
+            except queue.Empty:
+                if self._pool is not None and not self._pool.are_alive and self._done.empty():
+                    raise RunError(
+                        f"{self.graph.name}: a thread ended before its op was over",
+                        fix="run again: other threads are started",
+                    ) from None
 
     def _timed_out(self) -> RunError:
         """Return the error of a run that takes too long: the outermost loop, and its turn."""

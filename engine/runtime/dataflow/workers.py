@@ -10,7 +10,9 @@ import queue
 import threading
 from collections.abc import Callable
 
+from trireme.support.errors import RunError
 from trireme.support.forks import register_at_fork
+from trireme.support.threads import start_thread
 
 _Jobs = queue.SimpleQueue[Callable[[], None] | None]
 
@@ -27,7 +29,7 @@ class OpThreads:
         register_at_fork(self)
 
     def submit(self, job: Callable[[], None]) -> None:
-        """Have a thread run a job, which raises nothing."""
+        """Have a thread run a job, which raises nothing. Errors: RunError, as start_thread"""
         while len(self._threads) < self._count:
             thread = threading.Thread(
                 target=_serve,
@@ -36,8 +38,17 @@ class OpThreads:
                 daemon=True,
             )
             self._threads.append(thread)
-            thread.start()
+            try:
+                start_thread(thread)
+            except RunError:
+                self._threads.remove(thread)
+                raise
         self._jobs.put(job)
+
+    @property
+    def are_alive(self) -> bool:
+        """Whether no thread ended by itself: Python lets other threads raise exceptions in one."""
+        return all(thread.ident is None or thread.is_alive() for thread in self._threads)
 
     def end(self) -> None:
         """Return when all jobs are over and the threads have ended; a later job starts others."""

@@ -111,10 +111,10 @@ class RequestQueue:
                 )
             order = (-priority, next(self._number))
             request = RunRequest(self, feeds, token, order, clock(), call, key, rows, ends_early)
+            if token.deadline_s is not None:  # first: it may start a thread, which may fail
+                request.timer = self.timers.at(token.deadline_s, lambda: self._expire(request))
             self.lines.setdefault(key, RequestLine()).add(request)
             self.waiting += 1
-            if token.deadline_s is not None:
-                request.timer = self.timers.at(token.deadline_s, lambda: self._expire(request))
             self.changed.notify()
         return request
 

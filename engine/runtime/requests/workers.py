@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from trireme.runtime.requests.queue import RequestQueue
 from trireme.runtime.requests.request import Result, RunRequest
+from trireme.support.errors import RunError
 from trireme.support.forks import register_at_fork
+from trireme.support.threads import start_thread
 from trireme.support.timers import TIMERS, Timers
+
+_log = logging.getLogger(__name__)
 
 
 class RequestRunner:
@@ -32,15 +37,28 @@ class RequestRunner:
         timeout_s: float | None,
         priority: int,
     ) -> RunRequest:
-        """Return a request that waits for a worker. Errors: as RequestQueue.put"""
+        """Return a request that waits for a worker.
+
+        Errors: as RequestQueue.put; RunError, if the first worker cannot be started
+        """
         request = self.queue.put(feeds, call, timeout_s=timeout_s, priority=priority)
-        with self.queue.changed:
-            if self._idle < self.queue.waiting and len(self._threads) < self._most:
-                name = f"trireme-requests-{len(self._threads)}"
-                thread = threading.Thread(target=self._serve, name=name, daemon=True)
-                self._threads.append(thread)
-                thread.start()
+        try:
+            with self.queue.changed:
+                if self._idle < self.queue.waiting and len(self._threads) < self._most:
+                    self._start()
+        except RunError:
+            if not self._threads:
+                request.cancel()
+                raise
+            _log.warning("a session works with fewer threads than it may", exc_info=True)
         return request
+
+    def _start(self) -> None:
+        """Start one more thread. Errors: RunError"""
+        name = f"trireme-requests-{len(self._threads)}"
+        thread = threading.Thread(target=self._serve, name=name, daemon=True)
+        start_thread(thread)
+        self._threads.append(thread)
 
     def stop(self) -> None:
         """Refuse what waits; the threads end by themselves. A collector may call it anywhere."""

@@ -21,6 +21,7 @@ from trireme.runtime.context import ExecutionContext
 from trireme.runtime.io_binding import Given
 from trireme.runtime.program import Program
 from trireme.support.forks import register_at_fork
+from trireme.support.threads import start_thread
 
 
 @dataclass(frozen=True)
@@ -117,7 +118,7 @@ class Dispatcher:
         for queue in range(len(self.threads), len(self.queues)):
             name = f"trireme-stream-{self.queues[queue]}"
             thread = threading.Thread(target=self._serve, args=(queue,), name=name, daemon=True)
-            thread.start()
+            start_thread(thread)
             self.threads.append(thread)
 
     def end(self) -> None:
