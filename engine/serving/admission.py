@@ -24,6 +24,9 @@ from trireme.support.errors import RunError
 DEFAULT_PRIORITY = 100
 """The priority of a call that names none. 1 is the highest."""
 
+PLACE_S = 1.0
+"""Seconds for which a request whose body still comes has a place. A slow client loses it then."""
+
 
 @dataclass(frozen=True)
 class ServingLimits:
@@ -70,12 +73,25 @@ class AdmittedCall:
         return (self.started_s or self.ended_s or time.perf_counter()) - self.arrived_s
 
 
+@dataclass(eq=False, frozen=True)
+class ReservedPlace:
+    """A place in the queue of a model, for a request whose body still comes."""
+
+    model: ServedModel
+    taken_s: float
+
+
 @dataclass(eq=False)
 class _Lane:
-    """The calls of one model: those under way, and those that wait, in order."""
+    """The calls of one model: those under way, those that wait, in order, and places for more."""
 
     running: int = 0
     waiting: list[AdmittedCall] = field(default_factory=list)
+    reserved: dict[ReservedPlace, None] = field(default_factory=dict)
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self.running or self.waiting or self.reserved)
 
 
 class Admission:
@@ -104,10 +120,16 @@ class Admission:
             return sum(len(lane.waiting) for lane in lanes), sum(lane.running for lane in lanes)
 
     def submit(
-        self, model: ServedModel, run: Callable[[], Any], nbytes: int, priority: int = 0
+        self,
+        model: ServedModel,
+        run: Callable[[], Any],
+        nbytes: int,
+        priority: int = 0,
+        place: ReservedPlace | None = None,
     ) -> AdmittedCall:
         """Start a call, or queue it.
 
+        place: that it has; a place of another model, or one that was lost, is none
         Errors: ServingError busy, with the time after which there may be room
         """
         order = (priority or DEFAULT_PRIORITY, next(self._sequence))
@@ -115,10 +137,13 @@ class Admission:
         with self._lock:
             lane = self._lanes.get(model) or _Lane()
             starts = lane.running < model.concurrency
-            self._check_queue(model, lane)
+            if place not in lane.reserved:
+                self._check_queue(model, lane)
             if self._count and self._nbytes + nbytes > self._limits.max_queue_bytes:
                 raise self._busy(model, lane, "the requests under way fill the memory for them")
             self._lanes[model] = lane
+            if place is not None:
+                lane.reserved.pop(place, None)
             self._nbytes += nbytes
             self._count += 1
             if starts:
@@ -130,21 +155,41 @@ class Admission:
             self._threads.submit(self._work, call)
         return call
 
-    def check_room(self, model: ServedModel) -> None:
-        """See that one more call of a model could start or wait.
+    def reserve(self, model: ServedModel) -> ReservedPlace:
+        """Return a place in the queue of a model, for PLACE_S; give it to `submit` or `release`.
 
+        Without it, clients whose bodies come at once would wait for each other without a limit.
         Errors: ServingError busy
         """
+        place = ReservedPlace(model, time.perf_counter())
         with self._lock:
-            self._check_queue(model, self._lanes.get(model) or _Lane())
+            lane = self._lanes.get(model) or _Lane()
+            self._check_queue(model, lane)
+            self._lanes[model] = lane
+            lane.reserved[place] = None
+        return place
+
+    def release(self, place: ReservedPlace) -> None:
+        """Give a place back, if no call took it."""
+        with self._lock:
+            lane = self._lanes.get(place.model)
+            if lane is not None:
+                lane.reserved.pop(place, None)
+                if lane.is_empty:
+                    del self._lanes[place.model]
 
     def _check_queue(self, model: ServedModel, lane: _Lane) -> None:
-        if lane.running >= model.concurrency and len(lane.waiting) >= self._limits.max_queue:
-            raise self._busy(model, lane, f"{len(lane.waiting)} requests wait for it")
+        """See that one more call could start or wait; the lock is held."""
+        soon_s = time.perf_counter() - PLACE_S
+        for place in list(itertools.takewhile(lambda one: one.taken_s < soon_s, lane.reserved)):
+            del lane.reserved[place]
+        count = lane.running + len(lane.waiting) + len(lane.reserved) - model.concurrency
+        if count >= self._limits.max_queue:
+            raise self._busy(model, lane, f"{count} requests wait for it")
 
     def _busy(self, model: ServedModel, lane: _Lane, why: str) -> ServingError:
         mean_s = self._mean_s.get(model.name, 0.0)
-        wait_s = mean_s * len(lane.waiting) / max(1, model.concurrency)
+        wait_s = mean_s * (len(lane.waiting) + len(lane.reserved)) / max(1, model.concurrency)
         return ServingError(
             "busy", f"model '{model.name}' is busy: {why}", retry_after_s=max(1, math.ceil(wait_s))
         )
@@ -172,7 +217,7 @@ class Admission:
         self._nbytes -= call.nbytes
         self._count -= 1
         lane = self._lanes[call.model]
-        if not lane.running and not lane.waiting:
+        if lane.is_empty:
             del self._lanes[call.model]
         if not self._count:
             self._is_idle.notify_all()

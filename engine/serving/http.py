@@ -22,6 +22,7 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.routing import Route
 
+from trireme.serving.admission import ReservedPlace
 from trireme.serving.bodies import (
     ErrorResponse,
     Message,
@@ -146,17 +147,14 @@ class _HttpApp:
     async def _infer(self, request: Any) -> Any:
         service = self._service
         name, version = _model_of(request)
-        began_s = time.perf_counter()
-        served = service.check_open(name, version)
+        place = service.reserve(name, version)
         try:
-            parsed = await self._parsed(request, name, version)
-        except ServingError as error:
-            took_s = time.perf_counter() - began_s
-            service.note(RequestOutcome(name, served, error.kind, took_s))
-            raise
-        if span := carried(request.headers):
-            parsed = replace(parsed, client_span=span)
-        response = await _while_connected(request, service.infer(parsed))
+            parsed = await self._counted(request, place)
+            if span := carried(request.headers):
+                parsed = replace(parsed, client_span=span)
+            response = await _while_connected(request, service.infer(parsed, place))
+        finally:
+            service.release(place)
         parts, head_bytes = await off_loop(
             sum(array.nbytes for array in response.outputs.values()),
             lambda: compose_infer(parsed, response),
@@ -168,6 +166,15 @@ class _HttpApp:
             answer.headers["content-type"] = "application/octet-stream"
             answer.headers[JSON_LENGTH] = str(head_bytes)
         return answer
+
+    async def _counted(self, request: Any, place: ReservedPlace) -> InferRequest:
+        """Return the infer request in a body; count one that is wrong for its model."""
+        try:
+            return await self._parsed(request, *_model_of(request))
+        except ServingError as error:
+            took_s, model = time.perf_counter() - place.taken_s, place.model
+            self._service.note(RequestOutcome(model.name, model.version, error.kind, took_s))
+            raise
 
     async def _parsed(self, request: Any, name: str, version: str) -> InferRequest:
         """Return the infer request in a body.

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager, ExitStack
 from typing import Any
 
-from trireme.serving.admission import Admission, AdmittedCall, ServingLimits
+from trireme.serving.admission import Admission, AdmittedCall, ReservedPlace, ServingLimits
 from trireme.serving.classification import classified
 from trireme.serving.errors import ServingError, as_serving_error
 from trireme.serving.models import Models, ServedModel
@@ -55,8 +55,9 @@ class _Asked:
     name, version: of its model, once there is one; what a client makes up counts for no model
     """
 
-    def __init__(self, request: InferRequest) -> None:
+    def __init__(self, request: InferRequest, place: ReservedPlace | None) -> None:
         self.request, self.name, self.version = request, "", ""
+        self.place = place
         self.began_s = time.perf_counter()
         self.token = CancelToken(request.timeout_s, time.perf_counter)
         self.call: AdmittedCall | None = None
@@ -88,13 +89,17 @@ class InferenceService:
         """Whether the server takes requests for every model that it began with."""
         return not self.is_draining and self.models.is_ready()
 
-    async def infer(self, request: InferRequest) -> InferResponse:
+    async def infer(
+        self, request: InferRequest, place: ReservedPlace | None = None
+    ) -> InferResponse:
         """Return the answer to a request, whose `timeout_s` counts from this call.
+
+        place: what `reserve` returned for it
 
         Cancelling the coroutine withdraws the request, or stops its run at the next task boundary.
         Errors: ServingError
         """
-        asked = _Asked(request)
+        asked = _Asked(request, place)
         kind = "cancelled"
         try:
             response = await self._answer(asked)
@@ -144,18 +149,21 @@ class InferenceService:
         check_model_name(request.model)
         return self.models.lease(request.model, request.version)
 
-    def check_open(self, name: str, version: str = "") -> str:
-        """See that a request for a model may be read at all, and return the version it would get.
+    def reserve(self, name: str, version: str = "") -> ReservedPlace:
+        """Return a place in the queue for a request whose body is to be read; `release` it.
 
         Errors: ServingError unavailable, not_found; busy, if its queue is full already
         """
         with self._lease(InferRequest(name, version)) as model:
             try:
-                self._admission.check_room(model)
+                return self._admission.reserve(model)
             except ServingError as error:
                 self.note(RequestOutcome(model.name, model.version, error.kind, 0.0))
                 raise
-            return model.version
+
+    def release(self, place: ReservedPlace) -> None:
+        """Give back a place, whether its request was submitted or not."""
+        self._admission.release(place)
 
     def note(self, outcome: RequestOutcome) -> None:
         """Tell the observers of a request that ended."""
@@ -176,7 +184,7 @@ class InferenceService:
                 return model.run(request.inputs, asked.left_s)
 
         try:
-            call = self._admission.submit(model, run, request.nbytes, request.priority)
+            call = self._admission.submit(model, run, request.nbytes, request.priority, asked.place)
         except BaseException:
             held.close()
             raise

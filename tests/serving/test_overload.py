@@ -1,9 +1,11 @@
 """Full queues, deadlines and drains: each request is refused, or answered, and never both."""
 
 import asyncio
+import socket
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 
 import numpy as np
 import pytest
@@ -13,7 +15,7 @@ from served import GatedModel, serving, sum_graph
 pytest.importorskip("uvicorn")
 
 import trireme  # noqa: E402
-from trireme.serving.admission import Admission, ServingLimits  # noqa: E402
+from trireme.serving.admission import PLACE_S, Admission, ServingLimits  # noqa: E402
 from trireme.serving.errors import ServingError  # noqa: E402
 from trireme.serving.models import FixedModels, SessionModel  # noqa: E402
 from trireme.serving.protocol import InferRequest  # noqa: E402
@@ -244,3 +246,30 @@ def test_an_overload_refuses_the_rest_and_serves_what_it_can():
         assert stats["success"]["count"] == statuses.count(200)
         assert stats["fail"]["count"] == statuses.count(429)
         assert server.service.statistics.recent("m", "1")["refused"] == statuses.count(429)
+
+
+def test_requests_whose_bodies_are_on_their_way_have_places():
+    """So bodies that come at once wait for each other within the limit; slow ones lose theirs."""
+    head, end, body = GOOD.partition(b"\r\n\r\n")
+    with (
+        gated(ServingLimits(max_queue=2)) as server,
+        ThreadPoolExecutor(2) as pool,
+        ExitStack() as held,
+    ):
+        at = server.host, server.http_port
+        halves = [held.enter_context(socket.create_connection(at)) for _ in range(3)]
+        for one in halves:
+            one.sendall(head + end + body[:5])
+        reserved = server.service._admission._lanes
+        wait_for(lambda: [len(lane.reserved) for lane in reserved.values()] == [3])
+        with Wire(server) as wire:
+            answer = wire.ask(GOOD)
+            assert answer.status == 429 and "2 requests wait" in answer.error
+        time.sleep(PLACE_S + 0.1)
+        answered = ask_in_thread(pool, server)
+        server.models["m"].gate.set()
+        assert answered.result().status == 200
+        for one in halves:
+            one.sendall(body[5:])
+            assert one.recv(100).startswith(b"HTTP/1.1 200")
+        wait_for(lambda: not reserved)
