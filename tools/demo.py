@@ -22,11 +22,11 @@ from trireme import convert
 from trireme.ir.graph import Graph
 from trireme.ir.op import get_op
 from trireme.passes.pipeline import optimise
-from trireme.placement.placement import clipped
 from trireme.profiling.profile import Profile
 from trireme.profiling.rows import TaskRow
 from trireme.runtime.session import Session
 from trireme.support.dtypes import Array
+from trireme.support.showing import clipped
 from trireme.support.units import time_text
 from trireme.tools.options import Argument, argument
 from trireme.tools.output import emit

@@ -28,7 +28,7 @@ from trireme.placement.deciding import Deciding, deciding
 from trireme.placement.lock import Lock, LockedOptions, lock
 from trireme.placement.lockfile import load_lock, save_lock
 from trireme.placement.place import place
-from trireme.placement.placement import WIDTH, Placement
+from trireme.placement.placement import Placement
 from trireme.placement.shards.batch import batched
 from trireme.plan.flow import Flow, flow_of
 from trireme.plan.plan import make_plan
@@ -38,6 +38,7 @@ from trireme.runtime.session import Session
 from trireme.runtime.streams.measure import flow_text
 from trireme.runtime.streams.round_robin import plan_round_robin
 from trireme.support.errors import PlacementError
+from trireme.support.showing import WIDTH
 from trireme.support.units import time_text
 from trireme.tools.commands import load
 from trireme.tools.described import described_devices, is_described

@@ -14,7 +14,7 @@ import textwrap
 from collections.abc import Callable
 from typing import TextIO
 
-from trireme.placement.placement import clipped
+from trireme.support.showing import clipped
 
 
 def prepare_streams() -> None:

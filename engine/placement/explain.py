@@ -15,9 +15,10 @@ from typing import Any
 from trireme.ir.effects import order_reason
 from trireme.ir.graph import Graph, Node, node_names
 from trireme.placement.move_cost import MoveEvaluator, Trial
-from trireme.placement.placement import WIDTH, Placement, clipped, clipped_name
+from trireme.placement.placement import Placement
 from trireme.support.arguments import checked
 from trireme.support.errors import PlacementError
+from trireme.support.showing import WIDTH, clipped, clipped_name
 from trireme.support.units import bytes_text, time_text
 
 SCREEN = 30

@@ -19,7 +19,7 @@ from trireme.ir.graph import Graph, Node, node_names
 from trireme.ops.repeats import bodies_of
 from trireme.placement.candidate import Candidate
 from trireme.placement.score import SAME, Gap, Score
-from trireme.support.showing import Shown
+from trireme.support.showing import WIDTH, Shown, clipped, clipped_name
 from trireme.support.units import bytes_text, time_text
 
 
@@ -349,20 +349,8 @@ class Placement(Shown):
         return ["  candidates, the chosen one marked:", *lines] if len(lines) > 1 else []
 
 
-WIDTH = 100
-"""The most columns of a line of a summary."""
 _MOST_LINES = 3
 """The most candidates, or shards, of a summary."""
-
-
-def clipped(line: str, width: int = WIDTH) -> str:
-    """Return a line cut to a width, with an ellipsis where something is left out."""
-    return line if len(line) <= width else f"{line[: width - 3].rstrip()}..."
-
-
-def clipped_name(name: str, width: int) -> str:
-    """Return the end of a name, which tells it from others of its model."""
-    return name if len(name) <= width else f"...{name[3 - width :]}"
 
 
 def _memory_text(use: MemoryUse | None) -> str:

@@ -1,4 +1,4 @@
-"""How notebooks and consoles show an object whose `str` is a screen of text."""
+"""How notebooks, consoles and narrow screens show objects, lines and names."""
 
 from __future__ import annotations
 
@@ -14,3 +14,17 @@ class Shown:
         import html  # three milliseconds, for notebooks alone
 
         return f"<pre>{html.escape(str(self))}</pre>"
+
+
+WIDTH = 100
+"""The most columns of a line of a summary."""
+
+
+def clipped(line: str, width: int = WIDTH) -> str:
+    """Return a line cut to a width, with an ellipsis where something is left out."""
+    return line if len(line) <= width else f"{line[: width - 3].rstrip()}..."
+
+
+def clipped_name(name: str, width: int) -> str:
+    """Return the end of a name, which tells it from others of its model."""
+    return name if len(name) <= width else f"...{name[3 - width :]}"
