@@ -59,6 +59,7 @@ MODULES = {
         "runtime.states.snapshot",
         "runtime.streams.replicas",
         "runtime.eager",
+        "runtime.arithmetic",
         "runtime.operators",
         "runtime.replay",
     ),
