@@ -7,6 +7,7 @@ import numpy as np
 import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from ort_integers import whole
 
 import trireme
 from trireme.support.errors import ConvertError
@@ -16,11 +17,11 @@ SEED = 31
 
 def layer(rng, inputs, hidden, ways, dtype, columns, **more):
     """A model of one layer with open length and batch."""
-    info, wide = np.iinfo(dtype), 4 * hidden
+    kind, wide = getattr(np, dtype), 4 * hidden
     zero = 0 if dtype == "int8" else 120
     tensors = {
-        "w": rng.integers(info.min + 1, info.max + 1, (ways, inputs, wide)).astype(dtype),
-        "r": rng.integers(info.min + 1, info.max + 1, (ways, hidden, wide)).astype(dtype),
+        "w": whole(rng, kind, ways, inputs, wide),
+        "r": whole(rng, kind, ways, hidden, wide),
         "b": (rng.standard_normal((ways, 2 * wide)) / 3).astype(np.float32),
     }
     shape = (ways, wide) if columns else (ways,)

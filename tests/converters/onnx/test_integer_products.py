@@ -5,6 +5,8 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 from onnx_single import Single, answers_of, assert_single
+from ort_integers import signed_bits
+from ort_integers import whole as drawn
 
 from trireme import Session
 from trireme.converters.onnx import convert
@@ -15,8 +17,7 @@ RNG = np.random.default_rng(SEED)
 
 
 def whole(dtype, *shape):
-    info = np.iinfo(dtype)
-    return RNG.integers(info.min, info.max + 1, shape).astype(dtype)
+    return drawn(RNG, dtype, *shape)
 
 
 def product(a, b, *zeros, constants=(1, 3)):
@@ -26,7 +27,8 @@ def product(a, b, *zeros, constants=(1, 3)):
 
 
 U8, I8 = np.uint8, np.int8
-ENDS = np.full((2, 3000), 255, U8), np.full((3000, 3), -128, I8)
+LEAST = -(2 ** (signed_bits() - 1))
+ENDS = np.full((2, 3000), 255, U8), np.full((3000, 3), LEAST, I8)
 PRODUCTS = {
     "unsigned and signed": product(whole(U8, 3, 40), whole(I8, 40, 5)),
     "zero points": product(whole(U8, 3, 40), whole(I8, 40, 5), U8(7), I8(-3)),
@@ -36,7 +38,7 @@ PRODUCTS = {
     "batches": product(whole(U8, 2, 3, 40), whole(I8, 2, 40, 5), U8(9)),
     "a sum that float32 holds in six parts": product(*ENDS),
     "a depth that no sixteen parts hold": product(
-        np.full((1, 9000), 255, U8), np.full((9000, 1), -128, I8)
+        np.full((1, 9000), 255, U8), np.full((9000, 1), LEAST, I8)
     ),
     "weights are no constants": product(whole(U8, 3, 40), whole(I8, 40, 5), U8(7), constants=()),
 }

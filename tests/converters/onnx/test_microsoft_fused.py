@@ -7,6 +7,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 from onnx_single import Single, assert_single
+from ort_integers import whole as drawn
 from zoo import CHECKOUT
 
 from trireme.converters.onnx import convert
@@ -141,8 +142,7 @@ U8, I8, F32 = np.uint8, np.int8, np.float32
 
 
 def whole(dtype, *shape):
-    info = np.iinfo(dtype)
-    return RNG.integers(info.min, info.max + 1, shape).astype(dtype)
+    return drawn(RNG, dtype, *shape)
 
 
 def scaled(scale, zero, dtype):

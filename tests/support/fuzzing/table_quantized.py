@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from ort_integers import adds_exactly
 
 from fuzzing.grower import MICROSOFT, Grower, Refused, Tensor
 from fuzzing.rows import Row
@@ -76,17 +77,21 @@ def step_of(g: Grower, x: Tensor) -> float:
 
 
 def weight(g: Grower, data: Any, axis: int | None, dtype: str = "int8") -> tuple[Any, Any, Any]:
-    """Return weights in integers, a scale for all or one for each along `axis`, zero points."""
+    """Return weights in integers, a scale for all or one for each along `axis`, zero points.
+
+    The integers of int8 keep to the bits with which the oracle's products are exact.
+    """
+    halves = 1 if dtype == "int8" and not adds_exactly() else 0
     if axis is None:
         scale, zero = parameters(g, data, dtype, True)
-        stored = np.clip(np.rint(data / scale) + zero, *_range(dtype)).astype(dtype)
+        stored = np.clip(np.rint(data / scale / 2**halves) + zero, *_range(dtype)).astype(dtype)
         return g.constant(stored), g.constant(scale), g.constant(zero)
     parts = np.moveaxis(data, axis, 0)
     pairs = [parameters(g, part, dtype, True) for part in parts]
     scales = np.array([scale for scale, _ in pairs], np.float32)
     zeros = np.array([zero for _, zero in pairs], dtype)
     along = [-1 if a == axis else 1 for a in range(data.ndim)]
-    stored = np.rint(data / scales.reshape(along)) + zeros.reshape(along)
+    stored = np.rint(data / scales.reshape(along) / 2**halves) + zeros.reshape(along)
     stored = np.clip(stored, *_range(dtype)).astype(dtype)
     return g.constant(stored), g.constant(scales), g.constant(zeros)
 
