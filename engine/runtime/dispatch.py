@@ -25,7 +25,9 @@ from trireme.plan.plan import Plan
 from trireme.profiling.spans import TaskSpan, span_of
 from trireme.runtime.failures import described, interrupt_of, launch_error
 from trireme.support.cancel import CancelToken, current_token, working_for
+from trireme.support.errors import RunError
 from trireme.support.forks import register_at_fork
+from trireme.support.threads import start_thread
 
 CHEAP_S = 30e-6
 """Predicted seconds below which a task runs where it became ready: about twice what waking another
@@ -163,9 +165,9 @@ class ParallelRunner:
         while mine or flying or unwatched:
             if mine:
                 index, start = mine.pop(), time.perf_counter()
-                if flying and self.blocks[index] and not self.cheap[index]:
+                if flying and self.blocks[index] and not self.cheap[index] and not self.error:
                     with self.lock:
-                        self._dispatch(self.queue_of[index], index)
+                        self._dispatch(self.queue_of[index], index, mine)
                     continue
                 event = self._launch(index)
                 self.blocks[index] = type(event) is Done
@@ -280,13 +282,19 @@ class ParallelRunner:
             elif not mine or self.cheap[mine[0]] or self.driver_queues[mine[0]] is not None:
                 mine.insert(0, index)
             else:
-                self._dispatch(queue, index)
+                self._dispatch(queue, index, mine)
 
-    def _dispatch(self, queue: int, index: int) -> None:
+    def _dispatch(self, queue: int, index: int, mine: list[int]) -> None:
+        """Hand a task over. Where no thread starts, the run fails: `mine` passes over the task."""
         self.dispatches += 1
         if queue not in self.threads:
-            self.threads[queue] = threading.Thread(
-                target=self._serve, args=(queue,), name=f"trireme-{self.names[queue]}", daemon=True
-            )
-            self.threads[queue].start()
+            name = f"trireme-{self.names[queue]}"
+            thread = threading.Thread(target=self._serve, args=(queue,), name=name, daemon=True)
+            try:
+                start_thread(thread)
+            except RunError as error:
+                self.error = self.error or self._named(index, error)
+                mine.append(index)
+                return
+            self.threads[queue] = thread
         self.inboxes[queue].put(index)

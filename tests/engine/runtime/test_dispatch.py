@@ -19,7 +19,7 @@ from trireme.model_file.cache import optimised
 from trireme.plan.plan import make_plan
 from trireme.runtime.dispatch import CHEAP_S, ParallelRunner
 from trireme.runtime.execute import serial_runner
-from trireme.support.errors import DeviceError
+from trireme.support.errors import DeviceError, RunError
 
 
 @pytest.mark.parametrize("cheap_s", [0.0, 2e-6, 1.0])
@@ -50,6 +50,31 @@ def test_an_error_stops_what_has_not_started_and_the_runner_lives(seed):
     after = {t.index for t in plan.tasks if fail & set(t.waits)}
     assert not after & set(log["done"])
     fail.clear()
+    log["done"].clear()
+    runner.run()
+    assert sorted(log["done"]) == list(range(len(plan.tasks)))
+    runner.close()
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_thread_that_cannot_be_started_fails_the_run_and_the_runner_lives(seed, monkeypatch):
+    plan, log = planned(seed), {"done": []}
+    runner = ParallelRunner(plan, [Call(plan, task.index, log) for task in plan.tasks], 0.0)
+    hits = []
+
+    def refuse(thread):
+        hits.append(thread.name)
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", refuse)
+        error = None
+        try:
+            runner.run()
+        except RunError as caught:
+            error = caught
+        assert bool(hits) == (error is not None and "cannot be started" in str(error))
+    assert hits or seed
     log["done"].clear()
     runner.run()
     assert sorted(log["done"]) == list(range(len(plan.tasks)))
