@@ -204,7 +204,8 @@ def test_what_is_in_the_key(tmp_path, monkeypatch, what):
     assert made() > 0
     assert made() == 0
     monkeypatch.setattr(recipes, what, lambda *_: "another")
-    assert made() > 0
+    is_for_any = what == "machine_identity" and choose_isa("auto").cpu  # one code for all CPUs
+    assert (made() == 0) if is_for_any else (made() > 0)
 
 
 def test_a_warm_load_needs_no_llvm(tmp_path):
