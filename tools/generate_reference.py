@@ -21,6 +21,7 @@ import trireme
 from trireme.backend.device_kind import Option
 from trireme.backend.registry import device_names, kind_named
 from trireme.tools.cli import COMMANDS, EXAMPLES, EXIT_CODES, make_parser
+from trireme.tools.reference_modules import MODULES
 from trireme.tools.serving_reference import config_page, metrics_page
 
 FOLDER = Path(__file__).resolve().parent.parent / "docs" / "reference"
@@ -41,58 +42,6 @@ _OTHER_CODES = {
     70: "a fault of trireme",
     130: "interrupted",
 }
-MODULES = {
-    "Models and graphs": ("ir.graph", "model_file", "model_file.convert"),
-    "Python functions": (
-        "converters.python.capture",
-        "converters.python.trace",
-        "converters.python.compile",
-    ),
-    "Sessions": (
-        "runtime.session",
-        "runtime.requests.request",
-        "runtime.requests.bound_run",
-        "runtime.requests.batcher",
-        "runtime.requests.batch_statistics",
-        "runtime.options",
-        "runtime.states.rules",
-        "runtime.states.snapshot",
-        "runtime.streams.replicas",
-        "runtime.eager",
-        "runtime.arithmetic",
-        "runtime.operators",
-        "runtime.replay",
-    ),
-    "Results": (
-        "placement.placement",
-        "placement.explain",
-        "profiling.profile",
-        "profiling.prediction",
-        "profiling.rows",
-        "profiling.trace",
-        "plan.plan",
-    ),
-    "Placement": (
-        "placement.place",
-        "placement.options",
-        "placement.objective",
-        "placement.lockfile",
-    ),
-    "Optimiser": ("passes.pipeline", "ir.rules", "ir.rewriter"),
-    "Ops": ("ir.op", "ir.python_op", "ir.builder", "ir.device_scope", "ir.interpreter"),
-    "Devices": (
-        "backend.device",
-        "backend.device_kind",
-        "backend.host_memory",
-        "backend.links",
-        "backend.refusal",
-        "backend.capabilities",
-        "backend.registry",
-        "backend.kernel_table",
-    ),
-    "Errors": ("support.errors",),
-}
-"""The modules of the API's page by heading: every public name that a module defines is shown."""
 
 
 def cli_page() -> str:

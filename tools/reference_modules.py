@@ -1,0 +1,55 @@
+"""The modules that the reference of the Python API shows."""
+
+MODULES = {
+    "Models and graphs": ("ir.graph", "model_file", "model_file.convert"),
+    "Python functions": (
+        "converters.python.capture",
+        "converters.python.trace",
+        "converters.python.compile",
+    ),
+    "Sessions": (
+        "runtime.session",
+        "runtime.requests.request",
+        "runtime.requests.bound_run",
+        "runtime.requests.batcher",
+        "runtime.requests.batch_statistics",
+        "runtime.options",
+        "runtime.states.rules",
+        "runtime.states.snapshot",
+        "runtime.streams.replicas",
+        "runtime.eager",
+        "runtime.arithmetic",
+        "runtime.operators",
+        "runtime.replay",
+    ),
+    "Quantisation": ("quantiser.quantize", "quantiser.scheme", "quantiser.report"),
+    "Results": (
+        "placement.placement",
+        "placement.explain",
+        "profiling.profile",
+        "profiling.prediction",
+        "profiling.rows",
+        "profiling.trace",
+        "plan.plan",
+    ),
+    "Placement": (
+        "placement.place",
+        "placement.options",
+        "placement.objective",
+        "placement.lockfile",
+    ),
+    "Optimiser": ("passes.pipeline", "ir.rules", "ir.rewriter"),
+    "Ops": ("ir.op", "ir.python_op", "ir.builder", "ir.device_scope", "ir.interpreter"),
+    "Devices": (
+        "backend.device",
+        "backend.device_kind",
+        "backend.host_memory",
+        "backend.links",
+        "backend.refusal",
+        "backend.capabilities",
+        "backend.registry",
+        "backend.kernel_table",
+    ),
+    "Errors": ("support.errors",),
+}
+"""The modules of the API's page by heading: every public name that a module defines is shown."""
