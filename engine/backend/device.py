@@ -16,7 +16,7 @@ import numpy as np
 
 from trireme.ir.graph import Graph, Node, TensorType
 from trireme.support.dtypes import Array, numpy_dtype
-from trireme.support.errors import DeviceError
+from trireme.support.errors import DeviceError, FaultKind
 
 if TYPE_CHECKING:
     from trireme.backend.core_latency import CoreLatency
@@ -137,7 +137,8 @@ def host_alloc(nbytes: int, alignment: int = 64) -> Buffer:
     try:
         raw = np.zeros(nbytes + alignment, np.uint8)
     except (MemoryError, ValueError) as error:
-        raise DeviceError(f"{nbytes} bytes of host memory are not to be had") from error
+        found = DeviceError(f"{nbytes} bytes of host memory are not to be had")
+        raise found.of_kind(FaultKind.OUT_OF_MEMORY) from error
     skip = -raw.ctypes.data % alignment
     return Buffer(HOST, raw[skip : skip + nbytes], 0, nbytes)
 

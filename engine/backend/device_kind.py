@@ -14,7 +14,7 @@ from typing import Any, get_type_hints
 from trireme.backend.device import Device
 from trireme.backend.image import OpenImage
 from trireme.support.arguments import check_arguments
-from trireme.support.errors import DeviceError
+from trireme.support.errors import DeviceError, FaultKind
 
 
 @dataclass(frozen=True)
@@ -114,4 +114,8 @@ class DeviceKind:
         try:
             return self.open(self.options(**given), instance)
         except ImportError as error:
-            raise DeviceError(f"device {instance.name!r} cannot be opened: {error}") from error
+            found = DeviceError(f"device {instance.name!r} cannot be opened: {error}")
+            raise found.of_device(instance.name).of_kind(FaultKind.UNAVAILABLE) from error
+        except DeviceError as error:
+            error.of_device(instance.name).of_kind(FaultKind.UNAVAILABLE)
+            raise

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NoReturn
 
-from trireme.support.errors import DeviceError, TriremeError
+from trireme.support.errors import DeviceError, FaultKind, TriremeError
 
 if TYPE_CHECKING:
     from trireme.plan.plan import Plan
@@ -50,9 +50,14 @@ def launch_error(where: Sequence[str], error: Exception) -> Exception:
     """
     if isinstance(error, TriremeError):
         named = type(error)(error.summary, facts=(*error.facts, *where), fix=error.fix)
+        if isinstance(error, DeviceError) and isinstance(named, DeviceError):
+            named.of_kind(error.kind)
         return named.of_device(error.device)
     if isinstance(error, _FAULTS):
-        return DeviceError(f"a launch failed: {type(error).__name__}: {error}", facts=where)
+        is_memory = isinstance(error, MemoryError)
+        kind = FaultKind.OUT_OF_MEMORY if is_memory else FaultKind.LAUNCH_FAILED
+        found = DeviceError(f"a launch failed: {type(error).__name__}: {error}", facts=where)
+        return found.of_kind(kind)
     for line in where:
         error.add_note(line)
     return error

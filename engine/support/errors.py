@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from enum import StrEnum
 from typing import Self
 
 
@@ -68,8 +69,33 @@ class CompileError(TriremeError):
     """A device could not turn its part of the plan into code."""
 
 
+class FaultKind(StrEnum):
+    """The kind of a device's fault. UNKNOWN is any error whose cause the device did not tell."""
+
+    UNKNOWN = "unknown"
+    UNAVAILABLE = "unavailable"
+    COMPILE_FAILED = "compile failed"
+    OUT_OF_MEMORY = "out of memory"
+    LAUNCH_FAILED = "launch failed"
+    WAIT_FAILED = "wait failed"
+    CHECKSUM = "checksum"
+    HANG = "hang"
+    LOST = "lost"
+
+
 class DeviceError(TriremeError):
-    """A device cannot be opened, or failed while it worked."""
+    """A device cannot be opened, or failed while it worked.
+
+    kind: what failed
+    """
+
+    kind: FaultKind = FaultKind.UNKNOWN
+
+    def of_kind(self, kind: FaultKind) -> Self:
+        """Return the error with its kind set, unless it already has one."""
+        if self.kind is FaultKind.UNKNOWN:
+            self.kind = kind
+        return self
 
 
 class RunError(TriremeError):
@@ -129,4 +155,7 @@ def from_device(device: str, doing: str) -> Iterator[None]:
         error.of_device(device)
         raise
     except Exception as error:
-        raise DeviceError(f"{device} failed to {doing}: {error}").of_device(device) from error
+        found = DeviceError(f"{device} failed to {doing}: {error}").of_device(device)
+        if isinstance(error, MemoryError):
+            found.of_kind(FaultKind.OUT_OF_MEMORY)
+        raise found from error
