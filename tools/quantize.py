@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from trireme.model_file import save
-from trireme.quantiser.quantize import quantize
+from trireme.quantiser.quantize import AUTO, quantize
 from trireme.quantiser.ranges import METHODS
 from trireme.quantiser.scheme import SCHEMES
 from trireme.support.errors import RunError
@@ -51,9 +51,10 @@ ARGUMENTS = (
     ),
     argument(
         "--ranges",
-        default="min_max",
-        choices=tuple(METHODS),
-        help="how the range of a value is taken from the samples (default: min_max)",
+        default=AUTO,
+        choices=(AUTO, *METHODS),
+        help="how the range of a value is taken from the samples (default: auto, which measures "
+        "several ways)",
     ),
     argument(
         "--keep-float",
@@ -67,6 +68,11 @@ ARGUMENTS = (
         default="float32",
         choices=("float32", "int8"),
         help="dtype of the model's inputs and outputs (default: float32)",
+    ),
+    argument(
+        "--explain",
+        action="store_true",
+        help="measure which nodes make the error, and what each would gain as float",
     ),
     argument("--report", metavar="FILE", help="write the report to this JSON file"),
     argument(
@@ -97,6 +103,7 @@ def quantize_model(options: argparse.Namespace) -> int:
         ranges=options.ranges,
         keep_float=options.keep_float,
         io=options.io,
+        explain=options.explain,
         seed=options.seed,
         threads=options.threads,
         progress=progress,

@@ -31,15 +31,16 @@ def emit(
     *,
     name: str,
     integer_io: bool = False,
-    weights: Mapping[int, Array] | None = None,
+    apart: bool = False,
 ) -> Emitted:
     """Return the graph with the taken nodes on integers.
 
     quants: of the values that taken nodes read and make
     integer_io: whether inputs and outputs of the graph are integers where a taken node has them
-    weights: floats in place of constants, by id
+    apart: whether each taken node reads integers made of the float values, beside the float graph,
+        so that its integers have the error that is made there alone
     """
-    return _Emitter(graph, taken, quants, scheme, name, integer_io, weights or {}).run()
+    return _Emitter(graph, taken, quants, scheme, name, integer_io, apart).run()
 
 
 class _Emitter:
@@ -51,10 +52,10 @@ class _Emitter:
         scheme: QuantScheme,
         name: str,
         integer_io: bool,
-        weights: Mapping[int, Array],
+        apart: bool,
     ) -> None:
         self.graph, self.taken, self.quants, self.scheme = graph, taken, quants, scheme
-        self.weights, self.integer_io = weights, integer_io
+        self.integer_io, self.apart = integer_io, apart
         self.builder = GraphBuilder(name)
         self.real: dict[int, int] = {}
         self.typed: dict[tuple[int, Quant], int] = {}
@@ -65,14 +66,29 @@ class _Emitter:
         """Return the whole graph."""
         for value in self.graph.input_values():
             self._input(value.id)
+        alone: dict[int, int] = {}
         for node in self.graph.nodes:
-            if node.id in self.taken:
-                self._integer_node(node)
-            else:
+            if self.apart or node.id not in self.taken:
                 self._float_node(node)
+            if node.id in self.taken:
+                made = self._integer_node(node)
+                alone.update(made)
+                if not self.apart:
+                    self._keep(made)
+        if self.apart:
+            return Emitted(self.builder.finish(*self._real_outputs()), alone)
         outputs = [self._output(value) for value in self.graph.outputs]
         self.builder.symbols = dict(self.graph.symbols)
         return Emitted(self.builder.finish(*outputs), dict(self.own))
+
+    def _real_outputs(self) -> list[int]:
+        return [self._as_real(value) for value in self.graph.outputs]
+
+    def _keep(self, made: Mapping[int, int]) -> None:
+        """Let later nodes read the integers that a node made."""
+        for out, new in made.items():
+            self.own[out] = self.typed[out, self.quants[out]] = new
+            self.made.add(out)
 
     def _input(self, value: int) -> None:
         known = self.graph.values[value]
@@ -92,8 +108,7 @@ class _Emitter:
         return self._as_real(value)
 
     def _data(self, value: int) -> Array | None:
-        found = self.weights.get(value)
-        return self.graph.values[value].data if found is None else found
+        return self.graph.values[value].data
 
     def _as_real(self, value: int) -> int:
         """Return a value as floats, made of its integers where only they are there."""
@@ -146,7 +161,8 @@ class _Emitter:
         )
         self.real.update(zip(node.outputs, made, strict=True))
 
-    def _integer_node(self, node: Node) -> None:
+    def _integer_node(self, node: Node) -> dict[int, int]:
+        """Add a node on integers; return its outputs by the float values that they are."""
         inputs = self._product_inputs(node) if is_product(node) else self._data_inputs(node)
         quants = [self.quants[out] for out in node.outputs]
         names = [self._integer_name(out) for out in node.outputs]
@@ -160,9 +176,7 @@ class _Emitter:
             source=node.source,
             pin=node.pin,
         )
-        for out, new, quant in zip(node.outputs, made, quants, strict=True):
-            self.own[out] = self.typed[out, quant] = new
-            self.made.add(out)
+        return dict(zip(node.outputs, made, strict=True))
 
     def _integer_name(self, value: int) -> str:
         """Return the name of a value's integers; an output of floats keeps the name for them."""

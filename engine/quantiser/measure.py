@@ -109,3 +109,8 @@ def places_of(graph: Graph, emitted: Emitted, values: Collection[int]) -> dict[i
     """Return the id in the quantised graph of values of the float graph."""
     outputs = dict(zip(graph.outputs, emitted.graph.outputs, strict=True))
     return {value: emitted.integers.get(value, outputs.get(value, -1)) for value in values}
+
+
+def worst_db(noises: Mapping[int, Noise]) -> float:
+    """Return the least signal-to-noise of some values."""
+    return min((noise.db for noise in noises.values()), default=math.inf)

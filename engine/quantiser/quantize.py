@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from trireme.ir.bind_shapes import Shapes
-from trireme.ir.graph import Graph, Quant, node_names
+from trireme.ir.graph import Graph, node_names
 from trireme.model_file.convert import convert
-from trireme.quantiser.assign import assign, watched_values
-from trireme.quantiser.emit import Emitted, emit
+from trireme.quantiser.assign import watched_values
+from trireme.quantiser.culprits import Culprits, culprits
 from trireme.quantiser.grouping import group
-from trireme.quantiser.measure import Noise, Yardstick, float_outputs
+from trireme.quantiser.measure import Noise, Yardstick, float_outputs, worst_db
 from trireme.quantiser.prepare import prepare
 from trireme.quantiser.ranges import METHODS
 from trireme.quantiser.report import (
@@ -29,10 +29,14 @@ from trireme.quantiser.samples import RANDOM, Feeds, Samples, open_samples
 from trireme.quantiser.scheme import ModelKind, QuantScheme, scheme_named
 from trireme.quantiser.select import Selection, select
 from trireme.quantiser.statistics import ValueStatistics, gather
+from trireme.quantiser.trial import QuantTrial
 from trireme.support.arguments import checked
 from trireme.support.errors import GraphError
 
 Progress = Callable[[str, int, int], None]
+AUTO = "auto"
+TRIED = ("min_max", "mean_squared_error", "percentile")
+"""The ways to take ranges that "auto" measures; the first of equals is kept."""
 _MEASURED = 8
 """The most samples that are kept in memory, to measure the error with."""
 _MEASURED_BYTES = 256 << 20
@@ -47,9 +51,10 @@ def quantize(
     data: Any = None,
     *,
     scheme: str = "int8",
-    ranges: str = "min_max",
+    ranges: str = "auto",
     keep_float: Collection[str] = (),
     io: Literal["float32", "int8"] = "float32",
+    explain: bool = False,
     shapes: Shapes | None = None,
     seed: int = 0,
     threads: int | None = None,
@@ -62,17 +67,21 @@ def quantize(
         that returns one, or the path of an .npz file or of a folder of them. "random" makes random
         numbers, which the report and the name of the graph say
     scheme: the integers: "int8" is TensorFlow Lite's 8-bit quantisation
-    ranges: how the range of a value is taken from the samples
+    ranges: how the range of a value is taken from the samples; "auto" measures several ways and
+        keeps the one with the least error
     keep_float: nodes that stay float, by name, or "op:NAME" for all nodes of an op
     io: the dtype of inputs and outputs; "int8" has no conversions at the ends
+    explain: whether to measure which nodes make the error, and what each would gain as float
     shapes: shapes of inputs that the model leaves open
     progress: told each step: (what, done, total), total 0 where it is not known
     Errors: RunError, if the data do not fit; GraphError, if the model cannot be quantised
     Source: TensorFlow Lite 8-bit quantization specification
     """
-    if ranges not in METHODS:
-        raise GraphError(f"unknown ranges {ranges!r}", facts=[f"known: {', '.join(METHODS)}"])
-    work = _Quantisation(scheme_named(scheme), ranges, io == "int8", threads, progress or _quiet)
+    if ranges not in (AUTO, *METHODS):
+        known = ", ".join((AUTO, *METHODS))
+        raise GraphError(f"unknown ranges {ranges!r}", facts=[f"known: {known}"])
+    settings = (ranges, io == "int8", explain, threads, progress or _quiet)
+    work = _Quantisation(scheme_named(scheme), *settings)
     with work.step("folding the model"):
         graph = prepare(model if isinstance(model, Graph) else _converted(model), shapes)
         samples = open_samples(data, list(graph.input_values()), seed)
@@ -94,6 +103,7 @@ class _Quantisation:
     scheme: QuantScheme
     ranges: str
     integer_io: bool
+    explains: bool
     threads: int | None
     progress: Progress
     seconds: dict[str, float] = field(default_factory=dict)
@@ -122,15 +132,19 @@ class _Quantisation:
                 threads=self.threads,
                 on_sample=lambda done: self.progress("measuring ranges", done, samples.total),
             )
-        methods = dict.fromkeys(groups.members(statistics), self.ranges)
-        quants = assign(graph, selection, groups, statistics, self.scheme, methods)
+        watch = tuple(dict.fromkeys((*values, *float_outputs(graph))))
         name = _name(graph, self.scheme, samples)
-        emitted = self._emit(graph, selection, quants, name)
         with self.step("measuring the error"):
-            watch = tuple(dict.fromkeys((*values, *float_outputs(graph))))
             yardstick = Yardstick(graph, watch, kept, self.threads)
-            inside = self._emit(graph, selection, quants, name, integer_io=False)
+            build = QuantTrial(graph, selection, groups, statistics, self.scheme, name)
+            trials = {one: yardstick.outputs(build(one)) for one in self._methods()}
+            method = max(trials, key=lambda one: worst_db(trials[one]))
+            inside = build(method)
             noises = yardstick.compare(inside, watch)
+        found: Culprits = Culprits({}, ())
+        if self.explains:
+            with self.step("naming culprits"):
+                found = culprits(build, method, yardstick, noises)
         report = QuantizationReport(
             self.scheme.name,
             kind.name,
@@ -138,27 +152,21 @@ class _Quantisation:
             samples.source,
             len(kept),
             tuple(
-                _tensor(graph, value, quants[value], statistics[value], noises[value], method)
+                _tensor(build, value, noises[value], method, found.made_db.get(value))
                 for value in values
-                for method in ["fixed" if groups.fixed_of(value) else methods[groups.root(value)]]
             ),
             _floats(graph, selection),
             _outputs(graph, noises),
+            found.rows,
             _warnings(graph, samples, kind, statistics),
+            {one: worst_db(noise) for one, noise in trials.items()},
             dict(self.seconds),
         )
-        return QuantizedGraph(**vars_of(emitted.graph), quantization=report)
+        made = build(method, integer_io=True) if self.integer_io else inside
+        return QuantizedGraph(**vars_of(made.graph), quantization=report)
 
-    def _emit(
-        self,
-        graph: Graph,
-        selection: Selection,
-        quants: Mapping[int, Quant],
-        name: str,
-        integer_io: bool | None = None,
-    ) -> Emitted:
-        io = self.integer_io if integer_io is None else integer_io
-        return emit(graph, selection.taken, quants, self.scheme, name=name, integer_io=io)
+    def _methods(self) -> tuple[str, ...]:
+        return TRIED if self.ranges == AUTO else (self.ranges,)
 
 
 def vars_of(graph: Graph) -> dict[str, Any]:
@@ -195,9 +203,10 @@ def _name(graph: Graph, scheme: QuantScheme, samples: Samples) -> str:
 
 
 def _tensor(
-    graph: Graph, value: int, quant: Quant, statistics: ValueStatistics, noise: Noise, method: str
+    build: QuantTrial, value: int, noise: Noise, method: str, made_db: float | None
 ) -> TensorReport:
-    maker = graph.producer(value)
+    graph, statistics = build.graph, build.statistics[value]
+    maker, quant = graph.producer(value), build.quants(method)[value]
     return TensorReport(
         graph.values[value].first_name,
         maker.op if maker else "input",
@@ -206,8 +215,9 @@ def _tensor(
         quant.scale,
         quant.zero_point,
         statistics.share_beyond(quant),
-        method,
+        "fixed" if build.groups.fixed_of(value) else method,
         noise.db,
+        made_db,
     )
 
 

@@ -46,6 +46,31 @@ class FloatNode:
 
 
 @dataclass(frozen=True)
+class CulpritReport:
+    """A node that makes much of the error.
+
+    made_db: signal-to-noise of the error made in it alone, from float inputs
+    snr_db: signal-to-noise of its value, with the error that it inherits
+    gain_db: what the worst output gains if this node alone stays float, measured
+    """
+
+    name: str
+    op: str
+    made_db: float
+    snr_db: float
+    gain_db: float
+    cause: str
+
+    def __str__(self) -> str:
+        """Return the row as sentences."""
+        return (
+            f"{self.op} {self.name}: {decibel_text(self.made_db)} of error made here, "
+            f"{decibel_text(self.snr_db)} with what it inherits. {_capital(self.cause)}. "
+            f"Left float, the output gains {self.gain_db:.1f} dB."
+        )
+
+
+@dataclass(frozen=True)
 class OutputReport:
     """One output beside float: signal-to-noise of all of it, and of what depends on the input."""
 
@@ -61,6 +86,8 @@ class QuantizationReport:
     kind: the kind of model, which decides the ops that become integers
     samples, source: number of samples, and where they came from
     measured_samples: how many of them the signal-to-noise is of
+    culprits: the nodes that make most of the error, measured where that was asked for
+    tried_db: the least signal-to-noise of an output by each way to take ranges
     seconds: the time of each step
     """
 
@@ -72,7 +99,9 @@ class QuantizationReport:
     tensors: tuple[TensorReport, ...]
     floats: tuple[FloatNode, ...]
     outputs: tuple[OutputReport, ...]
+    culprits: tuple[CulpritReport, ...] = ()
     warnings: tuple[str, ...] = ()
+    tried_db: Mapping[str, float] = field(default_factory=dict)
     seconds: Mapping[str, float] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
@@ -99,12 +128,17 @@ class QuantizationReport:
             for one in worst
         ]
         lines += _float_lines(self.floats)
+        lines += [f"  culprit: {row}" for row in self.culprits]
         return "\n".join([*lines, *(f"  warning: {warning}" for warning in self.warnings)])
 
 
 def decibel_text(ratio_db: float) -> str:
     """Return a ratio for people."""
     return "exact" if math.isinf(ratio_db) and ratio_db > 0 else f"{ratio_db:.1f} dB"
+
+
+def _capital(sentence: str) -> str:
+    return sentence[:1].upper() + sentence[1:]
 
 
 def _float_lines(floats: tuple[FloatNode, ...]) -> list[str]:

@@ -21,7 +21,7 @@ def net():
 
 @pytest.fixture(scope="module")
 def made(net):
-    return trireme.quantize(net, samples_of(net, 12, SEED))
+    return trireme.quantize(net, samples_of(net, 12, SEED), ranges="min_max")
 
 
 def nodes_of(graph, op):
@@ -107,27 +107,27 @@ def test_the_report_measures_what_the_graph_does(net, made):
 
 
 def test_it_is_deterministic_and_goes_through_a_file(net, made):
-    again = trireme.quantize(net, samples_of(net, 12, SEED))
+    again = trireme.quantize(net, samples_of(net, 12, SEED), ranges="min_max")
     assert str(again) == str(made) and dumps(again) == dumps(made)
     assert str(loads(dumps(made))) == str(made)
 
 
 def test_named_nodes_stay_float(net):
     data = samples_of(net, 8, SEED)
-    made = trireme.quantize(net, data, keep_float=["head", "op:sigmoid"])
+    made = trireme.quantize(net, data, ranges="min_max", keep_float=["head", "op:sigmoid"])
     (head,) = nodes_of(made, "fully_connected")
     assert made.type(head.outputs[0]).dtype == "float32"
     reasons = {one.name: one.reason for one in made.quantization.floats}
     assert reasons["head"] == reasons["gate"] == "it was asked to stay float"
     assert "no product of integers" in reasons["y"]
     with pytest.raises(trireme.GraphError, match="no node is called 'heat'"):
-        trireme.quantize(net, data, keep_float=["heat"])
+        trireme.quantize(net, data, ranges="min_max", keep_float=["heat"])
 
 
 @pytest.mark.parametrize("activation", ["relu6", "leaky_relu", "hard_swish", "gelu"])
 def test_activations_are_clamps_or_tables(activation):
     net = conv_net(SEED, activation)
-    made = trireme.quantize(net, samples_of(net, 8, SEED))
+    made = trireme.quantize(net, samples_of(net, 8, SEED), ranges="min_max")
     feeds = {k: v[0] for k, v in samples_of(net, 1, SEED + 1).items()}
     assert len(nodes_of(made, activation)) == (0 if activation == "relu6" else 2)
     with trireme.Session(made) as session:

@@ -1,0 +1,76 @@
+"""Name the nodes that make the error, the cause, and what the output gains if one stays float.
+
+The error made in a node is measured with its inputs made of the float values. The nodes with the
+most of it are then left float, one at a time, and the outputs measured again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from trireme.ir.graph import Node, node_names
+from trireme.quantiser.encode import range_of
+from trireme.quantiser.grouping import keeps_quantisation
+from trireme.quantiser.measure import Noise, Yardstick, worst_db
+from trireme.quantiser.ranges import percentile
+from trireme.quantiser.report import CulpritReport
+from trireme.quantiser.trial import QuantTrial
+
+_CANDIDATES = 6
+_WIDER = 3.0
+"""A range so many times wider than another is named as a cause."""
+
+
+@dataclass(frozen=True)
+class Culprits:
+    """Signal-to-noise of the error made in each value, by id, and the worst nodes."""
+
+    made_db: Mapping[int, float]
+    rows: tuple[CulpritReport, ...]
+
+
+def culprits(
+    trial: QuantTrial, method: str, yardstick: Yardstick, noises: Mapping[int, Noise]
+) -> Culprits:
+    """Return the worst nodes of a quantised graph, by what the outputs gain without them."""
+    graph, taken = trial.graph, trial.selection.taken
+    makers = [n for n in graph.nodes if n.id in taken and not keeps_quantisation(n)]
+    apart = yardstick.compare(trial(method, apart=True), [n.outputs[0] for n in makers])
+    made_db = {value: noise.db for value, noise in apart.items()}
+    worst = sorted(makers, key=lambda node: made_db[node.outputs[0]])[:_CANDIDATES]
+    before = worst_db({v: noises[v] for v in graph.outputs if v in noises})
+    names, rows = node_names(graph), []
+    for node in worst:
+        after = worst_db(yardstick.outputs(trial(method, without={node.id})))
+        out = node.outputs[0]
+        rows.append(
+            CulpritReport(
+                names[node.id],
+                node.op,
+                made_db[out],
+                noises[out].db,
+                after - before if after != before else 0.0,
+                _cause(trial, method, node),
+            )
+        )
+    return Culprits(made_db, tuple(sorted(rows, key=lambda row: -row.gain_db)))
+
+
+def _cause(trial: QuantTrial, method: str, node: Node) -> str:
+    """Return why a node's integers are coarse; a general sentence where nothing stands out."""
+    out = node.outputs[0]
+    statistics, quant = trial.statistics[out], trial.quants(method)[out]
+    if trial.groups.fixed_of(out):
+        return "its scale is fixed by the op, whatever the values are"
+    own = max(statistics.high, 0.0) - min(statistics.low, 0.0)
+    low, high = range_of(quant, trial.scheme.activations)
+    if own and high - low > _WIDER * own:
+        times = (high - low) / own
+        return f"it shares the range of other values, which is {times:.1f} times its own"
+    inner_low, inner_high = percentile(statistics, trial.scheme.activations)
+    inner = max(inner_high, 0.0) - min(inner_low, 0.0)
+    if inner and own > _WIDER * inner:
+        times = own / inner
+        return f"one element in 10,000 makes its range {times:.1f} times wider"
+    return "its values fill their range, and 8 bits are what they have"

@@ -1,0 +1,54 @@
+"""A quantised graph to be measured: one way to take ranges, and the nodes that become integers."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from trireme.ir.graph import Graph, Quant
+from trireme.quantiser.assign import assign
+from trireme.quantiser.emit import Emitted, emit
+from trireme.quantiser.grouping import Groups
+from trireme.quantiser.scheme import QuantScheme
+from trireme.quantiser.select import Selection
+from trireme.quantiser.statistics import ValueStatistics
+
+
+@dataclass(frozen=True)
+class QuantTrial:
+    """Writes quantised graphs of one float graph from one set of statistics."""
+
+    graph: Graph
+    selection: Selection
+    groups: Groups
+    statistics: Mapping[int, ValueStatistics]
+    scheme: QuantScheme
+    name: str
+
+    def quants(self, method: str) -> dict[int, Quant]:
+        """Return the quantisation of each value, its ranges taken in one way."""
+        methods = dict.fromkeys(self.groups.members(self.statistics), method)
+        return assign(
+            self.graph, self.selection, self.groups, self.statistics, self.scheme, methods
+        )
+
+    def __call__(
+        self,
+        method: str,
+        *,
+        integer_io: bool = False,
+        without: Collection[int] = (),
+        apart: bool = False,
+    ) -> Emitted:
+        """Return the quantised graph; the nodes in `without` stay float."""
+        taken = self.selection.taken.difference(without)
+        quants = self.quants(method)
+        return emit(
+            self.graph,
+            taken,
+            quants,
+            self.scheme,
+            name=self.name,
+            integer_io=integer_io,
+            apart=apart,
+        )

@@ -1,0 +1,39 @@
+"""The nodes that make the error are named, and ranges are chosen by the measured error."""
+
+import pytest
+from float_graphs import conv_net, samples_of
+
+import trireme
+
+SEED = 7
+
+
+def test_a_culprits_gain_is_that_of_keeping_it_float():
+    net = conv_net(SEED)
+    data = samples_of(net, 12, SEED)
+    made = trireme.quantize(net, data, ranges="min_max", explain=True)
+    rows = made.quantization.culprits
+    assert [row.gain_db for row in rows] == sorted((row.gain_db for row in rows), reverse=True)
+    alone = trireme.quantize(net, data, ranges="min_max", keep_float=[rows[0].name])
+    gain = alone.quantization.outputs[0].snr_db - made.quantization.outputs[0].snr_db
+    assert gain == pytest.approx(rows[0].gain_db, abs=1e-6), f"seed {SEED}"
+    assert "Left float, the output gains" in str(made.quantization)
+
+
+def test_the_error_made_in_a_node_is_less_than_with_what_it_inherits():
+    net = conv_net(SEED)
+    report = trireme.quantize(net, samples_of(net, 12, SEED), explain=True).quantization
+    known = {one.name: one for one in report.tensors if one.made_db is not None}
+    assert len(known) >= 6
+    assert known["last"].made_db > known["last"].snr_db, f"seed {SEED}"
+
+
+def test_auto_keeps_the_ranges_of_least_error():
+    net = conv_net(SEED)
+    data = samples_of(net, 12, SEED)
+    report = trireme.quantize(net, data).quantization
+    best = max(report.tried_db.values())
+    assert len(report.tried_db) == 3 and report.outputs[0].snr_db == best
+    for method, found in report.tried_db.items():
+        alone = trireme.quantize(net, data, ranges=method).quantization
+        assert alone.outputs[0].snr_db == found, method
