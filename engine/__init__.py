@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from trireme.ir.python_op import python_op
     from trireme.model_file import load, save
     from trireme.model_file.convert import convert
+    from trireme.model_file.export import export
     from trireme.placement.explain import explain
     from trireme.placement.options import PlacementOptions
     from trireme.quantiser.quantize import quantize
@@ -67,6 +68,7 @@ _LATER = {
     "device": "trireme.ir.device_scope",
     "eager": "trireme.runtime",
     "explain": "trireme.placement.explain",
+    "export": "trireme.model_file.export",
     "load": "trireme.model_file",
     "python_op": "trireme.ir.python_op",
     "quantize": "trireme.quantiser.quantize",
@@ -104,6 +106,7 @@ __all__ = [
     "device",
     "eager",
     "explain",
+    "export",
     "load",
     "ops",
     "python_op",

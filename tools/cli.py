@@ -162,6 +162,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "convert": (
         "model.onnx -o model.trm",
         "model.tflite --optimise",
+        "model.tflite -o model.onnx",
         "program.py:collatz --input n=int64[]",
     ),
     "run": (
@@ -212,14 +213,14 @@ _ON_DEVICES = (add_model, add_devices)
 COMMANDS: dict[str, Subcommand] = {
     "convert": Subcommand(
         commands.convert,
-        "write a model as a .trm file",
+        "write a model as a .trm or .onnx file",
         (add_model,),
         (
             _arg(
                 "-o",
                 "--output",
                 metavar="FILE",
-                help="path of the .trm file (default: beside the model)",
+                help="path of the .trm or .onnx file (default: a .trm beside the model)",
             ),
             _arg("--optimise", action="store_true", help="store the optimised graph"),
             _arg(

@@ -14,6 +14,7 @@ from trireme.backend.device import DeviceSpec
 from trireme.backend.registry import device_names, kind_named, open_device
 from trireme.ir.graph import Graph, Value
 from trireme.model_file import save
+from trireme.model_file.export import export, is_exported
 from trireme.passes.pipeline import optimise
 from trireme.runtime.interactive import summary
 from trireme.runtime.session import Session
@@ -40,7 +41,7 @@ def load(options: argparse.Namespace) -> Graph:
 
 
 def convert(options: argparse.Namespace) -> int:
-    """Write a model, or a function of a Python file, as a .trm file."""
+    """Write a model, or a function of a Python file, as a .trm file or as another format."""
     progress = Progress()
     progress(f"converting {options.model}")
     if options.input and not is_program(options.model):
@@ -50,7 +51,7 @@ def convert(options: argparse.Namespace) -> int:
         graph = optimise(graph)
     source = Path(options.model.rpartition(":")[0] if is_program(options.model) else options.model)
     target = Path(options.output or source.with_suffix(".trm"))
-    save(graph, target)
+    (export if is_exported(target) else save)(graph, target)
     progress.done()
     nbytes = target.stat().st_size
     data = {"output": str(target), "bytes": nbytes, "nodes": len(graph.nodes)}

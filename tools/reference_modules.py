@@ -1,7 +1,7 @@
 """The modules that the reference of the Python API shows."""
 
 MODULES = {
-    "Models and graphs": ("ir.graph", "model_file", "model_file.convert"),
+    "Models and graphs": ("ir.graph", "model_file", "model_file.convert", "model_file.export"),
     "Python functions": (
         "converters.python.capture",
         "converters.python.trace",

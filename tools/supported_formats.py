@@ -11,6 +11,8 @@ import tflite
 
 from trireme.converters.onnx.file import OLDEST_OPSET
 from trireme.converters.onnx.listing import Conversion, conversions
+from trireme.converters.onnx.write import OPSET
+from trireme.converters.onnx.write.table import written_ops
 from trireme.converters.tflite.walk import OPERATORS, REFUSED
 from trireme.converters.torch.table import supported_aten
 
@@ -37,9 +39,20 @@ to convert a PyTorch model](docs/how-to/convert-pytorch.md) says what becomes of
 """
 
 
+_WRITTEN = f"""Ops of the first table that `trireme.export` writes, of opset {OPSET}.
+[How to export a model](docs/how-to/export-a-model.md) says how. A graph with another op is an
+error that names all such nodes.
+"""
+
+
 def format_sections() -> list[str]:
     """Return the lines of the sections, a format after the other."""
-    return [*_onnx(), *_tflite(), *_torch()]
+    return [*_onnx(), *_tflite(), *_torch(), *_written()]
+
+
+def _written() -> list[str]:
+    lines = ["", "## What is written to an .onnx file", "", _WRITTEN]
+    return lines + in_columns(f"`{name}`" for name in written_ops())
 
 
 def _onnx() -> list[str]:
