@@ -5,7 +5,8 @@ in line: behind callers of its priority and of higher ones, before those of lowe
 first in line takes a context that becomes free, so nobody is overtaken.
 
 A lock a context says who has it. Every lock is taken by the step of a `for`, so no signal leaves it
-taken (support/locks.py). The line is a list; its operations are atomic under the GIL.
+taken (support/locks.py). The line is a list; its operations are atomic under the GIL. It does not
+keep its places alive: one whose caller a signal took away is dropped by those behind it.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from itertools import count
 from typing import NamedTuple
+from weakref import ref
 
 from trireme.support.cancel import current_token
 from trireme.support.errors import DeadlineError, RunError
@@ -51,7 +53,7 @@ def checked_contexts(asked: object) -> int | None:
 class _Place:
     """The place of a caller in line: an alarm clock that a free context rings."""
 
-    __slots__ = ("_bell",)
+    __slots__ = ("__weakref__", "_bell")
 
     def __init__(self) -> None:
         self._bell = threading.Lock()
@@ -69,7 +71,7 @@ class _Place:
             self._bell.release()
 
 
-_InLine = tuple[int, int, _Place]
+_InLine = tuple[int, int, ref[_Place]]
 
 
 class ContextQueue:
@@ -113,24 +115,26 @@ class ContextQueue:
                     finally:
                         self.release(lock)
                     return
-        place = -priority, next(self._arrivals), _Place()
+        place = _Place()
+        in_line = -priority, next(self._arrivals), ref(place)
         try:
-            insort(self.line, place)
-            yield from self._first_free(place, deadline_s)
+            insort(self.line, in_line)
+            yield from self._first_free(place, in_line, deadline_s)
         finally:
-            self._leave(place)
+            self._leave_surely(in_line)
 
     @contextmanager
     def alone(self) -> Iterator[None]:
         """Hold all contexts in the block; callers that came before are served before."""
-        place = 0, next(self._arrivals), _Place()
+        place = _Place()
+        in_line = 0, next(self._arrivals), ref(place)
         try:
-            insort(self.line, place)
-            while self.line[0] is not place:
-                place[2].wait()
+            insort(self.line, in_line)
+            while self._head() is not place:
+                place.wait()
             yield from self._all_from(0, place)
         finally:
-            self._leave(place)
+            self._leave_surely(in_line)
 
     def release(self, lock: threading.Lock) -> None:
         """Give a context back, for the first in line."""
@@ -138,7 +142,9 @@ class ContextQueue:
         if self.line:
             self.ring()
 
-    def _first_free(self, place: _InLine, deadline_s: float | None) -> Iterator[int]:
+    def _first_free(
+        self, place: _Place, in_line: _InLine, deadline_s: float | None
+    ) -> Iterator[int]:
         """Yield the first free context once the place is the first in line."""
         token = current_token()
         stop_s = None if token is None else token.deadline_s
@@ -146,11 +152,11 @@ class ContextQueue:
         while True:
             if token is not None:
                 token.check()
-            if self.line[0] is place:
+            if self._head() is place:
                 for number, lock in enumerate(self._locks):
                     for _ in taking_if_free(lock):
                         try:
-                            self._leave(place)
+                            self._leave(in_line)
                             yield number
                         finally:
                             self.release(lock)
@@ -160,9 +166,9 @@ class ContextQueue:
                     "the deadline passed while the call waited for a context",
                     facts=[f"{len(self.line)} calls wait, {self._most} may run at once"],
                 )
-            place[2].wait(_LOOK_S if token is None else _LOOK_TO_STOP_S, until_s)
+            place.wait(_LOOK_S if token is None else _LOOK_TO_STOP_S, until_s)
 
-    def _all_from(self, number: int, place: _InLine) -> Iterator[None]:
+    def _all_from(self, number: int, place: _Place) -> Iterator[None]:
         """Yield once all contexts from a number on are held by the first in line."""
         if number == len(self._locks):
             yield
@@ -175,21 +181,42 @@ class ContextQueue:
                 finally:
                     lock.release()
                 return
-            place[2].wait()
+            place.wait()
 
-    def _leave(self, place: _InLine) -> None:
+    def _head(self) -> _Place | None:
+        """Return the first place in line that has a caller; drop those before it."""
+        while True:
+            try:
+                first = self.line[0]
+            except IndexError:
+                return None
+            place = first[2]()
+            if place is not None:
+                return place
+            self._drop(first)
+
+    def _drop(self, in_line: _InLine) -> None:
+        with suppress(ValueError):  # another thread was faster
+            self.line.remove(in_line)
+
+    def _leave(self, in_line: _InLine) -> None:
         """Leave the line; the next one looks whether a context is free."""
-        if place in self.line:
-            self.line.remove(place)
+        if in_line in self.line:
+            self._drop(in_line)
             self.ring()
+
+    def _leave_surely(self, in_line: _InLine) -> None:
+        """Leave the line, though a signal comes; its traceback may keep the place alive."""
+        try:
+            self._leave(in_line)
+        finally:
+            self._leave(in_line)
 
     def ring(self) -> None:
         """Have the first in line look for a free context."""
-        try:
-            first = self.line[0]
-        except IndexError:
-            return
-        first[2].ring()
+        place = self._head()
+        if place is not None:
+            place.ring()
 
     def reset_after_fork(self) -> None:
         """Be free, in a forked child: the callers are threads of the parent."""

@@ -5,11 +5,12 @@ import os
 import random
 import threading
 import time
+from weakref import ref
 
 import pytest
 from alarm import Interrupted, alarms, needs_timers
 
-from trireme.runtime.contexts import ContextQueue
+from trireme.runtime.contexts import ContextQueue, _Place
 from trireme.support.cancel import CancelToken, working_for
 from trireme.support.errors import DeadlineError, RunError
 
@@ -196,6 +197,19 @@ def test_signals_leave_no_context_taken():
     assert not queue.line
     with queue.alone():
         pass
+
+
+def test_a_place_whose_caller_is_gone_blocks_nobody():
+    """As after a signal that came before the caller could leave the line."""
+    queue, first = ContextQueue(1), _Place()
+    queue.line.append((0, -1, ref(first)))
+    served, thread = [], threading.Thread(target=lambda: served.extend(queue.hold()))
+    thread.start()
+    until(lambda: len(queue.line) == 2)
+    assert not served
+    del first
+    thread.join(20)
+    assert served == [0] and not queue.line
 
 
 @needs_fork
