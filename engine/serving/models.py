@@ -140,7 +140,7 @@ class SessionModel:
         self.inputs = tuple(map(tensor_spec, session.inputs))
         self.outputs = tuple(map(tensor_spec, session.outputs))
         self.labels: Mapping[str, Sequence[str]] = labels or {}
-        self.concurrency = 1
+        self.concurrency = session.contexts
         self.settings: Mapping[str, Any] = {}
 
     def run(self, feeds: Mapping[str, Array], timeout_s: float | None = None) -> dict[str, Array]:

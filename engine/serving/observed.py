@@ -39,7 +39,6 @@ class ObservedModel(SessionModel):
         self._count = itertools.count()
         self._shares: dict[str, float] = dict.fromkeys(facts.devices[:1], 1.0)
         self._batcher: Batcher | None = None
-        self.concurrency = session.contexts
         batching = settings.batching
         if batching.max_batch_size:
             self._batcher = Batcher(

@@ -151,6 +151,14 @@ def test_requests_run_in_order_of_priority_then_arrival():
         admission.close()
 
 
+def test_a_model_of_a_session_runs_as_many_calls_as_the_session():
+    with trireme.Session(sum_graph(), threads=1, contexts=3) as session:
+        model = SessionModel("m", session)
+        service = InferenceService(FixedModels([model]))
+        assert service.model_config("m")["instance_group"] == [{"name": "m", "count": 3}]
+        service.close()
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_no_call_is_both_refused_and_run(seed):
     """Threads submit and withdraw at random; every call is run, withdrawn or refused."""
