@@ -73,23 +73,25 @@ def test_higher_priorities_go_first_and_in_order_within_one():
 
 
 def test_as_many_as_there_are_contexts_hold_one_at_once():
-    queue, held, most = ContextQueue(3), set(), []
+    queue, held, most, meeting = ContextQueue(3), set(), [], threading.Barrier(3)
 
     def call():
-        for _ in range(50):
+        for turn in range(50):
             for number in queue.hold():
                 assert number not in held
                 held.add(number)
                 most.append(len(held))
+                if not turn:  # three at once, whatever the scheduler does
+                    meeting.wait(20)
                 time.sleep(0)
                 held.remove(number)
 
-    threads = [threading.Thread(target=call) for _ in range(8)]
+    threads = [threading.Thread(target=call) for _ in range(9)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(20)
-    assert len(most) == 400 and max(most) == 3
+    assert len(most) == 450 and max(most) == 3
     assert not queue.line and not held
 
 
