@@ -265,13 +265,35 @@ def _bias(g: GraphRewriter, bias: int, x: int, w: int, node: Node) -> int | None
         return None
     if len(scales) not in (1, channels):
         return None
-    integers = np.round(real.reshape(-1).astype(np.float64) / scales)
+    integers = _stored_bias(g, bias, scales, node)
+    if integers is None:
+        integers = np.round(real.reshape(-1).astype(np.float64) / scales)
     limit = np.iinfo(np.int32)
     if not np.all((integers >= limit.min) & (integers <= limit.max)):
         return None
     axis = 0 if len(scales) > 1 else None
     quant = Quant(tuple(scales.tolist()), (0,) * len(scales), axis)
     return g.constant(integers.astype(np.int32), g.values[bias].name, quant)
+
+
+_SCALE_ERROR = 2.0**-22
+"""The relative error of a product of two scales in float32, with room for their own rounding."""
+
+
+def _stored_bias(g: GraphRewriter, bias: int, scales: Array, node: Node) -> Array | None:
+    """Return the stored int32 of a bias that has those scales but for their rounding to float32.
+
+    Floats would lose digits of integers beyond 2^24.
+    """
+    found = g.made_by(bias, node, "dequantize")
+    if found is None:
+        return None
+    data, type = g.data(found.used[0]), g.type(found.used[0])
+    if data is None or type.dtype != "int32" or type.quant is None or any(type.quant.zero_points):
+        return None
+    theirs = np.array(type.quant.scales, np.float64)
+    same = len(theirs) in (1, len(scales)) and np.all(abs(theirs / scales - 1) <= _SCALE_ERROR)
+    return data.reshape(-1) if same else None
 
 
 Fold = Callable[[GraphRewriter, Node, Quant, str, dict[str, Any], list[Node]], int | None]

@@ -190,6 +190,19 @@ def test_inputs_and_outputs_keep_their_plain_integers():
     assert op_names(made).count("conv") == 1
 
 
+@pytest.mark.parametrize("off, kept", [(1.0, True), (1.01, False)])
+def test_a_bias_beyond_the_digits_of_a_float_keeps_its_integers(off, kept):
+    """Scales of another product have other integers."""
+    stored = np.array([2**30 + 1, 1 - 2**30, 2**24 + 1, 5], np.int32)
+    m = Model(x=f32(1, 3))
+    scale = np.float32(0.05) * np.float32(0.01) * np.float32(off)
+    bias = m.op("dequantize_linear", stored, scalar(float(scale)), np.asarray(0, np.int32))
+    y = m.op("gemm", qdq(m, m.x), dq_weights(m, 4, 3), bias, trans_b=1)
+    made = folded(m.finish(q(m, y, 5000.0, 0)))
+    found = [v.data for v in made.values.values() if v.dtype == "int32" and v.data is not None]
+    assert len(found) == 1 and np.array_equal(found[0], stored) is kept
+
+
 def test_a_shared_quantised_value_is_made_once():
     m = Model(x=f32(1, 4, 5, 5))
     stored = q(m, m.x)
