@@ -102,19 +102,35 @@ def integers_from_outside(g: GraphRewriter, root: Node) -> tuple[int] | None:
     """dequantize_linear(x), x not quantised by type -> the same, through a quantised type.
 
     For example, x is an input of the graph, and keeps its type. quantize then returns exactly its
-    integers.
+    integers. Nodes that rearrange x first rearrange the result instead.
     """
     found = quant_of_node(g, root)
     if found is None or found[0].axis is not None or found[1] not in EIGHT_BIT:
         return None
-    if g.producer(root.used[0]) is not None or g.data(root.used[0]) is not None:
+    moves = _moves_before(g, root)
+    x = moves[-1].used[0] if moves else root.used[0]
+    if g.producer(x) is not None or g.data(x) is not None:
         return None
     readers = g.graph.users(root.outputs[0])
     if not readers or all(reader.op in ("quantize", "quantize_linear") for reader in readers):
         return None
-    real = g.add("dequantize_linear", root.inputs, root.attrs, [root])
+    real = g.add("dequantize_linear", [x, *root.inputs[1:]], root.attrs, [root])
     typed = g.add("quantize", [real], {"dtype": found[1]}, [root], found[0])
-    return (g.add("dequantize", [typed], {}, [root]),)
+    made = g.add("dequantize", [typed], {}, [root])
+    for node in reversed(moves):
+        made = g.add(node.op, [made, *node.inputs[1:]], node.attrs, [node])
+    return (made,)
+
+
+def _moves_before(g: GraphRewriter, root: Node) -> list[Node]:
+    """Return the nodes that rearrange the input of the root for it alone, the last one first."""
+    moves: list[Node] = []
+    while (before := g.producer(root.used[0])) is not None and get_op(before.op).rearranges:
+        if g.only_for(root.used[0], root, before.op) is None:
+            break
+        moves.append(before)
+        root = before
+    return moves
 
 
 def picked_integers(g: GraphRewriter, root: Node) -> tuple[int] | None:

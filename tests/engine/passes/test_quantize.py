@@ -190,6 +190,18 @@ def test_inputs_and_outputs_keep_their_plain_integers():
     assert op_names(made).count("conv") == 1
 
 
+@pytest.mark.parametrize("dims", [(1, 5, 5, 4), (5, 20)], ids=["transposed", "reshaped too"])
+def test_an_input_that_is_rearranged_before_it_is_dequantised(dims):
+    """The first conv of an image in the order of a camera works on integers."""
+    m = Model(x=TensorType(dims, "uint8"))
+    x = m.x if len(dims) == 4 else m.op("reshape", m.x, ints(1, 5, 5, 4))
+    x = dq(m, m.op("transpose", x, perm=(0, 3, 1, 2)), 0.05, 128, "uint8")
+    made = folded(m.finish(q(m, conv(m, x), 0.1, 100, "uint8")), whole=False)
+    (node,) = [node for node in made.nodes if node.op == "conv"]
+    assert is_quantized(made, node)
+    assert [str(v.type) for v in made.input_values()] == [str(TensorType(dims, "uint8"))]
+
+
 @pytest.mark.parametrize("off, kept", [(1.0, True), (1.01, False)])
 def test_a_bias_beyond_the_digits_of_a_float_keeps_its_integers(off, kept):
     """Scales of another product have other integers."""
