@@ -148,11 +148,11 @@ def _lower_linear(context: Context, product: HybridProduct) -> Step:
     repeats = repeats_of(way.parts, shape, dot, order, tile, isa.lanes) if way.parts else None
     packed = pack_weights(way.steps, dot, order, tile, isa.lanes)
     levels, _ = _memory(context, product.source, op)
-    operands, cut = (levels, packed, product.output), (tile, way.cycles)
+    operands, timed = (levels, packed, product.output), (tile, way.cycles)
     params = params_of(context, op)
     factor = params.w_zero - weight_zero(weights_of(context, op), params, dot)
     source = (image, view)
-    return product_step(context, shape, source, cut, epilogue, operands, factor, repeats)
+    return product_step(context, shape, source, timed, epilogue, operands, factor, repeats)
 
 
 def _lower_depthwise(context: Context, product: HybridProduct) -> Step:

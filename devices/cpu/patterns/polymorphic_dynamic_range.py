@@ -12,7 +12,6 @@ from dataclasses import replace
 
 import numpy as np
 
-from trireme.devices.cpu.codegen.kernel_cache import formed
 from trireme.devices.cpu.kernels.dynamic_range.dequant import DequantState, dequantiser
 from trireme.devices.cpu.kernels.dynamic_range.dynamic_quantize import (
     VECTOR_S,
@@ -242,8 +241,9 @@ def _product_of_rows(context: Context, product: HybridProduct) -> PolymorphicSte
     tiles.append(tile)
     image = Image(dims, (0, 0, 0, 0), "uint8", 0, dot, prepared=True)
     factor = params.w_zero - weight_zero(w, params, dot)
+    form = repeats and repeats.form
     codes = [
-        context.kernel(sized_linear, shape, image, one, epilogue.form, factor, formed(repeats))
+        context.kernel(sized_linear, shape, image, one, epilogue.form, factor, form)
         for one in tiles
     ]
     panels = panels_of(isa, shape, tile)

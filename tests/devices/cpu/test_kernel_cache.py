@@ -16,6 +16,7 @@ from cpu_run import node_graph, sample_graph
 from sweep import sweep
 from zoo import zoo_path
 
+import trireme.devices.cpu.compile.table  # noqa: F401
 import trireme.ops  # noqa: F401
 from trireme.backend.registry import open_device
 from trireme.devices.cpu.codegen import emit
@@ -38,6 +39,8 @@ from trireme.devices.cpu.codegen.target import (
 )
 from trireme.devices.cpu.compile.program import build
 from trireme.devices.cpu.kernels.f32 import products
+from trireme.ir.builder import GraphBuilder
+from trireme.ir.graph import Quant, TensorType
 from trireme.ir.op import all_ops
 from trireme.model_file.cache import optimised
 from trireme.support.errors import CompileError, InternalError, TriremeError
@@ -116,6 +119,27 @@ def test_equal_recipes_are_equal_code_in_models(model):
     for threads in (1, 2, 1):
         lowered(graph, isa, threads, known)
     assert known.texts
+
+
+def products_of_bytes(large):
+    """A product of bytes; so many of its weights are too large for a word of 16 bits."""
+    b = GraphBuilder("products")
+    x = b.input("x", TensorType((3, 64), "int8", Quant((0.02,), (0,))))
+    w = np.ones((48, 64), np.int8)
+    w[np.arange(large), 4 * np.arange(large)] = 127  # two of a pair add up to more than 128
+    w[np.arange(large), 4 * np.arange(large) + 1] = 127
+    weights = b.constant("w", w, Quant((0.01,), (0,)))
+    out = Quant((0.5,), (0,))
+    attrs = {"activation": ""}
+    return b.finish(*b.add_node("fully_connected", [x, weights], attrs, quants=[out]))
+
+
+def test_code_does_not_depend_on_how_many_steps_are_repeated():
+    known = Watched(ISAS["avx2"])
+    for large in (1, 2, 3):
+        lowered(products_of_bytes(large), ISAS["avx2"], 1, known)
+    (text,) = known.texts.values()
+    assert "bytes" in text
 
 
 @dataclass(frozen=True)

@@ -226,45 +226,47 @@ def product_code(
     tile: RegisterTile,
     epilogue: Int8Epilogue,
     row_factor: int,
-    seconds: float,
+    cut: ProductCut,
     repeats: Repeats | None,
-) -> tuple[Code, int, int]:
-    """Return the kernel of a product, its chunks and the bytes each thread needs of its own.
-
-    Only the forms of arrays count.
-    """
-    cut, chunks, local_bytes = cut_product(isa, product, source, tile, seconds)
+) -> Code:
+    """Return the kernel of a product; only the forms of arrays count."""
     name = kernel_name(epilogue, source[0].dot, tile)
     operands = operand_count(product, epilogue, repeats)
     fn, pointers, chunk, local = begin(name, isa, operands)
     kernel = LinearKernel(isa, product, source, tile, epilogue, row_factor, cut, repeats)
     kernel.emit(fn, pointers, chunk, local)
-    return finish(fn), chunks, local_bytes
+    return finish(fn)
 
 
 def product_step(
     context: Context,
     product: Int8MatmulShape,
     source: tuple[Image, LineWindow],
-    cut: tuple[RegisterTile, float],
+    timed: tuple[RegisterTile, float],
     epilogue: Int8Epilogue,
     operands: tuple[Operand, Array, int],
     row_factor: int = 0,
     repeats: Repeats | None = None,
 ) -> Step:
-    """Return the step of a product; operands: image, packed weights, the value that is made."""
+    """Return the step of a product.
+
+    timed: the tile, and modelled cycles of a group
+    operands: image, packed weights, the value that is made
+    """
     x, packed, y = operands
-    tile, cycles = cut
+    tile, cycles = timed
     seconds = product.groups * cycles / CYCLES_PER_S
-    code, chunks, local_bytes = context.kernel(
+    source = (source[0].form, source[1])
+    cut, chunks, local_bytes = cut_product(context.isa, product, source, tile, seconds)
+    code = context.kernel(
         product_code,
         formed(product),
-        (source[0].form, source[1]),
+        source,
         tile,
         epilogue.form,
         row_factor,
-        seconds,
-        formed(repeats),
+        cut,
+        repeats and repeats.form,
     )
     offsets = () if product.offsets is None else (product.offsets,)
     again = () if repeats is None else (repeats.index, repeats.weights)
@@ -313,8 +315,8 @@ def _steps(
     packed = pack_weights(way.steps, dot, order, tile, isa.lanes)
     operands = (context.operand(x_id), packed, y_id)
     source = (replace(source[0], dot=dot), source[1])
-    cut = (tile, way.cycles)
-    return [product_step(context, product, source, cut, requant, operands, factor, repeats)]
+    timed = (tile, way.cycles)
+    return [product_step(context, product, source, timed, requant, operands, factor, repeats)]
 
 
 def lower_fully_connected(context: Context, node: Node) -> Sequence[Step]:

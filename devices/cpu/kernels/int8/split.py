@@ -21,6 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from trireme.devices.cpu.codegen.ir import Function, Index, Value, Var
+from trireme.devices.cpu.codegen.kernel_cache import form_of
 from trireme.devices.cpu.kernels.int8.arithmetic import Dot
 from trireme.devices.cpu.kernels.int8.microkernel import rank_update
 from trireme.devices.cpu.kernels.int8.pack import Int8MatmulShape, RegisterTile, in_order
@@ -68,6 +69,11 @@ class Repeats:
     index: Array
     weights: Array
     panels: int
+
+    @property
+    def form(self) -> Repeats:
+        """The facts that code depends on: the panels and the size of a step, not the steps."""
+        return Repeats(form_of(self.index[:0]), form_of(self.weights[:1]), self.panels)
 
     def emit(
         self,
