@@ -281,7 +281,7 @@ class Session(OpenSession, TakesRequests):
             graph = None if self._open is None else prepared.graph
             storing = self._key.keep(context, prepared.files, prepared.notes, is_mapped, graph)
             if storing is not None:
-                self._closing.callback(storing.join)
+                self._closing.callback(storing.wait)
 
     if not TYPE_CHECKING:  # it would let any name pass
 

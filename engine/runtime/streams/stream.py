@@ -48,7 +48,6 @@ class Stream(Closing, Iterator[dict[str, Array]]):
         self._dry = self.closed = False
         self._lock, self._reading = threading.Lock(), threading.Lock()
         self._end = weakref.finalize(self, dispatcher.end)
-        self._end.atexit = False  # a process that ends does not wait for a run
         register_at_fork(self)
         dispatcher.start()
 
