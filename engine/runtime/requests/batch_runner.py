@@ -19,13 +19,16 @@ from trireme.runtime.requests.queue import RequestLine, RequestQueue
 from trireme.runtime.requests.request import Result, RunRequest
 from trireme.support.cancel import CancelToken, working_for
 from trireme.support.dtypes import Array
-from trireme.support.errors import CancelledError, DeadlineError, TriremeError
+from trireme.support.errors import CancelledError, DeadlineError, RunError, TriremeError
 from trireme.support.forks import register_at_fork
+from trireme.support.threads import start_thread
 from trireme.support.timers import Timers
 
 _log = logging.getLogger(__name__)
 _MOST_BUFFERS = 4
 """Shapes for which a worker keeps the memory of joined inputs."""
+_BATCHES_TO_JUDGE = 32
+"""Batches after which a batcher may warn that they do not pay."""
 
 
 class BatchRunner:
@@ -51,13 +54,16 @@ class BatchRunner:
         self._workers, self._on_batch = workers, on_batch
         self.queue = RequestQueue(max_queue, "the batcher", timers)
         self.tally = BatchTally()
-        self._is_draining = False
+        self._is_draining = self._is_judged = False
         self._under_way = set[RunRequest]()
         self._threads = list[threading.Thread]()
         register_at_fork(self)
 
     def submit(self, fed: FittingFeeds, timeout_s: float | None, priority: int) -> RunRequest:
-        """Return a request that waits for its batch. Errors: as RequestQueue.put"""
+        """Return a request that waits for its batch.
+
+        Errors: as RequestQueue.put; RunError, if the first worker cannot be started
+        """
         request = self.queue.put(
             dict(zip(self._names, fed.arrays, strict=True)),
             timeout_s=timeout_s,
@@ -66,10 +72,16 @@ class BatchRunner:
             rows=fed.rows,
             ends_early=True,
         )
+        try:
+            if len(self._threads) < self._workers:
+                self._start()
+        except RunError:
+            if not self._threads:
+                request.cancel()
+                raise
+            _log.warning("a batcher works with fewer threads than it may", exc_info=True)
         self.tally.add("requests")
         request.add_done_callback(self._count_end)
-        if len(self._threads) < self._workers:
-            self._start()
         return request
 
     def stop(self) -> None:
@@ -100,12 +112,13 @@ class BatchRunner:
             request.reset_after_fork()
 
     def _start(self) -> None:
+        """Start one more thread, unless there are enough. Errors: RunError"""
         with self.queue.changed:
             if len(self._threads) < self._workers and not self._is_draining:
                 name = f"trireme-batches-{len(self._threads)}"
                 thread = threading.Thread(target=self._serve, name=name, daemon=True)
+                start_thread(thread)
                 self._threads.append(thread)
-                thread.start()
 
     def _serve(self) -> None:
         buffers = _Buffers(self._most)
@@ -122,6 +135,8 @@ class BatchRunner:
                 ready, wait_s = self._ready(now_s)
                 if ready is not None:
                     key, rows = ready
+                    if self._runs_single(key):
+                        rows = 1
                     taken = queue.pop(key, rows)
                     self._under_way.update(taken)
                     if queue.waiting:
@@ -129,6 +144,11 @@ class BatchRunner:
                     return taken
                 queue.changed.wait(wait_s)
         return []
+
+    def _runs_single(self, key: Hashable) -> bool:
+        """Whether the next request runs alone, to tell whether batches pay."""
+        first = self.queue.lines[key].first
+        return first is not None and first.rows == 1 and self.tally.wants_single(key)
 
     def _ready(self, now_s: float) -> tuple[tuple[Hashable, int] | None, float | None]:
         """Return the key and rows of a batch that is to run now, and else how long to wait.
@@ -170,7 +190,8 @@ class BatchRunner:
                 retried = self._run_begun(begun, [feeds for _, feeds in fed], buffers)
                 waits = tuple(request.begun_s - request.arrived_s for request in begun)
                 rows = sum(request.rows for request in begun)
-                self._report(BatchReport(rows, len(begun), waits, clock() - begun_s, retried))
+                report = BatchReport(rows, len(begun), waits, clock() - begun_s, retried)
+                self._report(report, begun[0].key)
         finally:
             self._under_way.difference_update(requests)
 
@@ -213,6 +234,19 @@ class BatchRunner:
             else:
                 request.end(results)
 
+    def _judge(self) -> None:
+        """Warn once when batches take more time than the same rows alone."""
+        told = self.tally.statistics()
+        if sum(told.batches.values()) < _BATCHES_TO_JUDGE or told.gain is None:
+            return
+        self._is_judged = True
+        if told.gain < 1.0:
+            _log.warning(
+                "batches do not pay: a row takes %.2f times as long in a batch as alone; "
+                "call the session without a batcher, or lower max_batch_size",
+                1 / told.gain,
+            )
+
     def _count_end(self, request: Any) -> None:
         error = request.exception(0)
         if error is not None:
@@ -220,8 +254,10 @@ class BatchRunner:
             stopped = isinstance(error, CancelledError)
             self.tally.add("expired" if late else "cancelled" if stopped else "failed")
 
-    def _report(self, report: BatchReport) -> None:
-        self.tally.add_batch(report)
+    def _report(self, report: BatchReport, key: Hashable) -> None:
+        self.tally.add_batch(report, key)
+        if not self._is_judged:
+            self._judge()
         if self._on_batch is not None:
             try:
                 self._on_batch(report)

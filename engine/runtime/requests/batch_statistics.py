@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
+
+from trireme.runtime.requests.batch_gain import BatchGain
 
 
 @dataclass(frozen=True)
@@ -31,6 +33,8 @@ class BatchStatistics:
     queue_s, run_s: seconds that requests waited and that runs took, in all; the longest beside them
     expired: requests whose deadline passed; refused: those that did not fit or found a full queue
     retried: batches that failed, whose requests then ran one by one
+    gain: seconds of rows that run alone over seconds of the same rows in batches, by the medians of
+        recent runs; batches pay above 1.0. None while too few ran both ways
     """
 
     requests: int = 0
@@ -44,6 +48,7 @@ class BatchStatistics:
     expired: int = 0
     refused: int = 0
     retried: int = 0
+    gain: float | None = None
 
     @property
     def mean_rows(self) -> float:
@@ -64,9 +69,10 @@ class BatchTally:
         self._ends: Counter[str] = Counter()
         self._batches: Counter[int] = Counter()
         self._seconds = [0.0, 0.0, 0.0, 0.0]
+        self._gain = BatchGain()
 
-    def add_batch(self, report: BatchReport) -> None:
-        """Count a run."""
+    def add_batch(self, report: BatchReport, key: Hashable = None) -> None:
+        """Count a run of requests of one key."""
         with self._lock:
             queue, longest, run, slowest = self._seconds
             self._seconds = [
@@ -77,6 +83,13 @@ class BatchTally:
             ]
             self._batches[report.rows] += 1
             self._ends["retried"] += report.retried
+            if not report.retried:
+                self._gain.add(key, report.rows, report.run_s)
+
+    def wants_single(self, key: Hashable) -> bool:
+        """Whether the next row of a key should run alone, to tell whether batches pay."""
+        with self._lock:
+            return self._gain.wants_single(key)
 
     def add(self, end: str) -> None:
         """Count a request by how it ended, or that it came ("requests")."""
@@ -100,4 +113,5 @@ class BatchTally:
                 expired=ends["expired"],
                 refused=ends["refused"],
                 retried=ends["retried"],
+                gain=self._gain.gain,
             )
