@@ -134,9 +134,11 @@ def _fully_connected(rng: np.random.Generator) -> Iterator[Sample]:
 
 
 def _matmul(rng: np.random.Generator) -> Iterator[Sample]:
-    a, b = stored(rng, "int8", 2, 5, 19), stored(rng, "int8", 2, 19, 7)
-    quants = (per_tensor(0.02, 3), per_tensor(0.03, -5))
-    yield Sample((a, b), {}, frozenset(), quants, (per_tensor(0.11, 8),), "int8 batch 2")
+    for dtype, zero in (("int8", 0), ("uint8", 128)):
+        a, b = stored(rng, dtype, 2, 5, 19), stored(rng, dtype, 2, 19, 7)
+        quants = (per_tensor(0.02, zero + 3), per_tensor(0.03, zero - 5))
+        out = (per_tensor(0.11, zero + 8),)
+        yield Sample((a, b), {}, frozenset(), quants, out, f"{dtype} batch 2")
 
 
 def _binary(rng: np.random.Generator) -> Iterator[Sample]:

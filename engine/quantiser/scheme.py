@@ -85,7 +85,6 @@ INT8 = QuantScheme(
         "tanh": Quant((1 / 128,), (0,)),
     },
     refused={
-        "matmul": "a product of two activations has no integer kernel on the cpu",
         "prelu": "prelu has no integer kernel on the cpu",
     },
     kinds=(TRANSFORMER, CONVOLUTIONAL),

@@ -24,6 +24,7 @@ from trireme.devices.cpu.kernels.f32 import reductions as rows
 from trireme.devices.cpu.kernels.int8 import conv_transpose as int8_conv_transpose
 from trireme.devices.cpu.kernels.int8 import elementwise as int8_elementwise
 from trireme.devices.cpu.kernels.int8 import linear as int8_linear
+from trireme.devices.cpu.kernels.int8 import matmul as int8_matmul
 from trireme.devices.cpu.kernels.int8 import recurrent as int8_recurrent
 from trireme.devices.cpu.kernels.int8 import reduce as int8_reduce
 from trireme.devices.cpu.kernels.int8 import resize as int8_resize
@@ -48,6 +49,7 @@ __all__ = [
     "int8_conv_transpose",
     "int8_elementwise",
     "int8_linear",
+    "int8_matmul",
     "int8_recurrent",
     "int8_reduce",
     "int8_resize",

@@ -80,11 +80,16 @@ def plain(graph: Graph, value: int) -> StridedView:
     return StridedView(value, tuple((pair,) for pair in zip(dims, dense(dims), strict=True)))
 
 
-def path_to(graph: Graph, value: int, reader: Node) -> ViewPath:
+def path_to(
+    graph: Graph, value: int, reader: Node, takes: Callable[[Graph, Node], bool] | None = None
+) -> ViewPath:
     """Return the longest way to an operand of a node whose rows and columns have one stride.
 
     It ends at a node that others need too.
+
+    takes: whether the way may go over a node; by default floats alone
     """
+    takes = takes or is_float
     nodes: list[Node] = []
     own: list[Node] = []
     steps: list[Step] = []
@@ -93,7 +98,9 @@ def path_to(graph: Graph, value: int, reader: Node) -> ViewPath:
     is_own = True
     while is_own:
         node = graph.producer(value)
-        found = _step_of(graph, node) if node is not None else None
+        found = None
+        if node is not None and takes(graph, node):
+            found = _step_of(graph, node)
         if node is None or found is None:
             break
         step, source, number = found
@@ -138,8 +145,6 @@ def scale_step(graph: Graph, node: Node) -> tuple[int, float] | None:
 
 def _step_of(graph: Graph, node: Node) -> tuple[Step, int, float] | None:
     """Return what a node does to the axes, the value that it looks at, and its factor."""
-    if not is_float(graph, node):
-        return None
     step: Step | None = None
     if node.op == "transpose":
         step = _turn(graph, node)
@@ -159,6 +164,14 @@ def is_float(graph: Graph, node: Node) -> bool:
     """Whether what a node reads and makes is float32 and not quantised."""
     types = [graph.type(i) for i in (node.used[0], *node.outputs)]
     return all(type.dtype == "float32" and type.quant is None for type in types)
+
+
+def is_stored(graph: Graph, node: Node) -> bool:
+    """Whether a node moves stored 8-bit integers and keeps their quantisation."""
+    before, after = graph.type(node.used[0]), graph.type(node.outputs[0])
+    same = before.quant == after.quant and before.dtype == after.dtype
+    moves = node.op in ("transpose", "expand") or get_op(node.op).alias
+    return moves and same and before.quant is not None and before.dtype in ("int8", "uint8")
 
 
 def _turn(graph: Graph, node: Node) -> Step:

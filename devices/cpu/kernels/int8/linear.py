@@ -88,6 +88,7 @@ class LinearKernel:
         self.vector_bytes = isa.lanes * 4
         self.lane_step = sum(self.span_steps) * self.vector_bytes  # bytes of one vector of channels
         self.padded = epilogue.data.shape[1] // product.groups
+        self.width = product.channels * product.groups  # elements from an output row to the next
 
     def emit(self, fn: Function, pointers: Sequence[Value], chunk: Value, local: Value) -> None:
         """Emit a chunk; pointers: as many as `operand_count`, in its order."""
@@ -139,9 +140,9 @@ class LinearKernel:
         number = group * self.panels + panel
         sums = self.products(fn, starts, weights, vectors, (number, at), marks)
         if self.row_factor:
-            extra = [row_sum(fn, product, start, self.row_factor) for start in starts]
+            extra = self.row_terms(fn, starts, row)
             sums = [[acc - x for acc in row] for row, x in zip(sums, extra, strict=True)]
-        width, element = product.channels * product.groups, self.epilogue.element
+        width, element = self.width, self.epilogue.element
         target = fn.at(y, row * width + (group * product.channels + column), element)
         start = 0
         for size in groups_of(vectors):
@@ -153,6 +154,10 @@ class LinearKernel:
                 channels = (table, first, lanes, size)
                 self.epilogue.finish(fn, together, channels, marks[r], place, count)
             start += size
+
+    def row_terms(self, fn: Function, starts: Sequence[Value], row: Index) -> list[Value]:
+        """Return the sums of the inputs of a tile's rows times their factor, in every lane."""
+        return [row_sum(fn, self.product, start, self.row_factor) for start in starts]
 
     def marks(self, fn: Function, row: Index) -> list[Any]:
         """Return what the epilogue knows of each row of a tile."""

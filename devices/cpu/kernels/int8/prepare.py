@@ -71,6 +71,7 @@ class Image:
 
     reads: elements that a kernel may read from the first channel of any pixel on
     prepared: whether the memory holds it in the multiplier's form already, border and slack too
+    pitch: elements from one line to the next in memory, where lines do not follow each other
 
     Lines are counted over the batch and include the border: line y of image n is n * tall + y.
     """
@@ -82,6 +83,7 @@ class Image:
     dot: Dot
     reads: int = 1
     prepared: bool = False
+    pitch: int | None = None
 
     @property
     def tall(self) -> int:
@@ -118,10 +120,15 @@ class Image:
         if self.as_is:
             return x
         start = fn.at(local, _FRONT_BYTES, "i8")
-        if self.shape[0] * self.shape[1] * self.row < self._lanes(fn) and not any(self.pads):
-            self._span(fn, x, start, self.shape[0] * self.shape[1] * self.row)
+        total = self.shape[0] * self.shape[1] * self.row
+        if total < self._lanes(fn) and not any(self.pads) and self.pitch is None:
+            self._span(fn, x, start, total)
             return start
-        if any(self.pads):
+        if self.pitch is not None:
+            for line in fn.range(first, last):
+                target = fn.at(start, (line - first) * self.row, self.dot.element)
+                self._span(fn, fn.at(x, line * self.pitch, "i8"), target, self.row)
+        elif any(self.pads):
             for line in fn.range(first, last):
                 self._line(fn, x, line, fn.at(start, (line - first) * self.row, self.dot.element))
         else:
