@@ -220,6 +220,21 @@ class States(MutableMapping[str, Array]):
         for name in list(self.arrays):
             del self[name]
 
+    def saved(self) -> dict[str, Array]:
+        """Return copies of the states as they are, for `restore`."""
+        return {name: array.copy() for name, array in self.arrays.items()}
+
+    def restore(self, saved: Mapping[str, Array]) -> None:
+        """Put back what `saved` gave; arrays of memory that moves may be others than before."""
+        for name in list(self.arrays):
+            if name not in saved:
+                del self[name]
+        for name, array in saved.items():
+            if name in self._fixed:
+                self.arrays[name][...] = array
+            else:
+                self.arrays[name] = array.copy()
+
     def __iter__(self) -> Iterator[str]:
         return iter(list(self.arrays))
 

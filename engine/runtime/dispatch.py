@@ -23,7 +23,7 @@ from trireme.backend.capabilities import driver_queue_of
 from trireme.backend.device import HOST, BoundCall, Done, Event
 from trireme.plan.plan import Plan
 from trireme.profiling.spans import TaskSpan, span_of
-from trireme.runtime.failures import described, interrupt_of, launch_error
+from trireme.runtime.failures import interrupt_of, task_error
 from trireme.support.cancel import CancelToken, current_token, working_for
 from trireme.support.errors import RunError
 from trireme.support.forks import register_at_fork
@@ -223,7 +223,7 @@ class ParallelRunner:
         error = interrupt_of(error)
         if not isinstance(error, Exception):
             return error
-        named = launch_error([described(self.plan, index)], error)
+        named = task_error(self.plan, [index], error)
         if named is not error:
             named.__cause__ = error
         return named

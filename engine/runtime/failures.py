@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NoReturn
 from trireme.support.errors import DeviceError, FaultKind, TriremeError
 
 if TYPE_CHECKING:
-    from trireme.plan.plan import Plan
+    from trireme.plan.plan import Plan, Task
 
 _FAULTS = (
     ArithmeticError,
@@ -51,7 +51,8 @@ def launch_error(where: Sequence[str], error: Exception) -> Exception:
     if isinstance(error, TriremeError):
         named = type(error)(error.summary, facts=(*error.facts, *where), fix=error.fix)
         if isinstance(error, DeviceError) and isinstance(named, DeviceError):
-            named.of_kind(error.kind)
+            named.of_kind(error.kind).at_node(error.node)
+            named.causes = error.causes
         return named.of_device(error.device)
     if isinstance(error, _FAULTS):
         is_memory = isinstance(error, MemoryError)
@@ -65,18 +66,48 @@ def launch_error(where: Sequence[str], error: Exception) -> Exception:
 
 def raise_named(plan: Plan, tasks: Sequence[int], error: Exception) -> NoReturn:
     """Raise the error of a launch with the launched task, or the interrupt that caused it."""
-    raise_at([described(plan, index) for index in tasks], error)
+    found = interrupt_of(error)
+    if isinstance(found, Exception):
+        raise_known(task_error(plan, tasks, found), found)
+    raise found from None
 
 
 def raise_at(where: Sequence[str], error: Exception) -> NoReturn:
     """Raise the error of a launch with the tasks, described, or the interrupt that caused it."""
     found = interrupt_of(error)
-    if not isinstance(found, Exception):
-        raise found from None
-    named = launch_error(where, found)
+    if isinstance(found, Exception):
+        raise_known(launch_error(where, found), found)
+    raise found from None
+
+
+def raise_known(named: Exception, found: Exception) -> NoReturn:
+    """Raise an error that was made of another, or is the same."""
     if named is found:
         raise found
     raise named from found
+
+
+def task_error(plan: Plan, tasks: Sequence[int], error: Exception) -> Exception:
+    """Return the error of a launch with the tasks; a fault of a device has its name and node."""
+    named = launch_error([described(plan, index) for index in tasks], error)
+    if tasks and isinstance(named, DeviceError):
+        computing = [plan.tasks[index] for index in tasks if not plan.tasks[index].is_copy]
+        task = computing[0] if computing else plan.tasks[tasks[0]]
+        named.of_device(_culprit(plan, task)).at_node(task.nodes[0].label)
+    return named
+
+
+def _culprit(plan: Plan, task: Task) -> str:
+    """Return the device of a task; of a copy, the device whose memory is not the host's."""
+    if not task.is_copy:
+        return task.device
+    from trireme.backend.device import HOST
+    from trireme.backend.links import link_ends
+
+    source, target = link_ends(task.device)
+    memory = target if source == HOST else source
+    names = [name for name, spec in plan.placement.specs.items() if spec.memory == memory]
+    return names[0] if names else ""
 
 
 def described(plan: Plan, index: int) -> str:

@@ -65,7 +65,7 @@ def open_shapes(
     return open_stateful(prepared, bool(buckets), on_buffers, open_plain)
 
 
-def step_of(program: OpenProgram | StatefulProgram) -> Step | None:
+def step_of(program: OpenProgram | StatefulProgram | DataflowProgram) -> Step | None:
     """Return what runs a program on states as they lie; None without states."""
     return program.step if isinstance(program, StatefulProgram) else None
 

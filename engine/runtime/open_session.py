@@ -215,6 +215,16 @@ class OpenSession(ProgramSession):
     def _run(
         self, feeds: Mapping[str, Any], out: Mapping[str, Array] | None = None
     ) -> dict[str, Array]:
+        if self._open is not None:
+            return self._ran(feeds, self._run_open(feeds, out))
+        if self._tied is None:
+            return self._run_program(feeds, out)
+        out, asked = self._tied.outputs_asked(out)
+        return self._tied.keep(self._run_program(self._tied.feeds(feeds), out), asked)
+
+    def _run_open(
+        self, feeds: Mapping[str, Any], out: Mapping[str, Array] | None
+    ) -> dict[str, Array]:
         if self._tied is None:
             return self._run_program(feeds, out)
         if out is None and self._step is not None and not self._closed:
@@ -248,11 +258,30 @@ class OpenSession(ProgramSession):
             self._prepare_stored()
         if self._open is None:
             return super()._run(feeds, out)
-        self._check_open()
+        self._begin_run()
         results = self._open.run(feeds, out)
         if self._shapes_to_store is not None:
             self._store_shapes()
         return results
+
+    def _run_again(
+        self, error: BaseException, feeds: Mapping[str, Any], out: Mapping[str, Array] | None
+    ) -> dict[str, Array] | None:
+        if self._tied is None or not self._tied.are_variables:
+            return super()._run_again(error, feeds, out)
+        out, asked = self._tied.outputs_asked(out)  # the other plans have variables, not outputs
+        results = super()._run_again(error, feeds, out)
+        return None if results is None else self._tied.keep(results, asked)
+
+    def _choose_direct(self) -> None:
+        """See SessionRuns; states that grow in place are stepped on where nothing watches runs."""
+        from trireme.runtime.open_programs import step_of
+
+        watched = self._failover is not None and self._failover.watches
+        if self._open is None:
+            super()._choose_direct()
+        else:
+            self._step = None if watched else step_of(self._open)
 
     def _store_shapes(self) -> None:
         """Store the program at the shapes of the run that is just over, for later processes."""

@@ -6,7 +6,6 @@ A Session asks once, when it opens. The opener of a session that holds a placeme
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -33,16 +32,16 @@ from trireme.runtime.autotune import Opened, autotune, check_free
 from trireme.runtime.compile import compile_plan
 from trireme.runtime.context import ExecutionContext
 from trireme.runtime.dynamic.stage import is_open
+from trireme.runtime.failover.events import EventLog, event_of
 from trireme.runtime.options import ExecutionOptions
 from trireme.runtime.program import Program
 from trireme.runtime.session_defaults import MadeWith
 from trireme.runtime.states.held import TiedStates
 from trireme.runtime.states.rules import StateRules, ties_of
 from trireme.runtime.states.variables import as_variables
-from trireme.support.errors import CompileError, DeviceError, PlanError
+from trireme.support.errors import CompileError, DeviceError, PlanError, TriremeError
 from trireme.support.mapped import OpenFile
 
-_log = logging.getLogger(__name__)
 Hold = Callable[[Sequence[Device], Calibration, Placement], Opened]
 """Opens a session that holds a placement."""
 
@@ -76,6 +75,7 @@ class Preparation:
     closing: closes the devices that are opened here
     rules: which outputs are inputs of the next run
     dropped: where `fallback` allows it, devices that gave an error before any run, with the error
+    events: gets an event for each of them
     """
 
     made: MadeWith
@@ -88,6 +88,7 @@ class Preparation:
     closing: ExitStack
     rules: StateRules | None
     dropped: dict[str, str] = field(default_factory=dict)
+    events: EventLog = field(default_factory=EventLog)
 
     def prepare(self, model: Model) -> Prepared:
         """Return the model's graph on open devices.
@@ -190,6 +191,6 @@ class Preparation:
         program = compile_plan(plan, devices, self.progress, how.timeout_s)
         return program, ExecutionContext(program, states=prepared.states)
 
-    def _drop(self, name: str, error: Exception) -> None:
+    def _drop(self, name: str, error: TriremeError) -> None:
         self.dropped[name] = str(error)
-        _log.warning("device %s is left out: %s", name, error)
+        self.events.add(event_of(error.of_device(name), "left out"))

@@ -95,7 +95,8 @@ class Session(OpenSession, TakesRequests):
     threads: worker threads of the cpu device, or of each instance; when None those of a held
         lockfile, else all its cores
     fallback: drop a device that gives an error before it runs (when it is opened, asked, given
-        memory or code to compile), and say so in `dropped`
+        memory or code to compile), and say so in `dropped`; repeat a run that a device fails
+        without it, and say so in `events` (docs/explanation/reliability.md)
     mode: "parallel" runs tasks as their waits allow, "serial" one by one, "auto" in the way that
         is faster (executors.py); the same bits
     contexts: how many calls run at once, each on memory of its own, which is made when a second
@@ -234,6 +235,7 @@ class Session(OpenSession, TakesRequests):
             shared.closing,
             asked.states,
             self.dropped,
+            self._events,
         )
         self.execution_options, self.placement_options = how, made.placement_options
         prepared = shared.prepared or preparation.prepare(asked.model)
@@ -265,6 +267,27 @@ class Session(OpenSession, TakesRequests):
                 self._store(prepared, how.mmap, self._context)
         if not self.states.types and self._tied is None and self._key is not None:
             PROGRAMS.offer(self._key.key, shared)
+        if asked.fallback:
+            self._fail_over(prepared)
+
+    def _fail_over(self, prepared: Prepared) -> None:
+        """Have runs that a device fails go on without it."""
+        from trireme.runtime.failover.opening import open_failover
+
+        how = self.execution_options, self.placement_options
+        asked, events = self._asked, self._events
+        self._failover = open_failover(Session, asked, prepared, self.devices, how, events)
+        if self._failover is not None:
+            self._choose_direct()
+
+    def prepare_fallbacks(self) -> None:
+        """Make the plans that run without each device now, not at its first fault.
+
+        They take the memory and the time of a session each. Without `fallback=True`, or with one
+        device, there are none.
+        """
+        if self._failover is not None:
+            self._failover.prepare()
 
     def _take_shared(self) -> SharedProgram:
         """Return what sessions of the same arguments share, which may be empty."""

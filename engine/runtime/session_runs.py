@@ -13,6 +13,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from trireme.runtime.contexts import ContextCount, ContextQueue
+from trireme.runtime.failover.events import EventLog, FaultEvent, Listener
+from trireme.runtime.failover.staged import StagedOutputs
 from trireme.runtime.io_binding import RunInContext, TasksInOrder
 from trireme.runtime.requests.checks import checked_timeout
 from trireme.runtime.session_facts import SessionFacts
@@ -25,6 +27,7 @@ from trireme.support.forks import register_at_fork
 if TYPE_CHECKING:
     from trireme.runtime.context import ExecutionContext
     from trireme.runtime.executors import Mode
+    from trireme.runtime.failover.failover import Failover
     from trireme.runtime.program import Program
     from trireme.runtime.states.snapshot import StateSnapshot
     from trireme.runtime.streams.open_stream import OpenStream
@@ -40,6 +43,10 @@ __getattr__ = later_names(
         "Stream": "trireme.runtime.streams.stream",
     },
 )
+
+
+def _can_be_staged(out: Any) -> bool:
+    return isinstance(out, Mapping) and not isinstance(out, StagedOutputs)
 
 
 class SessionRuns(SessionFacts, Closing):
@@ -58,6 +65,8 @@ class SessionRuns(SessionFacts, Closing):
         self._closing = ExitStack()
         weakref.finalize(self, self._closing.close).atexit = False
         self.dropped: dict[str, str] = {}
+        self._events = EventLog()
+        self._failover: Failover | None = None
 
     def _keep(self, program: Program, context: ExecutionContext, mode: Mode) -> None:
         """Have runs go through the program's memory."""
@@ -74,6 +83,20 @@ class SessionRuns(SessionFacts, Closing):
         """Have so many calls run at once."""
         self._count = found
         self._contexts.widen(found.most)
+
+    @property
+    def events(self) -> tuple[FaultEvent, ...]:
+        """The faults of devices so far and what became of each, the oldest first."""
+        return self._events.events
+
+    def on_event(self, listener: Listener) -> None:
+        """Have a function called with each further event, on the thread of the run."""
+        self._events.listeners.append(listener)
+
+    @property
+    def devices_out(self) -> frozenset[str]:
+        """Devices that failed so often that runs pass them over."""
+        return frozenset() if self._failover is None else self._failover.breaker.out
 
     @property
     def contexts(self) -> int:
@@ -152,15 +175,19 @@ class SessionRuns(SessionFacts, Closing):
         if signature is not None:
             check_arguments(SessionRuns.run, {"signature": signature}, RunError)
             return self._run_signature(signature, feeds, out)
+        if out is not None and self._failover is not None and _can_be_staged(out):
+            return self._run_staged(feeds, out)
         queue = self._contexts
         if not queue.line:
             lock = queue.lock
             for _ in queue.first:  # as `for _ in queue.hold()`, quicker
                 try:
                     return self._run(feeds, out)
-                except BaseException:
-                    self._finish()
-                    raise
+                except BaseException as error:
+                    again = self._run_again(error, feeds, out)
+                    if again is None:
+                        raise
+                    return again
                 finally:
                     lock.release()
                     if queue.line:
@@ -170,10 +197,64 @@ class SessionRuns(SessionFacts, Closing):
                 if number:
                     return self._run_beside(number, feeds, out)
                 return self._run(feeds, out)
-            except BaseException:
-                self._finish()
-                raise
+            except BaseException as error:
+                again = self._run_again(error, feeds, out)
+                if again is None:
+                    raise
+                return again
         raise InternalError("no context was found")
+
+    def _run_staged(self, feeds: Mapping[str, Any], out: Mapping[str, Array]) -> dict[str, Array]:
+        """Run, and fill the arrays of `out` whole or not at all, though devices fail."""
+        staged = StagedOutputs(out)
+        return staged.publish(self.run(feeds, staged))
+
+    def _run_again(
+        self, error: BaseException, feeds: Mapping[str, Any], out: Mapping[str, Array] | None
+    ) -> dict[str, Array] | None:
+        """After an error: return the outputs of a run on other devices, None where there is none.
+
+        Nothing of the run that failed is under way then.
+        Errors: DeviceError with all causes, if other devices fail too
+        """
+        self._finish()
+        failover = self._failover
+        if failover is None or not failover.is_fault(error):
+            return None
+        try:
+            return failover.run_again(error, feeds, out)
+        finally:
+            self._choose_direct()
+
+    def _choose_direct(self) -> None:
+        """Have runs go the shortest way that there is now."""
+        watched = self._failover is not None and self._failover.watches
+        self._direct = None if self._closed or watched else self._binding.direct(self._runs)
+
+    def _begin_run(self) -> None:
+        """Errors: RunError, if the session is closed; DeviceOut, if a device is passed over"""
+        self._check_open()
+        if self._failover is not None:
+            self._failover.begin(self._try_devices)
+
+    def _try_devices(self) -> None:
+        """Try the devices that are passed over."""
+        failover = self._failover
+        with self._contexts.alone():
+            if self._closed or failover is None:
+                return
+            try:
+                if failover.try_devices(self._run):
+                    self._choose_direct()
+            finally:
+                self._finish()
+
+    def _ran(self, feeds: Mapping[str, Any], results: dict[str, Array]) -> dict[str, Array]:
+        """Note a run that succeeded on all devices."""
+        if self._failover is not None and self._failover.watches:
+            self._failover.note(feeds, results)
+            self._choose_direct()
+        return results
 
     def _run_in_time(
         self, timeout_s: float, run: Callable[[], dict[str, Array]]
@@ -189,7 +270,7 @@ class SessionRuns(SessionFacts, Closing):
         self, number: int, feeds: Mapping[str, Any], out: Mapping[str, Array] | None
     ) -> dict[str, Array]:
         """Return the outputs of a run in another context than the first."""
-        self._check_open()
+        self._begin_run()
         found = self._beside.get(number)
         if found is None:
             found = self._beside[number] = self._context_beside()
@@ -234,10 +315,10 @@ class SessionRuns(SessionFacts, Closing):
         direct = self._direct
         if direct is not None and out is None:
             return direct(feeds)
-        self._check_open()
-        results = self._binding.bind(feeds, out)
+        self._begin_run()
+        given = self._binding.bind(feeds, out)
         self._runs.run()
-        return self._binding.collect(results)
+        return self._ran(feeds, self._binding.collect(given))
 
     @checked(RunError)
     def stream(
@@ -275,9 +356,13 @@ class SessionRuns(SessionFacts, Closing):
     def close(self) -> None:
         """Give back threads, memory and the devices that this session opened."""
         self._closed, self._direct = True, None  # no run begins, though others wait for the lock
+        if self._failover is not None:
+            self._failover.wait()
         with self._contexts.alone():
             if self._streams is not None:
                 self._streams.close()
+            if self._failover is not None:
+                self._failover.close()
             self._closing.close()
             self._calls = []
 

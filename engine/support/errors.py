@@ -87,14 +87,23 @@ class DeviceError(TriremeError):
     """A device cannot be opened, or failed while it worked.
 
     kind: what failed
+    node: the first node of the task that failed, "" where no task did
+    causes: where a run was tried on several devices, the error of each, the first try first
     """
 
     kind: FaultKind = FaultKind.UNKNOWN
+    node: str = ""
+    causes: tuple[TriremeError, ...] = ()
 
     def of_kind(self, kind: FaultKind) -> Self:
         """Return the error with its kind set, unless it already has one."""
         if self.kind is FaultKind.UNKNOWN:
             self.kind = kind
+        return self
+
+    def at_node(self, node: str) -> Self:
+        """Return the error with its node set, unless it already has one."""
+        self.node = self.node or node
         return self
 
 

@@ -18,9 +18,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from trireme.backend.capabilities import StatefulExecutable, on_states
 from trireme.backend.device import BoundCall, Buffer, Device, Event, Executable, NodeSpan, kind_of
 from trireme.backend.device_kind import DeviceInstance
 from trireme.backend.registry import kind_named, register_device
+from trireme.ir.effects import States
 from trireme.support.errors import DeviceError, FaultKind
 
 Point = Literal["open", "compile", "alloc", "launch", "wait"]
@@ -110,14 +112,14 @@ def _watch(device: Device, points: FaultPoints) -> None:
 
     def compiled(graphs: Any) -> list[Executable]:
         points.reach(name, "compile")
-        return [_WatchedExecutable(one, name, points) for one in compile(graphs)]
+        return [_watched(one, name, points) for one in compile(graphs)]
 
     def compiled_with_progress(graphs: Any, progress: Any) -> list[Executable]:
         made = own(graphs, progress)
         if all(isinstance(one, _WatchedExecutable) for one in made):
             return made  # it asked `compile`
         points.reach(name, "compile")
-        return [_WatchedExecutable(one, name, points) for one in made]
+        return [_watched(one, name, points) for one in made]
 
     def allocated(nbytes: int) -> Buffer:
         points.reach(name, "alloc")
@@ -129,7 +131,7 @@ def _watch(device: Device, points: FaultPoints) -> None:
 
 
 class _WatchedExecutable(Executable):
-    """An executable whose calls reach the points; it has no optional capability."""
+    """An executable whose calls reach the points; it has no capability but that of states."""
 
     def __init__(self, inner: Executable, device: str, points: FaultPoints) -> None:
         self._inner, self._device, self._points = inner, device, points
@@ -138,6 +140,19 @@ class _WatchedExecutable(Executable):
 
     def bind(self, args: Sequence[Buffer], scratch: Buffer | None) -> BoundCall:
         return _WatchedCall(self._inner.bind(args, scratch), self._device, self._points)
+
+
+class _WatchedStateful(_WatchedExecutable):
+    """A watched executable that reads and writes states."""
+
+    def with_states(self, states: States) -> Executable:
+        """See StatefulExecutable."""
+        return _WatchedExecutable(on_states(self._inner, states), self._device, self._points)
+
+
+def _watched(inner: Executable, device: str, points: FaultPoints) -> Executable:
+    is_stateful = isinstance(inner, StatefulExecutable)
+    return (_WatchedStateful if is_stateful else _WatchedExecutable)(inner, device, points)
 
 
 class _WatchedCall:

@@ -1,0 +1,264 @@
+"""Run again without the device that failed.
+
+A session with `fallback=True` and several devices has a `Failover`. A run that a device fails is
+repeated from its inputs, which are the last boundary that is always intact: nothing writes into
+feeds, and states are put back. The plan without the device is made at the first fault and kept.
+So a session pays nothing for plans that it may never need; `prepare` makes them earlier.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Protocol
+
+from trireme.ir.effects import States
+from trireme.runtime.failover.breaker import BreakerRule, CircuitBreaker
+from trireme.runtime.failover.canary import Canary, canary_of
+from trireme.runtime.failover.events import EventLog, FaultEvent, event_of, fault_kind
+from trireme.support.cancel import Clock
+from trireme.support.dtypes import Array
+from trireme.support.errors import (
+    CompileError,
+    DeviceError,
+    FaultKind,
+    PlanError,
+    TriremeError,
+)
+from trireme.support.forks import register_at_fork
+from trireme.support.threads import start_thread
+
+_log = logging.getLogger(__name__)
+Results = dict[str, Array]
+_FAULTS = (CompileError, DeviceError, PlanError)
+"""Errors that a device can cause in a run: with open shapes, a run may compile and plan."""
+
+
+class FallbackSession(Protocol):
+    """A session on the devices that are left."""
+
+    states: States
+
+    def run(self, feeds: Mapping[str, Any], out: Mapping[str, Array] | None = None) -> Results:
+        """Return the outputs by name."""
+
+    def close(self) -> None:
+        """Give back memory."""
+
+
+class DeviceOut(DeviceError):
+    """A device of the plan is passed over, so the run goes to another plan at once."""
+
+
+class Failover:
+    """The plans without the devices that failed, and what decides between them.
+
+    devices: those that a plan may have, by name
+    open_on: opens a session on some of them
+    states: of the session; writes: whether runs may leave them half written
+    """
+
+    def __init__(
+        self,
+        devices: Sequence[str],
+        open_on: Callable[[Sequence[str]], FallbackSession],
+        states: States,
+        writes: bool,
+        log: EventLog,
+        rule: BreakerRule | None = None,
+        clock: Clock = time.monotonic,
+    ) -> None:
+        self.devices, self._open_on, self._log = tuple(devices), open_on, log
+        self._states, self._writes = states, writes
+        self.breaker = CircuitBreaker(rule or BreakerRule(), clock)
+        self._plans: dict[tuple[str, ...], FallbackSession] = {}
+        self._saved: Mapping[str, Array] | None = None
+        self._canary: Canary | None = None
+        self._has_run = self._closed = self._is_trying = False
+        self._trying: threading.Thread | None = None
+        self.reset_after_fork()
+        register_at_fork(self)
+
+    def reset_after_fork(self) -> None:
+        """Be free in a forked child."""
+        self._lock = threading.RLock()
+        self._trying = None
+
+    @property
+    def watches(self) -> bool:
+        """Whether `begin` and `note` are to be called of each run."""
+        return self._writes or not self._has_run or bool(self.breaker.out)
+
+    def begin(self, try_devices: Callable[[], None]) -> None:
+        """Prepare for a run on all devices.
+
+        try_devices: tries those that are out; called on a thread of its own
+        Errors: DeviceOut, if a device is out; `run_again` then runs on the others
+        """
+        if self._writes:
+            self._saved = self._states.saved()
+        elif not self._has_run and self._states.types:
+            self._saved = dict(self._states)
+        if self.breaker.out and not self._is_trying:
+            if self.breaker.take_due():
+                self._start_trying(try_devices)
+            raise DeviceOut(f"{', '.join(sorted(self.breaker.out))} is out")
+
+    def note(self, feeds: Mapping[str, Any], results: Results) -> None:
+        """Keep the first good run on all devices, to compare later ones with."""
+        if not self._has_run:
+            self._has_run = True
+            self._canary = canary_of(feeds, self._saved or {}, results)
+
+    def is_fault(self, error: BaseException) -> bool:
+        """Whether a run that ended with an error may succeed on other devices."""
+        if self._closed or not isinstance(error, _FAULTS):
+            return False
+        return isinstance(error, DeviceOut) or error.device in self.devices
+
+    def run_again(
+        self, error: BaseException, feeds: Mapping[str, Any], out: Mapping[str, Array] | None
+    ) -> Results:
+        """Return the outputs of a run on the devices that are left; each is tried once.
+
+        error: that of the run, which `is_fault` found to be one
+        Errors: DeviceError with the causes, if no device is left or those that are fail too
+        """
+        causes: list[TriremeError] = []
+        gone = set(self.breaker.out)
+        failed: BaseException = error
+        while True:
+            if isinstance(failed, TriremeError) and not isinstance(failed, DeviceOut):
+                causes.append(failed)
+                gone.add(failed.device)
+            left = tuple(name for name in self.devices if name not in gone)
+            self._restore()
+            if not left:
+                raise self._all_failed(causes) from failed
+            try:
+                results = self._run_on(left, feeds, out)
+            except _FAULTS as again:
+                if again.device not in left:
+                    raise self._all_failed([*causes, again]) from again
+                failed = again
+                continue
+            except TriremeError as refused:
+                if not causes or left in self._plans:  # the run's own error: its plan is there
+                    raise
+                raise self._all_failed([*causes, refused]) from refused
+            self._report(causes, left)
+            if self._canary is None and causes:
+                self._canary = canary_of(feeds, self._saved or {}, results)
+            return results
+
+    def prepare(self) -> None:
+        """Make the plan without each device, so that its first fault takes no longer than a run.
+
+        A device without which nothing runs has no plan; its faults stay errors.
+        """
+        for device in self.devices:
+            left = tuple(name for name in self.devices if name != device)
+            try:
+                self._plan(left)
+            except TriremeError as error:
+                _log.info("no plan without %s: %s", device, error.summary)
+
+    def try_devices(self, run: Callable[[Mapping[str, Any]], Results]) -> bool:
+        """Run the canary on all devices; bring those that are out back if the bits are right.
+
+        The caller holds the session, and nothing runs. run: runs on all devices
+        """
+        canary, saved = self._canary, self._states.saved()
+        self._is_trying = True
+        try:
+            if canary is None:
+                return False
+            if self._states.types:
+                self._states.clear()
+                self._states.update(canary.states)
+            is_right = canary.has_same_bits(run(canary.feeds))
+        except TriremeError as error:
+            _log.info("%s still fails: %s", error.device, error.summary)
+            return False
+        finally:
+            self._is_trying = False
+            self._states.restore(saved)
+        if is_right:
+            for device in self.breaker.bring_back():
+                self._log.add(FaultEvent(device, FaultKind.UNKNOWN, "", "brought back"))
+        return is_right
+
+    def wait(self) -> None:
+        """Return when no device is being tried."""
+        trying = self._trying
+        if trying is not None and trying is not threading.current_thread():
+            trying.join()
+
+    def close(self) -> None:
+        """Close the plans."""
+        self._closed = True
+        with self._lock:
+            plans, self._plans = list(self._plans.values()), {}
+        for plan in plans:
+            plan.close()
+
+    def _run_on(
+        self, left: tuple[str, ...], feeds: Mapping[str, Any], out: Mapping[str, Array] | None
+    ) -> Results:
+        session = self._plan(left)
+        if session.states is self._states or not self._states.types:
+            return session.run(feeds, out)
+        session.states.clear()
+        session.states.update(self._states)
+        results = session.run(feeds, out)
+        self._states.clear()
+        self._states.update(session.states)
+        return results
+
+    def _plan(self, left: tuple[str, ...]) -> FallbackSession:
+        """Return the session on some devices. Errors: those of a session that opens"""
+        with self._lock:
+            if left not in self._plans:
+                self._plans[left] = self._open_on(left)
+            return self._plans[left]
+
+    def _restore(self) -> None:
+        if self._writes and self._saved is not None:
+            self._states.restore(self._saved)
+
+    def _report(self, causes: Iterable[TriremeError], to: tuple[str, ...]) -> None:
+        """Say what became of the faults of a run; take devices out that fail often, but the last.
+
+        Causes without a device of the session are refusals, not faults.
+        """
+        for cause in causes:
+            if cause.device not in self.devices:
+                continue
+            self._log.add(event_of(cause, "ran again" if to else "failed", to))
+            left = tuple(name for name in self.devices if name not in self._out_with(cause.device))
+            if left and self.breaker.add_fault(cause.device, fault_kind(cause)):
+                self._log.add(event_of(cause, "taken out", left))
+
+    def _out_with(self, device: str) -> frozenset[str]:
+        return self.breaker.out | {device}
+
+    def _all_failed(self, causes: Sequence[TriremeError]) -> DeviceError:
+        """Return the error of a run that no device could do, with the error of each."""
+        self._report(causes, ())
+        first = causes[0]
+        facts = [f"{one.device or 'without it'}: {one.summary}" for one in causes]
+        summary = f"the run failed on {first.device}, and no other device ran it"
+        found = DeviceError(summary, facts=facts)
+        found.of_device(first.device).of_kind(fault_kind(first))
+        if isinstance(first, DeviceError):
+            found.at_node(first.node)
+        found.causes = tuple(causes)
+        return found
+
+    def _start_trying(self, try_devices: Callable[[], None]) -> None:
+        self.wait()
+        thread = threading.Thread(target=try_devices, name="trireme-canary", daemon=True)
+        self._trying = thread
+        start_thread(thread)
