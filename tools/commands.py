@@ -78,7 +78,7 @@ def run(options: argparse.Namespace) -> int:
             f"{name}: {array.dtype}{list(array.shape)} {summary(array)}"
             for name, array in outputs.items()
         ]
-        data: dict[str, Any] = {"outputs": outputs, "dropped": session.dropped}
+        data: dict[str, Any] = {"outputs": outputs, **faults_of(session)}
         if options.labels:
             names = load_labels(options.labels)
             first = session.outputs[0]
@@ -103,12 +103,18 @@ def prepared_session(options: argparse.Namespace) -> Session:
 def device_lines(session: Session) -> list[str]:
     """Return a line for each device that is left out or unused, and for each of several stages."""
     lines = [f"left out: {name}: {why}" for name, why in session.dropped.items()]
+    lines += [str(event) for event in session.events if event.action != "left out"]
     if session.is_stored:  # one device, which runs all
         return lines
     if not all(stage.has_plan and not stage.bucket for stage in session.stages):
         return lines + [str(stage) for stage in session.stages]
     unused = session.placement.unused
     return lines + [f"{name} unused: {why}" for name, why in unused.items()]
+
+
+def faults_of(session: Session) -> dict[str, Any]:
+    """Return the devices that are left out and the faults so far, for JSON."""
+    return {"dropped": session.dropped, "events": [event.to_json() for event in session.events]}
 
 
 def info(options: argparse.Namespace) -> int:

@@ -106,7 +106,7 @@ def add_device_choice(parser: argparse.ArgumentParser) -> None:
         what = f"do not {one.help}" if one.default is True else one.help
         group.add_argument(one.flag, help=f"{kind}: {what}", **choice)
     group.add_argument(
-        "--fallback", action="store_true", help="drop devices that fail, and report them"
+        "--fallback", action="store_true", help="go on without devices that fail, and report them"
     )
 
 

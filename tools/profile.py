@@ -15,7 +15,7 @@ from trireme.runtime.streams.replicas import Replicas
 from trireme.support.errors import RunError
 from trireme.support.limits import MOST_THREADS
 from trireme.support.units import time_text
-from trireme.tools.commands import device_lines, prepared_session
+from trireme.tools.commands import device_lines, faults_of, prepared_session
 from trireme.tools.described import described_placement, is_described
 from trireme.tools.feeds import make_feeds
 from trireme.tools.number_options import whole
@@ -83,7 +83,7 @@ def profile(options: argparse.Namespace) -> int:
         if options.stream:
             return _stream(options, session, feeds, result)
         text = "\n".join([str(result), *device_lines(session), *session.unmeasured])
-        data = {"dropped": session.dropped, "unmeasured": session.unmeasured}
+        data = {**faults_of(session), "unmeasured": session.unmeasured}
         emit(options, {**result.to_json(), **data}, text)
     return 0
 
@@ -101,7 +101,7 @@ def _of_stages(options: argparse.Namespace, session: Session, feeds: Mapping[str
     if options.trace or options.stream:
         raise RunError("a model in stages has no one plan, so --trace and --stream have none")
     result = session.profile_stages(feeds, options.runs, options.warmup)
-    data = {"dropped": session.dropped, "unmeasured": session.unmeasured}
+    data = {**faults_of(session), "unmeasured": session.unmeasured}
     text = "\n".join([str(result), *device_lines(session), *session.unmeasured])
     emit(options, {**result.to_json(), **data}, text)
     return 0

@@ -76,7 +76,7 @@ ARGUMENTS: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = (
             help="shape of an input that a model leaves open",
         ),
     ),
-    (("--fallback",), dict(action="store_true", help="serve without devices that fail to open")),
+    (("--fallback",), dict(action="store_true", help="serve without devices that fail")),
     (
         ("--poll",),
         dict(type=seconds, metavar="S", help="seconds between looks at the models' files"),

@@ -94,6 +94,11 @@ class SessionRuns(SessionFacts, Closing):
         self._events.listeners.append(listener)
 
     @property
+    def fails_over(self) -> bool:
+        """Whether a run that a device fails is repeated on other devices."""
+        return self._failover is not None
+
+    @property
     def devices_out(self) -> frozenset[str]:
         """Devices that failed so often that runs pass them over."""
         return frozenset() if self._failover is None else self._failover.breaker.out

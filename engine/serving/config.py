@@ -67,7 +67,8 @@ class ModelSettings:
     devices: names of the devices; cpu when not given
     threads: worker threads of the cpu device; all its cores when not given
     contexts: runs of the model that may be under way at once; as many as suit when not given
-    fallback: serve without a device that cannot be opened or cannot compile the model
+    fallback: serve without a device that cannot be opened or cannot compile the model; answer
+        requests on the other devices where one fails
     placement: file of a placement to hold
     shapes: shapes of inputs that the model leaves open: {ids = [1, "seq<=512"]}
     buckets: sizes that open dimensions are padded to: {seq = [64, 128]}

@@ -42,10 +42,12 @@ NAMES: Final = {
         "counter", ("src", "dst"), "bytes that runs copied between memory spaces, as planned"
     ),
     "trireme_device_faults_total": MetricName(
-        "counter", ("device", "kind"), "errors of devices while loading (load) and running (run)"
+        "counter", ("device", "kind"), "faults of devices while models load and run"
     ),
     "trireme_fallbacks_total": MetricName(
-        "counter", ("from", "to"), "loads that went on without a device, by device that serves"
+        "counter",
+        ("from", "to"),
+        "loads and runs that went on without a device, by device that serves",
     ),
     "trireme_arena_bytes": MetricName(
         "gauge", ("device",), "planned memory of the models that serve, by memory space"

@@ -59,22 +59,40 @@ class ObservedModel(SessionModel):
         try:
             if self._batcher is not None:
                 return self._batcher.run(feeds, timeout_s=timeout_s)
-            if len(self.facts.devices) > 1 and next(self._count) % SAMPLE_EVERY == 0:
-                return self._watched(feeds)[0]
+            if self._is_to_be_watched():
+                found = self._watched_if_well(feeds)
+                if found is not None:
+                    return found
             began_s = time.perf_counter()
             outputs = super().run(feeds, timeout_s)
         except DeviceError as error:
-            self._usage.add_fault(error.device, "run")
+            self._usage.add_fault(error)
             raise
         self._add(time.perf_counter() - began_s)
         return outputs
+
+    def _is_to_be_watched(self) -> bool:
+        if len(self.facts.devices) < 2 or next(self._count) % SAMPLE_EVERY:
+            return False
+        session = self.session  # a run that is watched does not go to other devices
+        return not session.fails_over or not (session.devices_out or session.states.types)
+
+    def _watched_if_well(self, feeds: Mapping[str, Array]) -> dict[str, Array] | None:
+        """Return the outputs of a run that is watched; None where a plain run is to follow."""
+        try:
+            return self._watched(feeds)[0]
+        except DeviceError as error:
+            if not self.session.fails_over:
+                raise
+            self._usage.add_fault(error)
+            return None
 
     def run_traced(self, feeds: Mapping[str, Array]) -> tuple[dict[str, Array], list[TaskSpan]]:
         """See ServedModel; with batches, the request runs alone."""
         try:
             return self._watched(feeds)
         except DeviceError as error:
-            self._usage.add_fault(error.device, "run")
+            self._usage.add_fault(error)
             raise
 
     def _watched(self, feeds: Mapping[str, Array]) -> tuple[dict[str, Array], list[TaskSpan]]:

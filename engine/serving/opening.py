@@ -37,6 +37,7 @@ def open_model(
     )
     usage = usage or Usage()
     try:
+        session.prepare_fallbacks()
         if settings.warm_up:
             is_open = any(isinstance(dim, str) for one in session.inputs for dim in one.shape)
             symbols = session.graph.symbols if is_open else {}  # asking for a graph prepares it

@@ -10,15 +10,17 @@ from __future__ import annotations
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from trireme.backend.links import link_ends
 from trireme.plan.plan import Plan
 from trireme.profiling.rows import clock_of
 from trireme.profiling.spans import TaskSpan
+from trireme.runtime.failover.events import FaultEvent
 from trireme.runtime.session import Session
 from trireme.support.cache_events import cache_events
+from trireme.support.errors import DeviceError
 
 SAMPLE_EVERY = 64
 """Runs of a session with several devices for each run that is watched."""
@@ -119,12 +121,19 @@ class Usage:
         return {key: count - before.get(key, 0) for key, count in cache_events().items()}
 
     def add_load(self, session: Session, facts: RunFacts) -> None:
-        """Count a session that was opened."""
+        """Count a session that was opened, and from now on the faults of its devices."""
+        for event in session.events:
+            self.add_event(replace(event, to=facts.devices))
+        session.on_event(self.add_event)
+
+    def add_event(self, event: FaultEvent) -> None:
+        """Count a fault that a session met, and the devices that ran or serve instead."""
+        if event.action in ("taken out", "brought back"):
+            return
         with self.lock:
-            for device in session.dropped:
-                self.faults[device, "load"] += 1
-                for other in facts.devices:
-                    self.fallbacks[device, other] += 1
+            self.faults[event.device, event.kind.value] += 1
+            for other in event.to:
+                self.fallbacks[event.device, other] += 1
 
     def add_run(self, run: FinishedRun) -> None:
         """Count a run."""
@@ -141,7 +150,8 @@ class Usage:
                 old = self.ratio.get(run.model, ratio)
                 self.ratio[run.model] = old + _WEIGHT * (ratio - old)
 
-    def add_fault(self, device: str, kind: str) -> None:
-        """Count an error of a device."""
-        with self.lock:
-            self.faults[device, kind] += 1
+    def add_fault(self, error: DeviceError) -> None:
+        """Count an error of a device that comes out of a run, unless an event told of it."""
+        if not error.causes:
+            with self.lock:
+                self.faults[error.device, error.kind.value] += 1

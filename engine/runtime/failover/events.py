@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
 
 from trireme.support.errors import (
     CompileError,
@@ -46,6 +46,10 @@ class FaultEvent:
     action: Action
     to: tuple[str, ...] = ()
     error: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the event as JSON has it."""
+        return asdict(self)
 
     def __str__(self) -> str:
         at = f" at {self.node}" if self.node else ""

@@ -267,9 +267,8 @@ def test_three_faults_take_a_device_out_and_a_canary_brings_it_back(kind):
         session._failover.wait()
         assert not session.devices_out
         np.testing.assert_array_equal(session.run({"x": X})["d"], good)
-        assert [event.action for event in session.events] == [
-            *["ran again"] * 3, "taken out", "brought back",
-        ]  # fmt: skip
+        actions = [event.action for event in session.events]
+        assert actions == [*["ran again"] * 3, "taken out", "brought back"]
 
 
 def test_faults_far_apart_take_nothing_out():
