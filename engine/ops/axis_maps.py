@@ -201,6 +201,12 @@ def rows_times_weight(call: Call) -> AxisMap:
     return AxisMap(uses)
 
 
+def rows_times_blocks(call: Call) -> AxisMap:
+    """Return the map of matmul_nbits: all axes of a but the last go on."""
+    rank = len(call.type(0).shape)
+    return AxisMap(in_order(0, rank - 1) | {(0, rank - 1): AxisUse(needs=0.0)})
+
+
 def windowed(call: Call, fill: float | None) -> AxisMap:
     """Return the map of windows over images, whose first input has a layout.
 

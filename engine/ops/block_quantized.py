@@ -9,6 +9,7 @@ import numpy as np
 from trireme.ir.dtype_rules import Like
 from trireme.ir.graph import Value
 from trireme.ir.op import Attr, Call, Sample, define
+from trireme.ops import axis_maps
 from trireme.ops.shapes import Types, expect, expect_dims, expect_rank, one
 from trireme.support.dtypes import FLOATING, Array
 from trireme.support.errors import ShapeError
@@ -167,6 +168,7 @@ define(
     flops=_flops,
     family="matmul",
     rtol=2e-5,
+    axis_map=axis_maps.rows_times_blocks,
     samples=_samples,
     dtypes=(FLOATING, frozenset({"uint8"}), Like("a"), FLOATING | frozenset({"uint8"}), Like("a")),
 )

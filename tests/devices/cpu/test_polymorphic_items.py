@@ -1,4 +1,4 @@
-"""Kernels for every batch: the samples of every op with an open first axis, at two batches."""
+"""Kernels for every batch: the samples of every op with an open axis, the first or the second."""
 
 from dataclasses import replace
 
@@ -21,18 +21,19 @@ SEED = 20261123
 ISAS = available_isas(variants=False)
 
 
-def opened(graph):
-    """The graph of a sample with a symbol for the first axis of each input that has a batch.
+def opened(graph, axis=0):
+    """The graph of a sample with a symbol for an axis of each input that has the first one's.
 
     None where no input has one, or the output's shape is unknown then
     """
     first = next((v for v in graph.input_values() if v.shape), None)
-    if first is None:
+    if first is None or len(first.shape) <= axis:
         return None
     values = dict(graph.values)
     for value in graph.input_values():
-        if value.shape[:1] == first.shape[:1] and len(value.shape) >= len(first.shape):
-            type = replace(value.type, shape=("n", *value.shape[1:]))
+        start, rest = value.shape[: axis + 1], value.shape[axis + 1 :]
+        if start == first.shape[: axis + 1] and len(value.shape) >= len(first.shape):
+            type = replace(value.type, shape=(*start[:-1], "n", *rest))
             values[value.id] = replace(value, type=type)
     (node,) = graph.nodes
     inputs = [None if i is None else values[i] for i in node.inputs]
@@ -47,22 +48,28 @@ def opened(graph):
 
 
 def repeated(graph, feeds, times):
-    """The feeds with a batch that is so many times as large."""
-    batched = [i for i in graph.inputs if graph.type(i).shape[:1] == ("n",)]
+    """The feeds with an open axis that is so many times as long."""
+    axes = {i: graph.type(i).shape.index("n") for i in graph.inputs if "n" in graph.type(i).shape}
     return {
-        i: np.concatenate([x] * times) if i in batched else np.asarray(x) for i, x in feeds.items()
+        i: np.concatenate([x] * times, axes[i]) if i in axes else np.asarray(x)
+        for i, x in feeds.items()
     }
 
 
-@pytest.mark.parametrize("name", [op.name for op in all_ops() if not op.random])
-def test_samples_with_an_open_batch(cpus, name):
+OPS = [op.name for op in all_ops() if not op.random]
+DEEPER = ("arg_max", "cum_sum", "lrn", "matmul_nbits", "one_hot", "top_k", "trilu")
+"""Ops that are done item by item, whose items may lie along two axes."""
+
+
+@pytest.mark.parametrize(("axis", "name"), [*((0, op) for op in OPS), *((1, op) for op in DEEPER)])
+def test_samples_with_an_open_axis(cpus, axis, name):
     print("seed", SEED)
     op = get_op(name)
     for number, sample in enumerate(op.samples(np.random.default_rng(SEED))):
         what = f"{name} sample {number} {sample.note}"
         try:
             graph, feeds = sample_graph(op, sample)
-            many = opened(graph)
+            many = opened(graph, axis)
         except TriremeError:
             continue  # a sample that only the reference takes
         (isa,) = isas_for(what, ISAS)[:1]
@@ -129,7 +136,7 @@ def test_a_kernel_of_known_shapes_is_not_left_to_numpy(cpus):
     k = builder.constant("k", np.array([3]))
     graph = builder.finish(*builder.add_node("top_k", [x, k], {}, outputs=2))
     reason = cpus[ISAS[0], 1].polymorphic_reason(graph, graph.nodes[0])
-    assert reason == "top_k has no kernel for every shape where axes behind the first vary"
+    assert reason == "top_k has no kernel for every shape where it works along an axis that varies"
 
 
 def test_layers_of_stored_integers_in_a_row(cpus):

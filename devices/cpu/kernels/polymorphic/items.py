@@ -1,6 +1,6 @@
 """Any kernel for every batch: the kernel of one item runs for one item after another.
 
-Only the leading axes vary, if any, and the node treats the items along them alike. The node is
+The node treats the items along the axes up to the last that varies alike, if any varies. The node is
 lowered as for one shape, with one item. A loop around each kernel moves its operands from item to
 item, so the results have the bits of the kernel of one item. Rows of a product with large weights
 go sixteen at a time, then four, then one: kernels for so many rows read the weights once for all.
@@ -58,11 +58,14 @@ def some_items(
 ) -> tuple[Graph, Node, Mapping[int, int]] | str:
     """Return a node of a sample with `group` items, and how many leading axes of its values vary.
 
-    A sentence where other axes vary, or the node does not treat the items alike.
+    The axes before the last that varies count too. A sentence where the node does not treat the
+    items alike.
     """
     leading = {value: _leading(graph.type(value)) for value in (*node.used, *node.outputs)}
-    if -1 in leading.values() or len({leading[value] for value in node.outputs}) > 1:
-        return "axes behind the first vary"
+    if len({leading[value] for value in node.outputs}) > 1:
+        return "its outputs vary along different axes"
+    if any(own > leading[node.outputs[0]] for own in leading.values()):
+        return "it works along an axis that varies"
     count = leading[node.outputs[0]]
     shortened: dict[int, set[int]] = {}
     inputs: list[int | None] = list(node.inputs)
@@ -166,9 +169,8 @@ _ALIKE = {
 
 
 def _leading(type: TensorType) -> int:
-    """Return how many leading axes vary; -1 where one behind them does."""
-    places = [axis for axis, dim in enumerate(type.dims) if varies(dim)]
-    return len(places) if places == list(range(len(places))) else -1
+    """Return how many axes there are up to the last that varies."""
+    return max((axis + 1 for axis, dim in enumerate(type.dims) if varies(dim)), default=0)
 
 
 def each_item_kernel(
