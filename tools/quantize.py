@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from trireme.model_file import save
+from trireme.model_file.export import export
 from trireme.quantiser.quantize import AUTO, quantize
 from trireme.quantiser.ranges import METHODS
-from trireme.quantiser.scheme import SCHEMES
+from trireme.quantiser.scheme import GROUPS, SCHEMES
 from trireme.support.errors import RunError
 from trireme.support.limits import MOST_THREADS
 from trireme.support.units import bytes_text
@@ -45,9 +46,20 @@ ARGUMENTS = (
     ),
     argument(
         "--scheme",
-        default="int8",
         choices=tuple(SCHEMES),
-        help="the integers of values and weights (default: int8)",
+        help="the integers of values and weights (default: int8); a scheme of weights needs no "
+        "--data",
+    ),
+    argument(
+        "--weights",
+        choices=("int4", "int8"),
+        help="make integers of weights alone, in groups: the scheme weights_int4 or weights_int8",
+    ),
+    argument(
+        "--group",
+        type=int,
+        choices=GROUPS,
+        help="how many weights along the depth share a scale (default: 32)",
     ),
     argument(
         "--ranges",
@@ -76,6 +88,11 @@ ARGUMENTS = (
     ),
     argument("--report", metavar="FILE", help="write the report to this JSON file"),
     argument(
+        "--export",
+        metavar="FILE",
+        help="also write the model for other programs; the suffix chooses the format, as .onnx",
+    ),
+    argument(
         "--threads",
         type=whole(1, MOST_THREADS),
         metavar="N",
@@ -95,11 +112,13 @@ def quantize_model(options: argparse.Namespace) -> int:
     """Quantise a model, write it, and show the report."""
     if options.data and options.loader:
         raise RunError("--data and --loader both give samples; give one of them")
+    scheme = _scheme(options)
     progress = Progress()
     made = quantize(
         load(options),
         _loader(options.loader) if options.loader else options.data,
-        scheme=options.scheme,
+        scheme=scheme,
+        group=options.group,
         ranges=options.ranges,
         keep_float=options.keep_float,
         io=options.io,
@@ -109,8 +128,10 @@ def quantize_model(options: argparse.Namespace) -> int:
         progress=progress,
     )
     source = Path(options.model)
-    target = Path(options.output or source.with_name(f"{source.stem}_{options.scheme}.trm"))
+    target = Path(options.output or source.with_name(f"{source.stem}_{scheme}.trm"))
     save(made, target)
+    if options.export:
+        export(made, options.export)
     progress.done()
     report = made.quantization
     if options.report:
@@ -119,6 +140,17 @@ def quantize_model(options: argparse.Namespace) -> int:
     data = {"output": str(target), "bytes": nbytes, "report": report.to_json()}
     emit(options, data, f"{target}: {bytes_text(nbytes)}\n{report}")
     return 0
+
+
+def _scheme(options: argparse.Namespace) -> str:
+    """Return the scheme of the options.
+
+    Errors: RunError, if --weights and --scheme name different ones
+    """
+    named = f"weights_{options.weights}" if options.weights else None
+    if named and options.scheme not in (None, named):
+        raise RunError(f"--weights {options.weights} is scheme {named}, --scheme {options.scheme}")
+    return str(named or options.scheme or "int8")
 
 
 def _loader(name: str) -> Callable[[], Iterable[Any]]:

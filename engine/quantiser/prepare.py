@@ -12,7 +12,7 @@ from trireme.passes.fusion import activation_into, fuse_activation, fuse_residua
 from trireme.passes.pipeline import optimise
 from trireme.support.errors import GraphError
 
-_FLOAT_ONLY = (fuse_residual.__name__, fuse_activation.__name__)
+FLOAT_ONLY = (fuse_residual.__name__, fuse_activation.__name__)
 """Passes whose result integers cannot express: a third operand, an activation that is no clamp."""
 
 
@@ -24,10 +24,10 @@ def prepare(graph: Graph, shapes: Shapes | None) -> Graph:
     """
     graph = bind_shapes(graph, shapes or {})
     _check(graph)
-    folded = optimise(graph, disable=_FLOAT_ONLY)
+    folded = optimise(graph, disable=FLOAT_ONLY)
     clamped = apply(folded, rules_by_op((lambda op: is_clamp(op.name), _clamp_into))).graph
     _check_shapes(clamped)
-    return optimise(clamped, disable=_FLOAT_ONLY)
+    return optimise(clamped, disable=FLOAT_ONLY)
 
 
 def _clamp_into(g: GraphRewriter, root: Node) -> tuple[int] | None:
@@ -55,10 +55,11 @@ def _check(graph: Graph) -> None:
                 f"{node.label} has {what}, whose values have no ranges that hold for every run",
                 fix="quantise the part of the model without control flow and states",
             )
-    _check_inputs(graph)
+    check_inputs(graph)
 
 
-def _check_inputs(graph: Graph) -> None:
+def check_inputs(graph: Graph) -> None:
+    """Raise GraphError where an input has an open shape."""
     for value in graph.input_values():
         if not value.type.is_static:
             example = ",".join(str(d) if isinstance(d, int) else "1" for d in value.shape)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -20,20 +20,26 @@ from trireme.quantiser.prepare import prepare
 from trireme.quantiser.ranges import METHODS
 from trireme.quantiser.report import (
     FloatNode,
-    OutputReport,
     QuantizationReport,
     QuantizedGraph,
     TensorReport,
+    output_reports,
+    vars_of,
 )
 from trireme.quantiser.samples import RANDOM, Feeds, Samples, open_samples
-from trireme.quantiser.scheme import ModelKind, QuantScheme, scheme_named
+from trireme.quantiser.scheme import ModelKind, QuantScheme, WeightScheme, scheme_named
 from trireme.quantiser.select import Selection, select
 from trireme.quantiser.statistics import ValueStatistics, gather
 from trireme.quantiser.trial import QuantTrial
+from trireme.quantiser.weight_only import (
+    Progress,
+    WeightRequest,
+    quantize_weights,
+    refuse_range_options,
+)
 from trireme.support.arguments import checked
 from trireme.support.errors import GraphError
 
-Progress = Callable[[str, int, int], None]
 AUTO = "auto"
 TRIED = ("min_max", "mean_squared_error", "percentile")
 """The ways to take ranges that "auto" measures; the first of equals is kept."""
@@ -51,6 +57,7 @@ def quantize(
     data: Any = None,
     *,
     scheme: str = "int8",
+    group: int | None = None,
     ranges: str = "auto",
     keep_float: Collection[str] = (),
     io: Literal["float32", "int8"] = "float32",
@@ -60,13 +67,15 @@ def quantize(
     threads: int | None = None,
     progress: Progress | None = None,
 ) -> QuantizedGraph:
-    """Return a float model as a graph of integers, with a report in `.quantization`.
+    """Return a float model as a graph of integers or smaller weights, reported in `.quantization`.
 
     model: a Graph, or what `convert` takes
     data: sample inputs: arrays by input name with one more axis, an iterable of feeds, a function
         that returns one, or the path of an .npz file or of a folder of them. "random" makes random
         numbers, which the report and the name of the graph say
-    scheme: the integers: "int8" is TensorFlow Lite's 8-bit quantisation
+    scheme: "int8" is TensorFlow Lite's 8-bit quantisation. "weights_int4" and "weights_int8" make
+        integers of weights alone, in groups. They need no data; with data the error is measured
+    group: how many weights along the depth share a scale, of a scheme with groups
     ranges: how the range of a value is taken from the samples; "auto" measures several ways and
         keeps the one with the least error
     keep_float: nodes that stay float, by name, or "op:NAME" for all nodes of an op
@@ -81,7 +90,15 @@ def quantize(
         known = ", ".join((AUTO, *METHODS))
         raise GraphError(f"unknown ranges {ranges!r}", facts=[f"known: {known}"])
     settings = (ranges, io == "int8", explain, threads, progress or _quiet)
-    work = _Quantisation(scheme_named(scheme), *settings)
+    found = scheme_named(scheme)
+    if isinstance(found, WeightScheme):
+        refuse_range_options(found, ranges == AUTO, io == "float32", not explain)
+        source = model if isinstance(model, Graph) else _converted(model)
+        request = WeightRequest(found, group, tuple(keep_float), shapes or {}, seed, threads)
+        return quantize_weights(source, data, request, progress or _quiet)
+    if group is not None:
+        raise GraphError(f"{found.name} has no groups, and group is {group}")
+    work = _Quantisation(found, *settings)
     with work.step("folding the model"):
         graph = prepare(model if isinstance(model, Graph) else _converted(model), shapes)
         samples = open_samples(data, list(graph.input_values()), seed)
@@ -156,7 +173,7 @@ class _Quantisation:
                 for value in values
             ),
             _floats(graph, selection),
-            _outputs(graph, noises),
+            output_reports(graph, noises),
             found.rows,
             _warnings(graph, samples, kind, statistics),
             {one: worst_db(noise) for one, noise in trials.items()},
@@ -167,11 +184,6 @@ class _Quantisation:
 
     def _methods(self) -> tuple[str, ...]:
         return TRIED if self.ranges == AUTO else (self.ranges,)
-
-
-def vars_of(graph: Graph) -> dict[str, Any]:
-    """Return the fields of a graph."""
-    return {name: getattr(graph, name) for name in Graph.__dataclass_fields__}
 
 
 def _check_any(graph: Graph, selection: Selection) -> None:
@@ -227,13 +239,6 @@ def _floats(graph: Graph, selection: Selection) -> tuple[FloatNode, ...]:
         FloatNode(names[node.id], node.op, selection.reasons[node.id])
         for node in graph.nodes
         if node.id in selection.reasons
-    )
-
-
-def _outputs(graph: Graph, noises: Mapping[int, Noise]) -> tuple[OutputReport, ...]:
-    return tuple(
-        OutputReport(graph.values[v].name, noises[v].db, noises[v].moving_db)
-        for v in float_outputs(graph)
     )
 
 

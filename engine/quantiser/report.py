@@ -8,6 +8,8 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from trireme.ir.graph import Graph
+from trireme.quantiser.measure import Noise, float_outputs
+from trireme.support.units import bytes_text
 
 _WORST = 8
 """The values that the text lists."""
@@ -34,6 +36,23 @@ class TensorReport:
     method: str
     snr_db: float
     made_db: float | None = None
+
+
+@dataclass(frozen=True)
+class WeightReport:
+    """The weights of one node that became smaller.
+
+    form: how they are stored
+    nbytes, float_nbytes: bytes now, and before
+    snr_db: signal-to-noise beside float
+    """
+
+    name: str
+    op: str
+    form: str
+    nbytes: int
+    float_nbytes: int
+    snr_db: float
 
 
 @dataclass(frozen=True)
@@ -89,6 +108,7 @@ class QuantizationReport:
     culprits: the nodes that make most of the error, measured where that was asked for
     tried_db: the least signal-to-noise of an output by each way to take ranges
     seconds: the time of each step
+    weights: the weights that became smaller, of a scheme that measures no ranges
     """
 
     scheme: str
@@ -103,6 +123,7 @@ class QuantizationReport:
     warnings: tuple[str, ...] = ()
     tried_db: Mapping[str, float] = field(default_factory=dict)
     seconds: Mapping[str, float] = field(default_factory=dict)
+    weights: tuple[WeightReport, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Return the report as JSON data; an infinite ratio is null."""
@@ -111,9 +132,16 @@ class QuantizationReport:
 
     def __str__(self) -> str:
         """Return the report in sentences."""
+        made = f"{len(self.tensors)} values of integers"
+        if self.weights:
+            before = sum(one.float_nbytes for one in self.weights)
+            after = sum(one.nbytes for one in self.weights)
+            made = (
+                f"weights of {len(self.weights)} nodes, {bytes_text(before)} to {bytes_text(after)}"
+            )
         lines = [
             f"{self.scheme}, {self.kind} model, {self.samples} samples of {self.source}: "
-            f"{len(self.tensors)} values of integers, {len(self.floats)} nodes float"
+            f"{made}, {len(self.floats)} nodes float"
         ]
         lines += [
             f"  output {one.name}: {decibel_text(one.snr_db)}, "
@@ -127,6 +155,7 @@ class QuantizationReport:
             f"[{one.low:.4g}, {one.high:.4g}]  {one.method}"
             for one in worst
         ]
+        lines += _weight_lines(self.weights)
         lines += _float_lines(self.floats)
         lines += [f"  culprit: {row}" for row in self.culprits]
         return "\n".join([*lines, *(f"  warning: {warning}" for warning in self.warnings)])
@@ -139,6 +168,13 @@ def decibel_text(ratio_db: float) -> str:
 
 def _capital(sentence: str) -> str:
     return sentence[:1].upper() + sentence[1:]
+
+
+def _weight_lines(weights: tuple[WeightReport, ...]) -> list[str]:
+    worst = sorted(weights, key=lambda one: one.snr_db)[:_WORST]
+    return ["  weights with the least signal-to-noise:"][: len(worst)] + [
+        f"    {decibel_text(one.snr_db):>9}  {one.op} {one.name}  {one.form}" for one in worst
+    ]
 
 
 def _float_lines(floats: tuple[FloatNode, ...]) -> list[str]:
@@ -164,3 +200,16 @@ class QuantizedGraph(Graph):
     """A graph of integers with the report of its quantisation."""
 
     quantization: QuantizationReport = field(kw_only=True)
+
+
+def vars_of(graph: Graph) -> dict[str, Any]:
+    """Return the fields of a graph."""
+    return {name: getattr(graph, name) for name in Graph.__dataclass_fields__}
+
+
+def output_reports(graph: Graph, noises: Mapping[int, Noise]) -> tuple[OutputReport, ...]:
+    """Return the report of each float output."""
+    return tuple(
+        OutputReport(graph.values[v].name, noises[v].db, noises[v].moving_db)
+        for v in float_outputs(graph)
+    )

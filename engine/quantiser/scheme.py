@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 from trireme.ir.graph import Graph, Node, Quant
 from trireme.ir.op import IntegerForm, OpDef, get_op
@@ -56,6 +57,24 @@ class QuantScheme:
         return next(kind for kind in self.kinds if not kind.signs or kind.signs & ops)
 
 
+@dataclass(frozen=True)
+class WeightScheme:
+    """A scheme that needs no samples: weights become smaller, and no range is measured.
+
+    form: "blocks" are codes that share a scale in groups along the depth
+    bits: of a stored weight
+    ops: the ops whose weights are taken
+    group: the weights that share a scale, unless another number is asked for; None: the form has
+        no groups
+    """
+
+    name: str
+    form: Literal["blocks"]
+    bits: int
+    ops: frozenset[str]
+    group: int | None = None
+
+
 def form_of(op: OpDef) -> IntegerForm:
     """Return the integer form of an op; one that only moves elements keeps its quantisation."""
     return "same" if op.moves and not op.integer_form else op.integer_form
@@ -89,10 +108,18 @@ INT8 = QuantScheme(
     },
     kinds=(TRANSFORMER, CONVOLUTIONAL),
 )
-SCHEMES: Mapping[str, QuantScheme] = {scheme.name: scheme for scheme in (INT8,)}
+GROUPS = (16, 32, 64, 128, 256)
+"""The groups that a scheme of blocks takes."""
+_TABLES_AND_PRODUCTS = frozenset({"fully_connected", "gather"})
+WEIGHTS_INT4 = WeightScheme("weights_int4", "blocks", 4, _TABLES_AND_PRODUCTS, group=32)
+WEIGHTS_INT8 = WeightScheme("weights_int8", "blocks", 8, _TABLES_AND_PRODUCTS, group=32)
+Scheme = QuantScheme | WeightScheme
+SCHEMES: Mapping[str, Scheme] = {
+    scheme.name: scheme for scheme in (INT8, WEIGHTS_INT8, WEIGHTS_INT4)
+}
 
 
-def scheme_named(name: str) -> QuantScheme:
+def scheme_named(name: str) -> Scheme:
     """Return a scheme by name; raise GraphError when there is none."""
     if name not in SCHEMES:
         raise GraphError(f"unknown scheme {name!r}", facts=[f"known: {', '.join(SCHEMES)}"])

@@ -30,7 +30,7 @@ def select(
     keep_float: names of nodes, or "op:NAME" for all nodes of an op
     Errors: GraphError, if there is no such node
     """
-    kept = _named(graph, keep_float)
+    kept = named_nodes(graph, keep_float)
     reasons = {
         node.id: "it was asked to stay float"
         if node.id in kept
@@ -44,7 +44,11 @@ def select(
     return Selection(frozenset(taken), {n: why for n, why in reasons.items() if why})
 
 
-def _named(graph: Graph, keep_float: Collection[str]) -> set[int]:
+def named_nodes(graph: Graph, keep_float: Collection[str]) -> set[int]:
+    """Return the ids of named nodes, or those of an op.
+
+    Errors: GraphError, if there is no such node
+    """
     names = node_names(graph)
     found: set[int] = set()
     for name in keep_float:

@@ -50,3 +50,15 @@ def test_samples_of_a_file_or_a_function(files, capsys):
 def test_bad_arguments_have_a_sentence(files, capsys, arguments, sentence):
     code, _, err = call(capsys, "quantize", str(files / "net.trm"), *arguments)
     assert code == 2 and sentence in err
+
+
+def test_weights_alone_need_no_samples(files, capsys):
+    arguments = ["--weights", "int4", "--group", "64", "--export", str(files / "w.onnx")]
+    code, out, err = call(capsys, "quantize", str(files / "net.trm"), *arguments)
+    assert code == 0, err
+    assert "net_weights_int4.trm" in out and "int4 in groups of 64" in out
+    assert (files / "w.onnx").stat().st_size > 1000
+    code, _, err = call(
+        capsys, "quantize", str(files / "net.trm"), "--weights", "int8", "--scheme", "int8"
+    )
+    assert code == 2 and "--weights int8 is scheme weights_int8" in err

@@ -13,10 +13,11 @@ from typing import Any
 import numpy as np
 import onnx
 
+from trireme.converters.onnx.microsoft import MICROSOFT
 from trireme.converters.onnx.table import our_name
 from trireme.converters.onnx.write.use import WrittenNode, onnx_dtype
 from trireme.ir.op import all_ops, get_op
-from trireme.support.dtypes import FLOATING
+from trireme.support.dtypes import FLOATING, Array
 
 OPSET = 23
 """The opset of every file that is written."""
@@ -181,6 +182,37 @@ def reverse(use: WrittenNode) -> Sequence[str]:
     return [use.one("Slice", use.operand(0), *parts)]
 
 
+def matmul_nbits(use: WrittenNode) -> Sequence[str]:
+    """Write matmul_nbits as ONNX Runtime's MatMulNBits; zero points are packed like codes."""
+    (a, codes, *_), zeros = use.values(), use.value(3)
+    if any(value.quant is not None for value in use.values()):
+        raise use.error("quantised values have no form in MatMulNBits")
+    columns, blocks, _ = codes.shape
+    bits, block = use.attrs["bits"], use.attrs["block_size"]
+    depth = a.shape[-1]
+    if isinstance(depth, str):
+        raise use.error("MatMulNBits has a known depth, and the depth of this node is open")
+    inputs = [use.operand(0), use.operand(1), use.operand(2), "", "", use.operand(4)]
+    if zeros is not None and zeros.dtype == "uint8":
+        if zeros.data is None:
+            raise use.error("MatMulNBits has packed zero points, and these are no constant")
+        inputs[3] = use.constant(_packed(zeros.data, bits))
+    elif zeros is not None:
+        inputs[3] = use.operand(3)
+    attrs = {"K": depth, "N": columns, "bits": bits, "block_size": block}
+    level = use.attrs["accuracy_level"]
+    return [use.one("MatMulNBits", *inputs, domain=MICROSOFT, accuracy_level=level, **attrs)]
+
+
+def _packed(zeros: Array, bits: int) -> Array:
+    """Return zero points [N, blocks] as bytes of several, low bits first, row by row."""
+    count = 8 // bits
+    rows = np.pad(zeros, [(0, 0), (0, -zeros.shape[1] % count)])
+    parts = rows.reshape(len(rows), -1, count)
+    shifts = np.arange(0, 8, bits, dtype=np.uint8)
+    return np.asarray(np.bitwise_or.reduce(parts << shifts, axis=-1), np.uint8)
+
+
 def reduce_bool(reduction: str) -> WriteRule:
     """Return the rule of reduce_all or reduce_any: a reduction of int32."""
 
@@ -201,6 +233,7 @@ RULES: dict[str, WriteRule] = {
     "dequantize": identity,
     "floor_div": floor_div,
     "fully_connected": fully_connected,
+    "matmul_nbits": matmul_nbits,
     "not_equal": lambda use: [use.one("Not", use.one("Equal", use.operand(0), use.operand(1)))],
     "quantize": identity,
     "reduce_all": reduce_bool("ReduceMin"),

@@ -59,6 +59,10 @@ class WrittenNode:
         id = inputs[position] if position < len(inputs) else None
         return None if id is None else self.names.graph.values[id]
 
+    def values(self) -> list[Value]:
+        """Return the inputs that are given."""
+        return [self.names.graph.values[id] for id in self.node.used]
+
     def operand(self, position: int) -> str:
         """Return the name of an input's real form in the order that ONNX wants; "" for none."""
         value = self.value(position)

@@ -42,7 +42,7 @@ def export(graph: Graph) -> bytes:
             _outputs(names),
             names.initializers,
         ),
-        opset_imports=[onnx.helper.make_opsetid("", OPSET)],
+        opset_imports=_opsets(names),
         producer_name="trireme",
         producer_version=__version__,
         ir_version=_IR_VERSION,
@@ -50,6 +50,13 @@ def export(graph: Graph) -> bytes:
     if model.ByteSize() > _MOST_BYTES:
         raise ConvertError(f"{graph.name}: the ONNX file would hold 2 GiB or more")
     return bytes(model.SerializeToString(deterministic=True))
+
+
+def _opsets(names: OnnxNames) -> list[Any]:
+    """Return the opset of ONNX, and of each further domain that a node is of."""
+    further = sorted({node.domain for node in names.nodes} - {""})
+    opsets = [("", OPSET), *((domain, 1) for domain in further)]
+    return [onnx.helper.make_opsetid(*one) for one in opsets]
 
 
 def _written(use: WrittenNode) -> str:

@@ -1,6 +1,6 @@
 """Any kernel for every batch: the kernel of one item runs for one item after another.
 
-The node treats the items along the axes up to the last that varies alike, if any varies. The node is
+Items lie along the axes up to the last that varies, and the node treats them alike. The node is
 lowered as for one shape, with one item. A loop around each kernel moves its operands from item to
 item, so the results have the bits of the kernel of one item. Rows of a product with large weights
 go sixteen at a time, then four, then one: kernels for so many rows read the weights once for all.

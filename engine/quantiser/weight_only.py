@@ -1,0 +1,104 @@
+"""`quantize` with a scheme that needs no samples: smaller weights, and the error where it is asked.
+
+With samples the outputs are compared with those of the float graph; without them the report has the
+error of the weights alone.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from trireme.ir.bind_shapes import Shapes, bind_shapes
+from trireme.ir.graph import Graph
+from trireme.quantiser.emit import Emitted
+from trireme.quantiser.measure import Noise, Yardstick, float_outputs
+from trireme.quantiser.prepare import check_inputs
+from trireme.quantiser.report import (
+    QuantizationReport,
+    QuantizedGraph,
+    output_reports,
+    vars_of,
+)
+from trireme.quantiser.samples import open_samples
+from trireme.quantiser.scheme import WeightScheme
+from trireme.quantiser.weights import prepare_weights, smaller_weights
+from trireme.support.errors import GraphError
+
+Progress = Callable[[str, int, int], None]
+_MEASURED = 8
+"""The most samples that outputs are compared on."""
+
+
+@dataclass(frozen=True)
+class WeightRequest:
+    """The options of `quantize` that a scheme of weights reads."""
+
+    scheme: WeightScheme
+    group: int | None
+    keep_float: tuple[str, ...]
+    shapes: Shapes
+    seed: int
+    threads: int | None
+
+
+def refuse_range_options(scheme: WeightScheme, auto: bool, float_io: bool, plain: bool) -> None:
+    """Raise GraphError for an option of ranges, which this scheme does not measure."""
+    given = [("ranges", auto), ("io", float_io), ("explain", plain)]
+    wrong = [name for name, is_default in given if not is_default]
+    if wrong:
+        raise GraphError(
+            f"{scheme.name} measures no ranges, so {' and '.join(wrong)} has no meaning",
+            fix="leave it out, or choose scheme int8",
+        )
+
+
+def quantize_weights(
+    graph: Graph, data: Any, request: WeightRequest, progress: Progress
+) -> QuantizedGraph:
+    """Return a graph with smaller weights and its report.
+
+    Errors: GraphError, if the scheme takes no weights, or samples are given and a shape is open
+    """
+    progress("folding the model", 0, 0)
+    start = time.perf_counter()
+    real = prepare_weights(graph)
+    folded = time.perf_counter()
+    progress("rounding the weights", 0, 0)
+    found = smaller_weights(real, request.scheme, request.group, request.keep_float)
+    rounded = time.perf_counter()
+    noises: dict[int, Noise] = {}
+    count, source = 0, "no data"
+    if data is not None:
+        progress("measuring the error", 0, 0)
+        bound = bind_shapes(real, request.shapes)
+        check_inputs(bound)
+        samples = open_samples(data, list(bound.input_values()), request.seed)
+        feeds = list(itertools.islice(samples.feeds, _MEASURED))
+        yardstick = Yardstick(bound, float_outputs(bound), feeds, request.threads)
+        small = bind_shapes(found.graph, request.shapes)
+        measured = yardstick.outputs(Emitted(small, {}))
+        noises = dict(zip(float_outputs(real), measured.values(), strict=True))
+        count, source = len(feeds), samples.source
+    report = QuantizationReport(
+        request.scheme.name,
+        "any",
+        count,
+        source,
+        count,
+        (),
+        found.floats,
+        output_reports(real, noises) if noises else (),
+        weights=found.weights,
+        seconds={
+            "folding the model": folded - start,
+            "rounding the weights": rounded - folded,
+            "measuring the error": time.perf_counter() - rounded,
+        },
+    )
+    made = found.graph
+    named = vars_of(made) | {"name": f"{made.name} ({request.scheme.name})"}
+    return QuantizedGraph(**named, quantization=report)

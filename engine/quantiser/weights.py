@@ -1,0 +1,125 @@
+"""Schemes that need no samples: the weights of nodes become smaller, and values stay float."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from trireme.ir.graph import Graph, Node, node_names
+from trireme.ir.op import get_op
+from trireme.ir.rewriter import GraphRewriter
+from trireme.passes.pipeline import optimise
+from trireme.quantiser.prepare import FLOAT_ONLY
+from trireme.quantiser.report import FloatNode, WeightReport
+from trireme.quantiser.scheme import GROUPS, WeightScheme
+from trireme.quantiser.select import named_nodes
+from trireme.quantiser.weight_rules import RULES, WEIGHTS_AT, Rewriting
+from trireme.support.errors import GraphError
+
+
+@dataclass(frozen=True)
+class SmallerWeights:
+    """A graph whose weights are smaller, and what was done to each node with weights."""
+
+    graph: Graph
+    weights: tuple[WeightReport, ...]
+    floats: tuple[FloatNode, ...]
+
+
+def prepare_weights(graph: Graph) -> Graph:
+    """Return the float graph folded; open shapes, bodies and states stay."""
+    return optimise(graph, disable=FLOAT_ONLY)
+
+
+def smaller_weights(
+    graph: Graph, scheme: WeightScheme, group: int | None, keep_float: Collection[str]
+) -> SmallerWeights:
+    """Return a graph with the weights of a scheme, those of bodies too.
+
+    group: weights that share a scale; None takes the scheme's
+    Errors: GraphError, if the group is none of the scheme's, or the scheme takes no node
+    """
+    work = _Work(scheme, _group(scheme, group), [], [])
+    made = work.rewrite(graph, named_nodes(graph, keep_float))
+    if not work.weights:
+        reasons = dict.fromkeys(one.reason for one in work.floats)
+        raise GraphError(
+            f"no node of {graph.name!r} has weights that {scheme.name} takes",
+            facts=list(reasons) or [f"{scheme.name} takes {', '.join(sorted(scheme.ops))}"],
+        )
+    return SmallerWeights(made, tuple(work.weights), tuple(work.floats))
+
+
+def _group(scheme: WeightScheme, group: int | None) -> int:
+    if group is not None and scheme.group is None:
+        raise GraphError(f"{scheme.name} has no groups, and group is {group}")
+    if group is not None and group not in GROUPS:
+        known = ", ".join(map(str, GROUPS))
+        raise GraphError(f"group is {group}", facts=[f"groups: {known}"])
+    return group or scheme.group or 0
+
+
+@dataclass(frozen=True)
+class _Work:
+    scheme: WeightScheme
+    group: int
+    weights: list[WeightReport]
+    floats: list[FloatNode]
+
+    def rewrite(self, graph: Graph, kept: Collection[int]) -> Graph:
+        """Return a graph rewritten, its bodies first."""
+        graph = replace(graph, nodes=tuple(self._with_bodies(node) for node in graph.nodes))
+        names, rewriter = node_names(graph), GraphRewriter(graph)
+
+        def rule(g: GraphRewriter, node: Node) -> tuple[int, ...] | None:
+            why = "it was asked to stay float" if node.id in kept else self._reason(g, node)
+            if why:
+                self.floats.append(FloatNode(names[node.id], node.op, why))
+                return None
+            use = Rewriting(g, node, self.scheme, self.group)
+            value, stored = RULES[self.scheme.form, node.op](use)
+            self.weights.append(
+                WeightReport(
+                    names[node.id],
+                    node.op,
+                    stored.form,
+                    stored.nbytes,
+                    use.weights.nbytes,
+                    stored.snr_db,
+                )
+            )
+            return (value,)
+
+        rewriter.walk({op: [rule] for op in self.scheme.ops})
+        return rewriter.finish()
+
+    def _with_bodies(self, node: Node) -> Node:
+        bodies: Mapping[str, Graph] = {
+            key: self.rewrite(value, ())
+            for key, value in node.attrs.items()
+            if isinstance(value, Graph)
+        }
+        return replace(node, attrs={**node.attrs, **bodies}) if bodies else node
+
+    def _reason(self, g: GraphRewriter, node: Node) -> str:
+        """Return why the weights of a node stay as they are; nothing where they may change."""
+        data = g.data(node.used[WEIGHTS_AT[node.op]])
+        if data is None:
+            return "its weights are no constant"
+        if g.is_quantized(node) or data.dtype != np.float32:
+            return "its weights are no float32"
+        if not np.isfinite(data).all():
+            return "its weights are not all finite"
+        if get_op(node.op).name == "gather" and _is_no_table(node, data.ndim):
+            return "it gathers no rows of a matrix"
+        if self.group and data.shape[-1] < self.group:
+            return f"its depth of {data.shape[-1]} is less than a group of {self.group}"
+        if self.group and node.op == "gather" and data.shape[-1] % self.group:
+            return f"its rows of {data.shape[-1]} are no whole number of groups of {self.group}"
+        return ""
+
+
+def _is_no_table(node: Node, rank: int) -> bool:
+    return rank != 2 or node.attrs["axis"] % rank != 0 or bool(node.attrs["batch_dims"])
