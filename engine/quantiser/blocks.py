@@ -94,7 +94,7 @@ def _rows(count: int, width: int) -> Iterator[tuple[int, int]]:
         yield start, min(start + step, count)
 
 
-class _Best:
+class _BestScales:
     """The best scale and zero point so far of each row of x [rows, group]."""
 
     def __init__(self, x: Array, most: int) -> None:
@@ -133,7 +133,7 @@ class _Best:
         return self._rounded(self.scale, self.zero) + self.zero
 
 
-Rule = Callable[[Array, int], _Best]
+Rule = Callable[[Array, int], _BestScales]
 """Rounds rows of weights to codes of so many bits."""
 
 
@@ -141,13 +141,13 @@ def _dots(a: Array, b: Array) -> Array:
     return np.asarray(np.einsum("ij,ij->i", a, b)[:, None])
 
 
-def _symmetric(x: Array, bits: int) -> _Best:
+def _symmetric(x: Array, bits: int) -> _BestScales:
     """Round around the middle code: the largest weight becomes the code 0, which is the farthest.
 
     The scale is negative where the largest weight is positive.
     """
     half = 1 << (bits - 1)
-    best = _Best(x, 2 * half - 1)
+    best = _BestScales(x, 2 * half - 1)
     place = np.abs(x).argmax(axis=1)[:, None]
     peak = np.take_along_axis(x, place, 1)
     zero = np.full((len(x), 1), half, np.float32)
@@ -158,10 +158,10 @@ def _symmetric(x: Array, bits: int) -> _Best:
     return best
 
 
-def _asymmetric(x: Array, bits: int) -> _Best:
+def _asymmetric(x: Array, bits: int) -> _BestScales:
     """Round with a zero point of its own for each group."""
     most = (1 << bits) - 1
-    best = _Best(x, most)
+    best = _BestScales(x, most)
     low, high = (np.minimum(x.min(1), 0)[:, None], np.maximum(x.max(1), 0)[:, None])
     for below in _ENDS[bits]:
         for above in _ENDS[bits]:

@@ -41,7 +41,7 @@ def smaller_weights(
     group: weights that share a scale; None takes the scheme's
     Errors: GraphError, if the group is none of the scheme's, or the scheme takes no node
     """
-    work = _Work(scheme, _group(scheme, group), [], [])
+    work = _WeightRewrite(scheme, _group(scheme, group), [], [])
     made = work.rewrite(graph, named_nodes(graph, keep_float))
     if not work.weights:
         reasons = dict.fromkeys(one.reason for one in work.floats)
@@ -62,7 +62,7 @@ def _group(scheme: WeightScheme, group: int | None) -> int:
 
 
 @dataclass(frozen=True)
-class _Work:
+class _WeightRewrite:
     scheme: WeightScheme
     group: int
     weights: list[WeightReport]
