@@ -63,7 +63,7 @@ class WeightScheme:
 
     form: "blocks" are codes that share a scale in groups along the depth
     bits: of a stored weight
-    ops: the ops whose weights are taken
+    ops: the ops whose weights are taken, and the place of these among the inputs
     group: the weights that share a scale, unless another number is asked for; None: the form has
         no groups
     """
@@ -71,7 +71,7 @@ class WeightScheme:
     name: str
     form: Literal["blocks"]
     bits: int
-    ops: frozenset[str]
+    ops: Mapping[str, int]
     group: int | None = None
 
 
@@ -110,7 +110,7 @@ INT8 = QuantScheme(
 )
 GROUPS = (16, 32, 64, 128, 256)
 """The groups that a scheme of blocks takes."""
-_TABLES_AND_PRODUCTS = frozenset({"fully_connected", "gather"})
+_TABLES_AND_PRODUCTS = {"fully_connected": 1, "gather": 0}
 WEIGHTS_INT4 = WeightScheme("weights_int4", "blocks", 4, _TABLES_AND_PRODUCTS, group=32)
 WEIGHTS_INT8 = WeightScheme("weights_int8", "blocks", 8, _TABLES_AND_PRODUCTS, group=32)
 Scheme = QuantScheme | WeightScheme

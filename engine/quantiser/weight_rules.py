@@ -32,7 +32,7 @@ class Rewriting:
     @property
     def weights_id(self) -> int:
         """The value that the weights of the node are."""
-        return self.node.used[WEIGHTS_AT[self.node.op]]
+        return self.node.used[self.scheme.ops[self.node.op]]
 
     @property
     def weights(self) -> Array:
@@ -65,8 +65,6 @@ class Stored:
     snr_db: float
 
 
-WEIGHTS_AT: Mapping[str, int] = {"fully_connected": 1, "gather": 0}
-"""The place of an op's weights among its inputs."""
 Rule = Callable[[Rewriting], tuple[int, Stored]]
 
 

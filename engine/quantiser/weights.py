@@ -15,7 +15,7 @@ from trireme.quantiser.prepare import FLOAT_ONLY
 from trireme.quantiser.report import FloatNode, WeightReport
 from trireme.quantiser.scheme import GROUPS, WeightScheme
 from trireme.quantiser.select import named_nodes
-from trireme.quantiser.weight_rules import RULES, WEIGHTS_AT, Rewriting
+from trireme.quantiser.weight_rules import RULES, Rewriting
 from trireme.support.errors import GraphError
 
 
@@ -105,7 +105,7 @@ class _WeightRewrite:
 
     def _reason(self, g: GraphRewriter, node: Node) -> str:
         """Return why the weights of a node stay as they are; nothing where they may change."""
-        data = g.data(node.used[WEIGHTS_AT[node.op]])
+        data = g.data(node.used[self.scheme.ops[node.op]])
         if data is None:
             return "its weights are no constant"
         if g.is_quantized(node) or data.dtype != np.float32:
