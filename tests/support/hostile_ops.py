@@ -10,7 +10,6 @@ import warnings
 from dataclasses import dataclass, replace
 
 import numpy as np
-from bounded import try_cases
 from op_samples import SEED, assert_close, outputs_of
 
 from trireme.ir.builder import GraphBuilder
@@ -22,6 +21,7 @@ from trireme.runtime.options import ExecutionOptions
 from trireme.runtime.session import Session
 from trireme.support.dtypes import dtype_name
 from trireme.support.errors import PlacementError
+from trireme.tools.stress.bounded import try_cases
 
 INTS = (0, -1, 2**31, 2**40, 2**62, -(2**63))
 FLOATS = (0.0, -1.0, float("nan"), float("inf"), float("-inf"), 1e300)

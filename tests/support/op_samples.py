@@ -1,4 +1,4 @@
-"""Every sample of every op, as parameters of a test and as a graph of one node."""
+"""Every sample of every op, as parameters of a test."""
 
 import contextlib
 import itertools
@@ -6,22 +6,8 @@ import itertools
 import numpy as np
 import pytest
 
-import trireme.ops  # noqa: F401 - fills the registry
-from trireme.ir.builder import graph_of_sample
 from trireme.ir.interpreter import interpret
-from trireme.ir.op import all_ops
-
-SEED = 20261121
-
-
-def op_samples(keep=lambda op: True):
-    """Yield (op, sample, id) for every sample of the ops that `keep` says yes to."""
-    for op in all_ops():
-        if keep(op):
-            samples = op.samples(np.random.default_rng(SEED))
-            for number, sample in enumerate(samples):
-                note = sample.note.replace(" ", "_") or "plain"
-                yield op, sample, f"{op.name}-{number}-{note}"
+from trireme.testing.samples import op_samples, sample_graph
 
 
 def by_op(keep=lambda op: True, also=lambda op, sample: True):
@@ -45,30 +31,6 @@ def named(name):
     except BaseException as error:
         error.add_note(f"sample {name}")
         raise
-
-
-def outputs_of(op, sample):
-    """How many outputs a node of the sample has: all of them, or what a split makes."""
-    least, most = op.out_arity
-    if most is not None:
-        return most
-    if op.name == "split":
-        return sample.attrs.get("num_outputs") or sample.inputs[1].size
-    return least
-
-
-def sample_graph(op, sample, outputs=None):
-    """A graph of one node that computes the sample, and what to feed it by value id."""
-    count = outputs_of(op, sample) if outputs is None else outputs
-    graph = graph_of_sample(op, sample, count, "test:sample")
-    return graph, feeds_of(graph, sample)
-
-
-def feeds_of(graph, sample):
-    """What to feed the graph of a sample, by value id."""
-    inputs = enumerate(sample.inputs)
-    given = [x for at, x in inputs if x is not None and at not in sample.constants]
-    return dict(zip(graph.inputs, map(np.asarray, given), strict=True))
 
 
 def interpreted(op, sample, outputs=None):

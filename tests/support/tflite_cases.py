@@ -1,7 +1,8 @@
 """Models of one TFLite operator each, by name: float operators, and what all cases share."""
 
 import numpy as np
-from tflite_builder import Op, T, constant, model, one_op
+
+from trireme.tools.stress.tflite_builder import Op, T, constant, model, one_op
 
 SEED = 11
 RNG = np.random.default_rng(SEED)

@@ -10,9 +10,12 @@ import mutation_seeds
 import pytest
 
 pytest.importorskip("resource")
-import bounded  # noqa: E402
 import mutant_runs  # noqa: E402
-import mutations  # noqa: E402
+
+from trireme.tools.stress import (
+    bounded,  # noqa: E402
+    mutations,  # noqa: E402
+)
 
 SEED = 20261122
 COUNTS = {"onnx": 80, "tflite": 40, "trm": 40}

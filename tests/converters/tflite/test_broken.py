@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 import tflite
 from litert import interpreter, litert_run
-from mutation_seeds import small_tflite
-from tflite_builder import Op, T, constant, model, one_op
 
 from trireme.converters.tflite.walk import convert
 from trireme.ir.interpreter import run_reference
 from trireme.support.errors import ConvertError, ModelFileError
+from trireme.tools.stress.tflite_builder import Op, T, constant, model, one_op
+from trireme.tools.stress.tflite_seeds import small_tflite
 
 
 def test_the_small_model_is_sound():

@@ -5,12 +5,12 @@ import time
 import numpy as np
 import pytest
 from litert import interpreter
-from tflite_builder import Op, Signature, Sub, T, constant, model_of
 
 from trireme import Session, convert
 from trireme.ir.interpreter import interpret
 from trireme.runtime.options import ExecutionOptions
 from trireme.support.errors import ConvertError, InternalError, ModelFileError, TriremeError
+from trireme.tools.stress.tflite_builder import Op, Signature, Sub, T, constant, model_of
 
 X = (2, 3)
 RNG = np.random.default_rng(5)

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 from flatbuffers import flexbuffers
 from litert import litert_run, random_inputs
-from tflite_builder import Op, T, constant, model, one_op
 from tflite_cases import CASES, RNG, SEED
 from tflite_quantised_cases import quantised  # noqa: F401  adds its cases
 
@@ -14,6 +13,7 @@ from trireme.converters.tflite.scatter import SCATTERS
 from trireme.converters.tflite.segments import SEGMENTS
 from trireme.converters.tflite.walk import OPERATORS, convert
 from trireme.ir.interpreter import run_reference
+from trireme.tools.stress.tflite_builder import Op, T, constant, model, one_op
 
 NOT_IN_REFERENCE = {"LOCAL_RESPONSE_NORMALIZATION", "CEIL", "ELU", "ROUND", "int8 SUM"}
 """LiteRT 2.3's reference kernels lack these; its int8 SUM gives -1 everywhere, and its reference

@@ -6,11 +6,11 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pytest
 from litert import interpreter
-from tflite_builder import Op, T, constant, model
 
 from trireme import Session, convert
 from trireme.ir.interpreter import interpret
 from trireme.support.errors import ConvertError
+from trireme.tools.stress.tflite_builder import Op, T, constant, model
 
 SEED = 23
 NONE, RELU, RELU6, TANH = 0, 1, 3, 4

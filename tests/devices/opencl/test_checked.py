@@ -44,7 +44,7 @@ _RANDOM = """
 import sys
 import numpy as np
 import opencl
-from random_graphs import random_feeds, random_graph
+from trireme.testing.random_graphs import random_feeds, random_graph
 
 from trireme.ir.interpreter import interpret
 

@@ -3,10 +3,14 @@
 Seed files go to child processes on standard input, each a length and bytes.
 """
 
+from __future__ import annotations
+
 import random
 import struct
 import sys
 import zlib
+from collections.abc import Iterator
+from typing import Any
 
 INTERESTING = (0, 1, 2, 4, 127, 128, 255, 256, 65535, 65536, 2**31 - 1, 2**31, 2**32 - 1, 2**32 - 4)
 
@@ -91,6 +95,7 @@ def change_number(value: int, rng: random.Random) -> int:
 
 
 def change_text(text: str, other: str, rng: random.Random) -> str:
+    """Another text: none, a longer or shorter one, a name that means something."""
     return rng.choice(("", other, text + "x", text[:-1], "\0", "ü" * 300, "conv", "float32"))
 
 
@@ -114,7 +119,7 @@ def mutate_objects(data: bytes, rng: random.Random) -> bytes:
     return bytes(builder.Output())
 
 
-def _fields(table):
+def _fields(table: Any) -> Iterator[tuple[Any, str]]:
     """Every field of every table below, so that each is as likely as the other."""
     for name, value in vars(table).items():
         yield table, name
@@ -123,7 +128,7 @@ def _fields(table):
                 yield from _fields(item)
 
 
-def _changed(value, other, rng: random.Random):
+def _changed(value: Any, other: Any, rng: random.Random) -> Any:
     if isinstance(value, bytes):
         return change_text(value.decode(), "relu", rng) if rng.random() < 0.5 else other
     if isinstance(value, bool | int):
@@ -169,10 +174,10 @@ def mutate_onnx(data: bytes, other: bytes, rng: random.Random) -> bytes:
             _change_number_field(owner, field.name, value, repeated, rng)
         elif field.type == field.TYPE_STRING and len(value):
             value[rng.randrange(len(value))] = rng.choice(("", "x", "w", "nowhere"))
-    return model.SerializeToString()
+    return bytes(model.SerializeToString())
 
 
-def _proto_fields(message):
+def _proto_fields(message: Any) -> Iterator[tuple[Any, Any]]:
     for field, value in message.ListFields():
         yield message, field
         if field.type == field.TYPE_MESSAGE:
@@ -180,7 +185,7 @@ def _proto_fields(message):
                 yield from _proto_fields(item)
 
 
-def _shuffle_proto(items, rng: random.Random) -> None:
+def _shuffle_proto(items: Any, rng: random.Random) -> None:
     copies = list(items)
     place = rng.randrange(len(copies))
     if rng.random() < 0.5:
@@ -191,7 +196,9 @@ def _shuffle_proto(items, rng: random.Random) -> None:
         items.append(copies[place])
 
 
-def _change_number_field(owner, name: str, value, repeated: bool, rng: random.Random) -> None:
+def _change_number_field(
+    owner: Any, name: str, value: Any, repeated: bool, rng: random.Random
+) -> None:
     try:
         if repeated and len(value):
             place = rng.randrange(len(value))
@@ -218,10 +225,15 @@ def mutate_trm(data: bytes, other: bytes, rng: random.Random) -> bytes:
     return header + graph + bytes(start - 64 - len(graph)) + weights
 
 
-def damaged_cases(format: str, seeds: list[bytes], seed: int, count: int):
-    """Yield the numbers and bytes of the cases; case n is the same whatever the count."""
+def damaged_cases(
+    format: str, seeds: list[bytes], seed: int, count: int, first: int = 0
+) -> Iterator[tuple[int, bytes]]:
+    """Yield the numbers and bytes of the cases from `first` to below `count`.
+
+    Case n is the same whatever the count.
+    """
     change = {"trm": mutate_trm, "tflite": mutate, "onnx": mutate_onnx}[format]
-    for number in range(count):
+    for number in range(first, count):
         rng = random.Random(f"{format} {seed} {number}")
         yield number, change(rng.choice(seeds), rng.choice(seeds), rng)
 

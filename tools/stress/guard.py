@@ -5,10 +5,14 @@ own memory) begin right after the first page, or end right before the second. A 
 outside ends the process: the last call that faulthandler shows is named for the kernel and chunk.
 """
 
+from __future__ import annotations
+
 import ctypes
 import mmap
 import sys
+from collections.abc import Mapping, Sequence
 from types import FunctionType
+from typing import Any
 
 import numpy as np
 
@@ -21,7 +25,8 @@ from trireme.devices.cpu.kernels.lowering import (
     Step,
     Temp,
 )
-from trireme.support.dtypes import numpy_dtype
+from trireme.ir.graph import Graph
+from trireme.support.dtypes import Array, numpy_dtype
 
 POISON = 0xA5
 NATIVE = sys.platform == "linux"
@@ -36,11 +41,13 @@ class Guarded:
     data: what the memory holds at first; poison when None
     """
 
-    def __init__(self, nbytes, at_end, data=None, read_only=False):
+    def __init__(
+        self, nbytes: int, at_end: bool, data: Array | None = None, read_only: bool = False
+    ) -> None:
         page = mmap.PAGESIZE
         room = -(-max(nbytes, 1) // page) * page
         self.map = mmap.mmap(-1, room + 2 * page)
-        self.whole = np.frombuffer(self.map, np.uint8)
+        self.whole: Array = np.frombuffer(self.map, np.uint8)
         self.whole[:] = POISON
         self.start = page + (room - nbytes if at_end else 0)
         self.bytes = self.whole[self.start : self.start + nbytes]
@@ -50,28 +57,29 @@ class Guarded:
         self.address = self.base + self.start
         self.read_only = read_only
 
-    def protect(self):
+    def protect(self) -> None:
         """Forbid the pages around the bytes, and writes to the bytes themselves if read-only."""
         self._allow(0, self.page, 0)
         self._allow(self.page + self.room, self.page, 0)
         if self.read_only:
             self._allow(self.page, self.room, mmap.PROT_READ)
 
-    def release(self):
+    def release(self) -> None:
         """Allow everything again."""
         self._allow(0, self.room + 2 * self.page, mmap.PROT_READ | mmap.PROT_WRITE)
 
-    def _allow(self, offset, size, mode):
+    def _allow(self, offset: int, size: int, mode: int) -> None:
+        assert _LIBC is not None, "guards are used where NATIVE only"
         done = _LIBC.mprotect(ctypes.c_void_p(self.base + offset), ctypes.c_size_t(size), mode)
         assert done == 0, ctypes.get_errno()
 
-    def check(self, what):
+    def check(self, what: str) -> None:
         """See that the poison around the bytes is untouched."""
         around = [self.whole[: self.start], self.whole[self.start + self.bytes.size :]]
         assert all((part == POISON).all() for part in around), f"{what}: written outside its bytes"
 
 
-def run_guarded(executable, feeds, at_end):
+def run_guarded(executable: Any, feeds: Mapping[int, Array], at_end: bool) -> list[Array] | None:
     """Return the outputs of a program whose steps are all native, None if some are not.
 
     at_end: operands end at a guard page instead of beginning at one; chunks run last to first
@@ -96,10 +104,10 @@ def run_guarded(executable, feeds, at_end):
     return [output_of(program, parts, value) for value in program.graph.outputs]
 
 
-def _places(program, feeds, at_end):
+def _places(program: Any, feeds: Mapping[int, Array], at_end: bool) -> dict[Any, Guarded]:
     """Memory for every operand, by what names it."""
     graph = program.graph
-    places = {}
+    places: dict[Any, Guarded] = {}
     for value in (*graph.inputs, *graph.outputs):
         if value not in places and not graph.values[value].is_constant:
             data = feeds.get(value)
@@ -125,7 +133,7 @@ def _places(program, feeds, at_end):
     return places
 
 
-def key_of(program, operand):
+def key_of(program: Any, operand: Any) -> Any:
     """What names the memory of an operand."""
     if isinstance(operand, At):
         return key_of(program, operand.of)
@@ -140,21 +148,23 @@ def key_of(program, operand):
     return ("temp", operand.key) if isinstance(operand, Temp) else program.buffer_aliases[operand]
 
 
-def span_of(operand):
+def span_of(operand: InPlace) -> Array:
     """The bytes from the first to the last of a constant that is read where it lies."""
     low, high = np.lib.array_utils.byte_bounds(operand.data)
     assert low == operand.data.ctypes.data, "strides go backwards"
     return np.frombuffer(ctypes.string_at(low, high - low), np.uint8)
 
 
-def size_of(graph, key, operand):
+def size_of(graph: Graph, key: Any, operand: Any) -> int:
     """How many bytes an operand that is not packed constants takes."""
     if isinstance(operand, KernelFault):
         return 16
     return operand.nbytes if isinstance(operand, Temp) else graph.type(key).nbytes
 
 
-def _run(program, code, places, local, at_end):
+def _run(
+    program: Any, code: Sequence[int], places: Mapping[Any, Guarded], local: Guarded, at_end: bool
+) -> None:
     """Run every step, each chunk by a function whose name says which it is."""
     for number, step in enumerate(program.items):
         kernel = _KERNEL(code[number])
@@ -171,15 +181,16 @@ def _run(program, code, places, local, at_end):
             named(kernel, ctypes.addressof(args), chunk, local.address)
 
 
-def _call(kernel, args, chunk, local):
+def _call(kernel: Any, args: int, chunk: int, local: int) -> None:
     kernel(args, chunk, local)
 
 
-def output_of(program, parts, value):
+def output_of(program: Any, parts: Mapping[Any, Array], value: int) -> Array:
     """A graph's output as an array, from the bytes of every operand."""
     graph = program.graph
     if graph.values[value].is_constant:
-        return graph.values[value].data
+        array: Array = graph.values[value].data
+        return array
     home = program.buffer_aliases[value]
     type = graph.type(value)
     return parts[home].view(numpy_dtype(type.dtype)).reshape(type.dims).copy()

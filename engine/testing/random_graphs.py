@@ -5,7 +5,10 @@ joins and nodes with two outputs, with nothing that is not used. The same argume
 graph. A maker is one line in MAKERS and one function that picks live values and adds a node.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -13,6 +16,9 @@ import trireme.ops  # noqa: F401  fills the registry
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import Graph, Quant, TensorType
 from trireme.support.dtypes import INTS, Array, numpy_dtype
+from trireme.support.errors import InternalError
+
+One = TypeVar("One")
 
 CLAMPS = ("", "", "relu", "relu6")
 SOFTMAX_QUANT = Quant((1 / 256,), (-128,))
@@ -32,7 +38,8 @@ class Growing:
             dtype = "int8" if quantised else "float32"
             self.live.append(self.b.input(name, TensorType(shape, dtype, self.quant())))
 
-    def one_of(self, options: Sequence):
+    def one_of(self, options: Sequence[One]) -> One:
+        """Return one of some options."""
         return options[int(self.rng.integers(len(options)))]
 
     def below(self, low: int, high: int) -> int:
@@ -51,7 +58,15 @@ class Growing:
             return None
         return self.one_of(fits[-4:] if self.rng.random() < 0.7 else fits)
 
+    def some(self, shape: tuple[int, ...] | None = None) -> int:
+        """Return a live value, of a shape that some live value has."""
+        value = self.pick(shape=shape)
+        if value is None:
+            raise InternalError(f"no live value has the shape {shape}")
+        return value
+
     def dims(self, value: int) -> tuple[int, ...]:
+        """Return the extents of a value."""
         return self.b.type(value).dims
 
     def quant(self) -> Quant | None:
@@ -61,6 +76,7 @@ class Growing:
         return Quant((float(np.float32(self.rng.uniform(0.01, 0.1))),), (self.below(-128, 127),))
 
     def same(self, value: int) -> Quant | None:
+        """Return the quantisation of a value."""
         return self.b.type(value).quant
 
     def weights(self, *shape: int) -> int:
@@ -74,19 +90,29 @@ class Growing:
         return self.b.constant("w", data, Quant(scales, (0,) * shape[0], 0))
 
     def bias(self, x: int, w: int) -> int | None:
+        """Return a bias that fits input and weights; none now and then."""
         if self.rng.random() < 0.3:
             return None
         channels = self.dims(w)[0]
         if not self.quantised:
             return self.b.constant("b", self.rng.standard_normal(channels).astype(np.float32))
-        scales = tuple(self.same(x).scale * s for s in self.same(w).scales)
+        of_x, of_w = self.same(x), self.same(w)
+        scales = tuple(of_x.scale * s for s in of_w.scales) if of_x and of_w else ()
         data = self.rng.integers(-2000, 2000, channels).astype(np.int32)
         return self.b.constant("b", data, Quant(scales, (0,) * channels, 0))
 
     def ints(self, *values: int) -> int:
+        """Return a constant of integers."""
         return self.b.constant("i", np.array(values, np.int64))
 
-    def add(self, op: str, *inputs: int | None, quant=None, outputs: int = 1, **attrs) -> None:
+    def add(
+        self,
+        op: str,
+        *inputs: int | None,
+        quant: Quant | None = None,
+        outputs: int = 1,
+        **attrs: Any,
+    ) -> None:
         """Add a node; its outputs are live from now on."""
         pin = self.one_of(self.pins) if self.pins and self.rng.random() < 0.5 else None
         self.live += self.b.add_node(
@@ -100,7 +126,7 @@ class Growing:
         )
 
 
-def _window(g: Growing, x: int) -> dict:
+def _window(g: Growing, x: int) -> dict[str, Any]:
     """A kernel that fits the picture, with strides and uneven pads below the kernel."""
     kernel = tuple(g.below(1, min(3, side)) for side in g.dims(x)[1:3])
     pads = tuple(g.below(0, size - 1) for size in kernel * 2)
@@ -142,8 +168,8 @@ def _fully_connected(g: Growing) -> bool:
 
 def _binary(op: str) -> Callable[[Growing], bool]:
     def make(g: Growing) -> bool:
-        a = g.pick()
-        b = g.pick(shape=g.dims(a))
+        a = g.some()
+        b = g.some(shape=g.dims(a))
         if g.rng.random() < 0.3:
             b = _row(g, g.dims(a)[-1])
         quant = g.quant()
@@ -164,7 +190,7 @@ def _unary(op: str, quant: Quant | None = None) -> Callable[[Growing], bool]:
     """An op of one input; `quant` is the only quantisation that its output may have."""
 
     def make(g: Growing) -> bool:
-        g.add(op, g.pick(), quant=(quant or g.quant()) if g.quantised else None)
+        g.add(op, g.some(), quant=(quant or g.quant()) if g.quantised else None)
         return True
 
     return make
@@ -182,8 +208,8 @@ def _pool(op: str) -> Callable[[Growing], bool]:
 
 
 def _concat(g: Growing) -> bool:
-    x = g.pick()
-    xs = [x] + [g.pick(shape=g.dims(x)) for _ in range(g.below(1, 2))]
+    x = g.some()
+    xs = [x] + [g.some(shape=g.dims(x)) for _ in range(g.below(1, 2))]
     if sum(g.dims(value)[-1] for value in xs) > 24:
         return False
     g.add("concat", *xs, axis=g.below(1, len(g.dims(x)) - 1), quant=g.quant())
@@ -199,14 +225,14 @@ def _reshape(g: Growing) -> bool:
 
 
 def _transpose(g: Growing) -> bool:
-    x = g.pick()
+    x = g.some()
     perm = (0, 2, 1, 3) if len(g.dims(x)) == 4 else (1, 0)
     g.add("transpose", x, perm=perm, quant=g.same(x))
     return True
 
 
 def _slice(g: Growing) -> bool:
-    x = g.pick()
+    x = g.some()
     axis = g.below(1, len(g.dims(x)) - 1)
     start = g.below(0, g.dims(x)[axis] - 1)
     stop = g.below(start + 1, g.dims(x)[axis])
@@ -224,7 +250,7 @@ def _pad(g: Growing) -> bool:
 
 
 def _split(g: Growing) -> bool:
-    x = g.pick()
+    x = g.some()
     size = g.dims(x)[-1]
     if size < 2:
         return False
@@ -242,13 +268,13 @@ def _reduce_mean(g: Growing) -> bool:
 
 
 def _layer_normalization(g: Growing) -> bool:
-    x = g.pick()
+    x = g.some()
     g.add("layer_normalization", x, _row(g, g.dims(x)[-1]), _row(g, g.dims(x)[-1]))
     return True
 
 
 def _quantize(g: Growing) -> bool:
-    g.add("quantize", g.pick(), dtype="int8", quant=g.quant())
+    g.add("quantize", g.some(), dtype="int8", quant=g.quant())
     return True
 
 
@@ -315,6 +341,7 @@ def random_feeds(graph: Graph, seed: int) -> dict[str, Array]:
     feeds = {}
     for value in graph.input_values():
         dtype = numpy_dtype(value.dtype)
+        array: Array
         if value.dtype in INTS:
             info = np.iinfo(dtype)
             array = rng.integers(info.min, info.max, value.type.dims, endpoint=True)

@@ -152,18 +152,18 @@ def _table(b: flatbuffers.Builder, name: str, **fields: Any) -> int:
     getattr(tflite, f"{name}Start")(b)
     for key, value in fields.items():
         getattr(tflite, f"{name}Add{key}")(b, value)
-    return getattr(tflite, f"{name}End")(b)
+    return int(getattr(tflite, f"{name}End")(b))
 
 
 def _ints(b: flatbuffers.Builder, values: list[int], dtype: type = np.int32) -> int:
-    return b.CreateNumpyVector(np.array(values, dtype))
+    return int(b.CreateNumpyVector(np.array(values, dtype)))
 
 
 def _offsets(b: flatbuffers.Builder, offsets: list[int]) -> int:
     b.StartVector(4, len(offsets), 4)
     for offset in reversed(offsets):
         b.PrependUOffsetTRelative(offset)
-    return b.EndVector()
+    return int(b.EndVector())
 
 
 def _tensor(b: flatbuffers.Builder, index: int, t: T, buffers: list[np.ndarray]) -> int:

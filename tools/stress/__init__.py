@@ -1,0 +1,1 @@
+"""`trireme stress`: seeded parts that try to break the engine, each case replayable alone."""

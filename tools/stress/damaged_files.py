@@ -1,0 +1,86 @@
+"""Read damaged model files, and run some of them: the child process of the part `mutants`.
+
+As a program, `python -m trireme.tools.stress.damaged_files FORMAT SEED COUNT EVERY FIRST`, in
+bounded memory and time, with seed files on standard input (mutations.py). Every EVERY-th case that
+reads is opened and run as well; 0 runs none.
+"""
+
+from __future__ import annotations
+
+import sys
+import traceback
+import warnings
+from collections.abc import Callable
+
+import numpy as np
+
+from trireme.ir.graph import Graph
+from trireme.ir.verify import check
+from trireme.model_file.convert import convert
+from trireme.runtime.feeds import random_array
+from trireme.runtime.options import ExecutionOptions
+from trireme.runtime.session import Session
+from trireme.support.errors import InternalError, TriremeError
+from trireme.tools.stress.bounded import try_cases
+from trireme.tools.stress.mutations import damaged_cases, read_seeds
+
+MOST_FED = 1 << 24
+"""Bytes that a file is fed; one that wants more is opened only."""
+SYMBOL = 3
+"""What an open dimension is."""
+Attempt = Callable[[tuple[int, bytes]], str]
+
+
+def attempt_with(read: Callable[[bytes], Graph], every: int = 0) -> Attempt:
+    """Return what reads damaged bytes; a typed error may hide no other in its causes."""
+
+    def attempt(case: tuple[int, bytes]) -> str:
+        number, data = case
+        try:
+            graph = read(data)
+            check(graph)
+            return run(graph, number) if every and number % every == 0 else "read"
+        except TriremeError as error:
+            cause: BaseException | None = error
+            while cause is not None:
+                if isinstance(cause, MemoryError | RecursionError | InternalError):
+                    return f"untyped {traceback.format_exc()}"
+                cause = cause.__cause__
+            raise
+
+    return attempt
+
+
+def run(graph: Graph, number: int) -> str:
+    """Open a graph on the cpu and run it with random inputs; return how far it came."""
+    shapes = {
+        value.name: tuple(dim if isinstance(dim, int) else SYMBOL for dim in value.shape)
+        for value in graph.input_values()
+        if not value.type.is_static
+    }
+    options = ExecutionOptions(model_cache=None)
+    with Session(graph, shapes=shapes or None, threads=1, execution_options=options) as session:
+        if sum(value.type.nbytes for value in session.inputs) > MOST_FED:
+            return "opened"
+        rng = np.random.default_rng(number)
+        session.run({value.name: random_array(value, rng) for value in session.inputs})
+    return "ran"
+
+
+def main(format: str, seed: str, count: str, every: str, first: str) -> None:
+    """Try the cases from `first` on."""
+    warnings.simplefilter("ignore")
+    seeds = read_seeds()
+
+    def read(data: bytes) -> Graph:
+        return convert(data, format=format)
+
+    for data in seeds[:1]:
+        read(data)
+    cases = damaged_cases(format, seeds, int(seed), int(count), int(first))
+    numbered = ((number, (number, data)) for number, data in cases)
+    try_cases(numbered, attempt_with(read, int(every)), int(first))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

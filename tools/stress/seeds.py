@@ -1,0 +1,56 @@
+"""Sound model files to damage, small ones: what the package can make by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from trireme.converters.onnx.write.walk import export
+from trireme.ir.builder import GraphBuilder
+from trireme.ir.graph import Graph, Quant, TensorType
+from trireme.model_file import dumps
+from trireme.support.errors import TriremeError
+from trireme.testing.random_graphs import random_graph
+from trireme.testing.samples import op_samples, sample_graph
+from trireme.tools.stress import onnx_seeds, tflite_seeds
+
+GRAPHS = 6
+"""Random graphs among the seeds, every other one quantised."""
+
+
+def grown() -> list[Graph]:
+    """Return random graphs, and a graph of one node for each sample of an op."""
+    graphs = [random_graph(seed, 8, quantised=seed % 2 == 1) for seed in range(GRAPHS)]
+    samples = [(op, sample) for op, sample, _ in op_samples() if op.name != "python"]
+    return graphs + [sample_graph(op, sample)[0] for op, sample in samples]  # a file has no code
+
+
+def trm_seeds() -> list[bytes]:
+    """Return .trm files with every kind of field."""
+    b = GraphBuilder("types")
+    b.symbols["rows"] = (1, 9)
+    x = b.input("x", TensorType(("rows", 4), "int8", Quant((0.5, 1, 2, 3), (0, 0, 0, 0), 1)))
+    names = b.constant("names", np.array(["a", "ünï", ""], object))
+    flags = b.constant("flags", np.array([True, False]))
+    typed = b.finish(b.add("identity", x, pin="cpu"), names, flags)
+    return [dumps(graph) for graph in [typed, *grown()]]
+
+
+def written_onnx() -> list[bytes]:
+    """Return the .onnx files of the graphs that have that form."""
+    files = []
+    for graph in grown():
+        try:
+            files.append(export(graph))
+        except TriremeError:
+            continue
+    return files
+
+
+SEEDS: dict[str, Callable[[], list[bytes]]] = {
+    "trm": trm_seeds,
+    "onnx": lambda: onnx_seeds.operator_seeds() + onnx_seeds.control_seeds() + written_onnx(),
+    "tflite": lambda: tflite_seeds.operator_seeds() + tflite_seeds.control_seeds(),
+}
+"""Files by format."""
