@@ -52,6 +52,7 @@ from trireme.tools.options import (
 from trireme.tools.options import argument as _arg
 from trireme.tools.parsed import use_lock
 from trireme.tools.streams import discard, flush_errors, prepare_streams, say, show_warnings
+from trireme.tools.stress import command as stress
 
 EXIT_FAULT = 70
 EXIT_CODES: tuple[tuple[type[BaseException], int], ...] = (
@@ -199,6 +200,11 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "--repository models --grpc 8001 --threads 2",
         "--config serve.toml --token-file token",
     ),
+    "stress": (
+        "",
+        "--part mutants --size release --report stress.md",
+        "--part mutants/onnx --seed 3 --case 1742",
+    ),
     "replay": ("model.trm run1 --record", "model.trm run1"),
     "info": ("model.onnx --graph",),
     "devices": ("", "--soc rk3588"),
@@ -325,6 +331,12 @@ COMMANDS: dict[str, Subcommand] = {
     ),
     "serve": Subcommand(
         serve.serve, "answer requests for models over HTTP and gRPC", (), serve.ARGUMENTS
+    ),
+    "stress": Subcommand(
+        stress.stress,
+        "try to break the engine: damaged files, faults, races, overload, a soak",
+        (),
+        stress.ARGUMENTS,
     ),
     "replay": Subcommand(
         replay.replay,

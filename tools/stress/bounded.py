@@ -16,7 +16,7 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO, TypeVar
 
@@ -110,12 +110,17 @@ def _ended(case: Case, attempt: Callable[[Case], str], cpu_s: float) -> tuple[st
 
 
 def ends_of(
-    command: Sequence[str], input: bytes = b"", stall_s: float = STALL_S, first: int = 0
+    command: Sequence[str],
+    input: bytes = b"",
+    stall_s: float = STALL_S,
+    first: int = 0,
+    environment: Mapping[str, str] | None = None,
 ) -> Iterator[tuple[int, End]]:
     """Yield the number and the End of each case, in the order of their numbers.
 
     command: the child's, to which the number of the first case is appended
     input: the child's standard input
+    environment: variables that the child has besides this process's
     Errors: RuntimeError, if a child ends between two cases
     """
     while True:
@@ -128,7 +133,7 @@ def ends_of(
                 stdin=given,
                 stdout=subprocess.PIPE,
                 stderr=errors,
-                env=os.environ | {"PYTHONFAULTHANDLER": "1"},
+                env={**os.environ, "PYTHONFAULTHANDLER": "1", **(environment or {})},
             ) as child:
                 try:
                     for line in _lines(child, stall_s):

@@ -1,0 +1,158 @@
+"""`trireme stress`: parts are chosen, cases end as they should, failures can be replayed."""
+
+import json
+import os
+import signal
+import sys
+
+import numpy as np
+import pytest
+
+pytest.importorskip("resource")
+from trireme.plan.plan import Plan  # noqa: E402
+from trireme.support.errors import RunError  # noqa: E402
+from trireme.tools.cli import main, make_parser  # noqa: E402
+from trireme.tools.stress import bounded, command, race_cases  # noqa: E402
+from trireme.tools.stress.guard_cases import GuardedMemory  # noqa: E402
+from trireme.tools.stress.part import SIZES, Part, StressRun  # noqa: E402
+from trireme.tools.stress.rows import Figure, markdown  # noqa: E402
+
+linux = pytest.mark.skipif(sys.platform != "linux", reason="limits and signals of Linux")
+
+CHILD = """
+import os, signal, sys, time
+from trireme.support.errors import RunError
+from trireme.tools.stress.bounded import try_cases
+
+def attempt(case):
+    if case == 1:
+        os.kill(os.getpid(), signal.SIGSEGV)
+    if case == 2:
+        raise RunError("typed")
+    if case == 3:
+        raise ValueError("untyped")
+    if case == 4:
+        while True:
+            pass
+    if case == 5:
+        time.sleep(600)
+    if case == 6:
+        bytearray(5 << 30)
+    return "ran well"
+
+cases = ((n, n) for n in range(int(sys.argv[1]), 8))
+try_cases(cases, attempt, int(sys.argv[1]), cpu_s=1.0)
+"""
+
+
+@linux
+def test_each_way_to_end_a_case_is_told():
+    ends = dict(bounded.ends_of(["-c", CHILD], stall_s=4))
+    kinds = [ends[number].kind for number in range(8)]
+    assert kinds[:5] == ["ran", "killed", "RunError", "untyped", "hang"]
+    assert kinds[5:] == ["killed", "untyped", "ran"]
+    assert f"-{signal.SIGSEGV.value}" in ends[1].text and "a stall" in ends[5].text
+    assert "MemoryError" in ends[6].text and ends[7].text == "well"
+    assert [number for number, end in ends.items() if end.is_bad] == [1, 3, 4, 5, 6]
+
+
+def broken_part(first_good):
+    """A part whose cases below a number fail."""
+
+    def run(asked: StressRun):
+        bad = [asked.failure(n, "wrong", "too small") for n in asked.cases if n < first_good]
+        return asked.row(cases=len(asked.cases), ends={"ran": len(asked.cases)}, failures=bad)
+
+    return Part("cases", ("one", "two"), "cases", {"": {size: 4 for size in SIZES}}, run)
+
+
+def test_a_failure_is_shown_with_the_command_that_replays_it(monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr(command, "PARTS", {"broken": broken_part(3)})
+    report = tmp_path / "rows.md"
+    code = main(["stress", "--part", "broken/two", "--seed", "7", "--report", str(report)])
+    out = capsys.readouterr().out
+    replay = "trireme stress --part broken/two --seed 7 --case 2"
+    assert code == 1 and "FAILED" in out and replay in out
+    assert "| broken/two | 4 | FAILED |" in report.read_text()
+    monkeypatch.setattr(command, "PARTS", {"broken": broken_part(2)})
+    assert main(replay.split()[1:]) == 0
+    assert "1 cases" in capsys.readouterr().out
+
+
+def test_rows_are_typed(monkeypatch, capsys):
+    monkeypatch.setattr(command, "PARTS", {"broken": broken_part(1)})
+    assert main(["stress", "--json"]) == 1
+    rows = json.loads(capsys.readouterr().out)["rows"]
+    assert [row["subject"] for row in rows] == ["one", "two"]
+    assert rows[0]["failures"][0]["case"] == 0 and rows[0]["verdict"] == "FAILED"
+
+
+def test_a_missed_bar_fails_a_row():
+    asked = StressRun("part", "subject", 1, 0)
+    met = asked.row(figures=[Figure("goodput", 0.95, bar=0.9, sense="least")])
+    missed = asked.row(figures=[Figure("p99", 0.2, "s", bar=0.1)])
+    assert met.is_ok and not missed.is_ok
+    assert "p99 0.2 s (at most 0.1: MISSED)" in markdown([missed], "about")
+
+
+def test_what_is_not_there_is_refused():
+    with pytest.raises(RunError, match="no part 'nothing'"):
+        command.choose(["nothing"])
+    options = make_parser().parse_args(["stress", "--case", "1"])
+    with pytest.raises(RunError, match="a case of one subject"):
+        command.stress(options)
+
+
+def test_every_subject_has_every_size():
+    for part in command.PARTS.values():
+        for subject in part.subjects:
+            amounts = [part.amount(subject, size) for size in SIZES]
+            assert amounts == sorted(amounts) and amounts[0] > 0
+
+
+@linux
+@pytest.mark.parametrize("name", ["mutants/trm", "mutants/onnx", "mutants/tflite"])
+def test_some_mutants(name, capsys):
+    assert main(["stress", "--part", name, "--amount", "60", "--seed", "5"]) == 0
+    assert "60 cases" in capsys.readouterr().out
+
+
+@linux
+@pytest.mark.parametrize("name", ["plans", "orders", "arenas", "kernels"])
+def test_some_races(name, capsys):
+    assert main(["stress", "--part", f"races/{name}", "--amount", "5"]) == 0
+    assert "5 cases" in capsys.readouterr().out
+
+
+def test_a_plan_without_its_waits_is_wrong(monkeypatch):
+    """The case ends "wrong", which no subject takes for good."""
+    from dataclasses import replace
+
+    made = race_cases.make_plan
+
+    def careless(*given: object) -> Plan:
+        plan = made(*given)
+        return replace(plan, tasks=[replace(task, waits=()) for task in plan.tasks])
+
+    monkeypatch.setattr(race_cases, "make_plan", careless)
+    attempt = race_cases.plans(0, [])
+    assert any(attempt(number).startswith("wrong") for number in range(6))
+
+
+@linux
+@pytest.mark.parametrize("at_end", [False, True])
+def test_memory_of_a_session_ends_at_guard_pages(at_end):
+    memory = GuardedMemory(at_end)
+    buffer = memory.alloc(100)
+    start = buffer.handle.ctypes.data
+    assert start % 64 == 0 and not buffer.handle.any()
+    child = os.fork()
+    if not child:
+        signal.signal(signal.SIGSEGV, signal.SIG_DFL)
+        import ctypes
+
+        ctypes.memset(start + 128 if at_end else start - 1, 0, 1)
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGSEGV
+    memory.array(np.arange(3.0), False)
+    memory.check()
