@@ -25,7 +25,7 @@ SOFTMAX_QUANT = Quant((1 / 256,), (-128,))
 TANH_QUANT = Quant((1 / 128,), (0,))
 
 
-class Growing:
+class RandomGraphMaker:
     """A graph that grows: what may be used next, and where random choices come from."""
 
     def __init__(self, seed: int, quantised: bool, pins: Sequence[str]) -> None:
@@ -126,14 +126,14 @@ class Growing:
         )
 
 
-def _window(g: Growing, x: int) -> dict[str, Any]:
+def _window(g: RandomGraphMaker, x: int) -> dict[str, Any]:
     """A kernel that fits the picture, with strides and uneven pads below the kernel."""
     kernel = tuple(g.below(1, min(3, side)) for side in g.dims(x)[1:3])
     pads = tuple(g.below(0, size - 1) for size in kernel * 2)
     return {"kernel": kernel, "strides": (g.below(1, 2), g.below(1, 2)), "pads": pads}
 
 
-def _convolve(g: Growing, depthwise: bool) -> bool:
+def _convolve(g: RandomGraphMaker, depthwise: bool) -> bool:
     x = g.pick(rank=4)
     if x is None:
         return False
@@ -157,7 +157,7 @@ def _convolve(g: Growing, depthwise: bool) -> bool:
     return True
 
 
-def _fully_connected(g: Growing) -> bool:
+def _fully_connected(g: RandomGraphMaker) -> bool:
     x = g.pick(rank=2)
     if x is None:
         return False
@@ -166,8 +166,8 @@ def _fully_connected(g: Growing) -> bool:
     return True
 
 
-def _binary(op: str) -> Callable[[Growing], bool]:
-    def make(g: Growing) -> bool:
+def _binary(op: str) -> Callable[[RandomGraphMaker], bool]:
+    def make(g: RandomGraphMaker) -> bool:
         a = g.some()
         b = g.some(shape=g.dims(a))
         if g.rng.random() < 0.3:
@@ -179,25 +179,25 @@ def _binary(op: str) -> Callable[[Growing], bool]:
     return make
 
 
-def _row(g: Growing, channels: int) -> int:
+def _row(g: RandomGraphMaker, channels: int) -> int:
     """A constant of one number a channel."""
     if g.quantised:
         return g.b.constant("c", g.rng.integers(-128, 128, channels).astype(np.int8), g.quant())
     return g.b.constant("c", g.rng.standard_normal(channels).astype(np.float32))
 
 
-def _unary(op: str, quant: Quant | None = None) -> Callable[[Growing], bool]:
+def _unary(op: str, quant: Quant | None = None) -> Callable[[RandomGraphMaker], bool]:
     """An op of one input; `quant` is the only quantisation that its output may have."""
 
-    def make(g: Growing) -> bool:
+    def make(g: RandomGraphMaker) -> bool:
         g.add(op, g.some(), quant=(quant or g.quant()) if g.quantised else None)
         return True
 
     return make
 
 
-def _pool(op: str) -> Callable[[Growing], bool]:
-    def make(g: Growing) -> bool:
+def _pool(op: str) -> Callable[[RandomGraphMaker], bool]:
+    def make(g: RandomGraphMaker) -> bool:
         x = g.pick(rank=4)
         if x is None:
             return False
@@ -207,7 +207,7 @@ def _pool(op: str) -> Callable[[Growing], bool]:
     return make
 
 
-def _concat(g: Growing) -> bool:
+def _concat(g: RandomGraphMaker) -> bool:
     x = g.some()
     xs = [x] + [g.some(shape=g.dims(x)) for _ in range(g.below(1, 2))]
     if sum(g.dims(value)[-1] for value in xs) > 24:
@@ -216,7 +216,7 @@ def _concat(g: Growing) -> bool:
     return True
 
 
-def _reshape(g: Growing) -> bool:
+def _reshape(g: RandomGraphMaker) -> bool:
     x = g.pick(rank=4)
     if x is None or np.prod(g.dims(x)[1:]) > 300:
         return False
@@ -224,14 +224,14 @@ def _reshape(g: Growing) -> bool:
     return True
 
 
-def _transpose(g: Growing) -> bool:
+def _transpose(g: RandomGraphMaker) -> bool:
     x = g.some()
     perm = (0, 2, 1, 3) if len(g.dims(x)) == 4 else (1, 0)
     g.add("transpose", x, perm=perm, quant=g.same(x))
     return True
 
 
-def _slice(g: Growing) -> bool:
+def _slice(g: RandomGraphMaker) -> bool:
     x = g.some()
     axis = g.below(1, len(g.dims(x)) - 1)
     start = g.below(0, g.dims(x)[axis] - 1)
@@ -240,7 +240,7 @@ def _slice(g: Growing) -> bool:
     return True
 
 
-def _pad(g: Growing) -> bool:
+def _pad(g: RandomGraphMaker) -> bool:
     x = g.pick(rank=4)
     if x is None or max(g.dims(x)) > 12:
         return False
@@ -249,7 +249,7 @@ def _pad(g: Growing) -> bool:
     return True
 
 
-def _split(g: Growing) -> bool:
+def _split(g: RandomGraphMaker) -> bool:
     x = g.some()
     size = g.dims(x)[-1]
     if size < 2:
@@ -259,7 +259,7 @@ def _split(g: Growing) -> bool:
     return True
 
 
-def _reduce_mean(g: Growing) -> bool:
+def _reduce_mean(g: RandomGraphMaker) -> bool:
     x = g.pick(rank=4)
     if x is None:
         return False
@@ -267,18 +267,18 @@ def _reduce_mean(g: Growing) -> bool:
     return True
 
 
-def _layer_normalization(g: Growing) -> bool:
+def _layer_normalization(g: RandomGraphMaker) -> bool:
     x = g.some()
     g.add("layer_normalization", x, _row(g, g.dims(x)[-1]), _row(g, g.dims(x)[-1]))
     return True
 
 
-def _quantize(g: Growing) -> bool:
+def _quantize(g: RandomGraphMaker) -> bool:
     g.add("quantize", g.some(), dtype="int8", quant=g.quant())
     return True
 
 
-MAKERS: dict[str, Callable[[Growing], bool]] = {
+MAKERS: dict[str, Callable[[RandomGraphMaker], bool]] = {
     "conv": lambda g: _convolve(g, depthwise=False),
     "depthwise": lambda g: _convolve(g, depthwise=True),
     "fully_connected": _fully_connected,
@@ -323,7 +323,7 @@ def random_graph(
     """
     wrong = FLOAT_ONLY if quantised else QUANTISED_ONLY
     names = [name for name in MAKERS if name not in wrong and (not ops or name in set(ops))]
-    g = Growing(seed, quantised, pins)
+    g = RandomGraphMaker(seed, quantised, pins)
     tries = 0
     while len(g.b.nodes) < size:
         MAKERS[g.one_of(names)](g)

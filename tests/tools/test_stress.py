@@ -14,7 +14,7 @@ from trireme.support.errors import RunError  # noqa: E402
 from trireme.tools.cli import main, make_parser  # noqa: E402
 from trireme.tools.stress import bounded, command, race_cases  # noqa: E402
 from trireme.tools.stress.guard_cases import GuardedMemory  # noqa: E402
-from trireme.tools.stress.part import SIZES, Part, StressRun  # noqa: E402
+from trireme.tools.stress.part import SIZES, StressPart, StressRun  # noqa: E402
 from trireme.tools.stress.rows import Figure, markdown  # noqa: E402
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="limits and signals of Linux")
@@ -63,7 +63,7 @@ def broken_part(first_good):
         bad = [asked.failure(n, "wrong", "too small") for n in asked.cases if n < first_good]
         return asked.row(cases=len(asked.cases), ends={"ran": len(asked.cases)}, failures=bad)
 
-    return Part("cases", ("one", "two"), "cases", {"": {size: 4 for size in SIZES}}, run)
+    return StressPart("cases", ("one", "two"), "cases", {"": {size: 4 for size in SIZES}}, run)
 
 
 def test_a_failure_is_shown_with_the_command_that_replays_it(monkeypatch, capsys, tmp_path):

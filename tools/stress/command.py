@@ -16,11 +16,11 @@ from trireme.tools.options import Argument, argument
 from trireme.tools.output import emit
 from trireme.tools.progress import Progress
 from trireme.tools.stress import mutants, races
-from trireme.tools.stress.part import SIZES, Part, Size, StressRun
+from trireme.tools.stress.part import SIZES, Size, StressPart, StressRun
 from trireme.tools.stress.rows import StressRow, markdown
 from trireme.version import __version__
 
-PARTS: Mapping[str, Part] = {
+PARTS: Mapping[str, StressPart] = {
     "mutants": mutants.PART,
     "races": races.PART,
 }
@@ -105,7 +105,9 @@ def choose(names: Sequence[str]) -> list[tuple[str, str]]:
     return [one for one in known if one[0] in names or "/".join(one) in names]
 
 
-def run_subject(part: Part, name: str, subject: str, options: argparse.Namespace) -> StressRow:
+def run_subject(
+    part: StressPart, name: str, subject: str, options: argparse.Namespace
+) -> StressRow:
     """Run one subject and say how long it took."""
     progress, what = Progress(), f"{name}/{subject}"
     progress(what)

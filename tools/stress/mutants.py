@@ -13,7 +13,7 @@ from pathlib import Path
 
 from trireme.tools.stress import damaged_files, mutations
 from trireme.tools.stress.bounded import ends_of
-from trireme.tools.stress.part import Part, StressRun
+from trireme.tools.stress.part import StressPart, StressRun
 from trireme.tools.stress.rows import Figure, StressRow
 from trireme.tools.stress.seeds import SEEDS
 
@@ -46,7 +46,7 @@ def given_seeds(models: Sequence[Path], format: str) -> list[bytes]:
     return [p.read_bytes() for p in paths if p.stat().st_size <= LARGEST_SEED]
 
 
-PART = Part(
+PART = StressPart(
     "damaged .trm, .onnx and .tflite files, in child processes with limits",
     tuple(SEEDS),
     "cases",

@@ -56,7 +56,7 @@ class StressRun:
 
 
 @dataclass(frozen=True)
-class Part:
+class StressPart:
     """A part of the programme.
 
     counts: what the amount of a size counts: "cases", "seconds"

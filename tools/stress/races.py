@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from trireme.devices.opencl.platforms import find_devices
 from trireme.support.errors import DeviceError
 from trireme.tools.stress.children import run_cases
-from trireme.tools.stress.part import Part, StressRun
+from trireme.tools.stress.part import StressPart, StressRun
 from trireme.tools.stress.rows import StressRow
 
 GOOD = {
@@ -56,7 +56,7 @@ def _no_oclgrind() -> str:
 
 _NEEDS: Mapping[str, Callable[[], str]] = {"oclgrind": _no_oclgrind}
 
-PART = Part(
+PART = StressPart(
     "happens-before of plans, orders, guard pages around memory, Oclgrind",
     tuple(GOOD),
     "cases",

@@ -76,7 +76,7 @@ class Sub:
 
 
 @dataclass
-class Signature:
+class SignatureDef:
     """A signature: the subgraph, and the names of inputs and outputs by tensor."""
 
     key: str
@@ -90,7 +90,7 @@ def model(tensors: list[T], operators: list[Op], inputs: list[int], outputs: lis
     return model_of([Sub(tensors, operators, inputs, outputs)])
 
 
-def model_of(subs: list[Sub], signatures: Sequence[Signature] = ()) -> bytes:
+def model_of(subs: list[Sub], signatures: Sequence[SignatureDef] = ()) -> bytes:
     """The bytes of a .tflite file."""
     b = flatbuffers.Builder(1024)
     buffers = [np.zeros(0, np.uint8)]
@@ -122,7 +122,7 @@ def _subgraph(b: flatbuffers.Builder, sub: Sub, codes: list[str], buffers: list[
     return _table(b, "SubGraph", **fields)
 
 
-def _signature(b: flatbuffers.Builder, signature: Signature) -> int:
+def _signature(b: flatbuffers.Builder, signature: SignatureDef) -> int:
     sides = {}
     for side, names in (("Inputs", signature.inputs), ("Outputs", signature.outputs)):
         texts = {name: b.CreateString(name) for name in names}

@@ -138,7 +138,7 @@ def control_seeds() -> list[bytes]:
             [],
         ),
     ]
-    signatures = [tfl.Signature("add", 0, {"x": 1}, {"y": 3})]
+    signatures = [tfl.SignatureDef("add", 0, {"x": 1}, {"y": 3})]
     return [
         tfl.model_of(loop),
         tfl.model_of([choice, *sides]),
