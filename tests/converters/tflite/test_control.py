@@ -10,7 +10,7 @@ from trireme import Session, convert
 from trireme.ir.interpreter import interpret
 from trireme.runtime.options import ExecutionOptions
 from trireme.support.errors import ConvertError, InternalError, ModelFileError, TriremeError
-from trireme.tools.stress.tflite_builder import Op, Signature, Sub, T, constant, model_of
+from trireme.tools.stress.tflite_builder import Op, SignatureDef, Sub, T, constant, model_of
 
 X = (2, 3)
 RNG = np.random.default_rng(5)
@@ -450,7 +450,7 @@ def test_called_subgraphs_are_no_entries(caplog):
 
 def test_a_signature_takes_the_subgraphs_that_it_calls():
     graphs = [unary("ABS"), branch(2, 0), unary("NEG")]
-    signature = Signature("run", 1, {"x": 0}, {"y": 5})
+    signature = SignatureDef("run", 1, {"x": 0}, {"y": 5})
     with Session(
         model_of(graphs, [signature]),
         execution_options=ExecutionOptions(signature="run"),

@@ -14,7 +14,7 @@ from trireme.runtime.options import ExecutionOptions
 from trireme.runtime.session import Session
 from trireme.support.errors import ConvertError, ModelFileError, RunError, TriremeError
 from trireme.tools.cli import main
-from trireme.tools.stress.tflite_builder import Op, Signature, Sub, T, constant, model_of
+from trireme.tools.stress.tflite_builder import Op, SignatureDef, Sub, T, constant, model_of
 
 X = np.linspace(-2, 2, 6, dtype=np.float32).reshape(2, 3)
 
@@ -49,8 +49,8 @@ def unary(code, name):
 
 SUBS = [unary("TANH", "main"), unary("NEG", "negate"), unary("ABS", "spare")]
 SIGNATURES = [
-    Signature("encode", 0, {"sound": 0}, {"code": 1}),
-    Signature("decode", 1, {"code": 0}, {"sound": 1}),
+    SignatureDef("encode", 0, {"sound": 0}, {"code": 1}),
+    SignatureDef("decode", 1, {"code": 0}, {"sound": 1}),
 ]
 WANTED = {"encode": np.tanh(X), "decode": -X}
 
@@ -109,7 +109,7 @@ def test_a_file_of_one_graph_needs_no_word(caplog):
 
 def test_a_signature_of_no_subgraph_is_a_damaged_file():
     with pytest.raises(ModelFileError, match=r"signature_defs\[0\]\.subgraph_index is 3"):
-        trireme.convert(model_of(SUBS, [Signature("lost", 3, {}, {})]))
+        trireme.convert(model_of(SUBS, [SignatureDef("lost", 3, {}, {})]))
 
 
 def test_the_command_line_takes_a_signature(path, tmp_path, capsys):
@@ -163,8 +163,8 @@ def counters():
         [2],
     )
     signatures = [
-        Signature("add", 0, {"x": 1}, {"total": 3}),
-        Signature("look", 1, {}, {"twice": 2}),
+        SignatureDef("add", 0, {"x": 1}, {"total": 3}),
+        SignatureDef("look", 1, {}, {"twice": 2}),
     ]
     start = np.full(shape, 3, np.float32)
     first = Sub([RESOURCE, constant(start)], [handle(0), assign(0, 1)], [], [])
