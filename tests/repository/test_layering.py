@@ -18,7 +18,7 @@ MAY_IMPORT = {
     "schema": set(),
     "devices": {"engine", "schema"},
     "converters": {"engine"},
-    "tools": {"engine", "devices", "converters"},
+    "tools": {"engine", "schema", "devices", "converters"},
 }
 ROOMS = {
     "trireme": [
