@@ -51,7 +51,7 @@ def constant_folding(
 
     def evaluated(g: GraphRewriter, node: Node) -> tuple[int, ...] | None:
         left = g.memo.get("room", room)
-        made = _evaluated(g, node, min(limit_bytes, left)) if left > 0 else None
+        made = _evaluated(g, node, limit_bytes, left) if left > 0 else None
         if made is not None:
             g.memo["room"] = left - sum(g.type(value).nbytes for value in made)
         return made
@@ -73,14 +73,22 @@ def constant_folding(
     return apply(graph, rules)
 
 
-def _evaluated(g: GraphRewriter, node: Node, limit_bytes: int) -> tuple[int, ...] | None:
+def _evaluated(
+    g: GraphRewriter, node: Node, limit_bytes: int, room_bytes: int
+) -> tuple[int, ...] | None:
+    """Return the results of a node as constants; None where they need too much memory.
+
+    A cast may double its constant, however large that is: weights are stored as float16.
+    """
     arrays = [g.data(i) for i in node.inputs]
     if any(i is not None and a is None for i, a in zip(node.inputs, arrays, strict=True)):
         return None
     if get_op(node.op).has_body:
         return None
     types = [g.type(i) for i in node.outputs]
-    budget = limit_bytes + sum(g.type(i).nbytes for i in dict.fromkeys(node.used))
+    before = sum(g.type(i).nbytes for i in dict.fromkeys(node.used))
+    more = max(limit_bytes, before) if node.op == "cast" else limit_bytes
+    budget = before + min(more, room_bytes)
     if any(g.is_output(i) for i in node.outputs):
         return None
     if all(type.is_static for type in types) and sum(type.nbytes for type in types) > budget:

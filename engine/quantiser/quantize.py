@@ -74,7 +74,9 @@ def quantize(
         that returns one, or the path of an .npz file or of a folder of them. "random" makes random
         numbers, which the report and the name of the graph say
     scheme: "int8" is TensorFlow Lite's 8-bit quantisation. "weights_int4" and "weights_int8" make
-        integers of weights alone, in groups. They need no data; with data the error is measured
+        integers of weights alone, in groups. "dynamic" makes weights int8 and rounds the inputs of
+        products in the run. "float16" stores weights as float16. All but int8 need no data; with
+        data the error is measured
     group: how many weights along the depth share a scale, of a scheme with groups
     ranges: how the range of a value is taken from the samples; "auto" measures several ways and
         keeps the one with the least error

@@ -57,11 +57,16 @@ class QuantScheme:
         return next(kind for kind in self.kinds if not kind.signs or kind.signs & ops)
 
 
+WeightForm = Literal["blocks", "float16", "dynamic"]
+
+
 @dataclass(frozen=True)
 class WeightScheme:
     """A scheme that needs no samples: weights become smaller, and no range is measured.
 
-    form: "blocks" are codes that share a scale in groups along the depth
+    form: "blocks" are codes that share a scale in groups along the depth. "float16" weights are
+        made float32 at load. "dynamic" weights are int8 with a scale a channel, and inputs of
+        products are rounded to 8 bits in the run
     bits: of a stored weight
     ops: the ops whose weights are taken, and the place of these among the inputs
     group: the weights that share a scale, unless another number is asked for; None: the form has
@@ -69,7 +74,7 @@ class WeightScheme:
     """
 
     name: str
-    form: Literal["blocks"]
+    form: WeightForm
     bits: int
     ops: Mapping[str, int]
     group: int | None = None
@@ -113,9 +118,16 @@ GROUPS = (16, 32, 64, 128, 256)
 _TABLES_AND_PRODUCTS = {"fully_connected": 1, "gather": 0}
 WEIGHTS_INT4 = WeightScheme("weights_int4", "blocks", 4, _TABLES_AND_PRODUCTS, group=32)
 WEIGHTS_INT8 = WeightScheme("weights_int8", "blocks", 8, _TABLES_AND_PRODUCTS, group=32)
+FLOAT16 = WeightScheme(
+    "float16",
+    "float16",
+    16,
+    {"conv": 1, "conv_transpose": 1, "fully_connected": 1, "gather": 0, "matmul": 1},
+)
+DYNAMIC = WeightScheme("dynamic", "dynamic", 8, {"conv": 1, "fully_connected": 1, "gather": 0})
 Scheme = QuantScheme | WeightScheme
 SCHEMES: Mapping[str, Scheme] = {
-    scheme.name: scheme for scheme in (INT8, WEIGHTS_INT8, WEIGHTS_INT4)
+    scheme.name: scheme for scheme in (INT8, DYNAMIC, WEIGHTS_INT8, WEIGHTS_INT4, FLOAT16)
 }
 
 

@@ -6,8 +6,7 @@ weights are stored.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -47,6 +46,10 @@ class Rewriting:
         """The name of the weights."""
         return self.g.values[self.weights_id].first_name
 
+    def with_group(self, group: int) -> Rewriting:
+        """Return the same with groups of another size."""
+        return replace(self, group=group)
+
     def add(self, op: str, *inputs: int | None, **attrs: object) -> int:
         """Add a node that does a part of the node's work."""
         return self.g.add(op, inputs, attrs, [self.node])
@@ -65,9 +68,6 @@ class Stored:
     snr_db: float
 
 
-Rule = Callable[[Rewriting], tuple[int, Stored]]
-
-
 def matmul_blocks(use: Rewriting) -> tuple[int, Stored]:
     """fully_connected(x, w, bias, residual) -> matmul_nbits, then what was fused."""
     node, scheme = use.node, use.scheme
@@ -77,10 +77,10 @@ def matmul_blocks(use: Rewriting) -> tuple[int, Stored]:
     x, bias, residual = (node.inputs[at] if at < len(node.inputs) else None for at in (0, 2, 3))
     attrs = {"bits": scheme.bits, "block_size": use.group, "accuracy_level": 0}
     y = use.add("matmul_nbits", x, codes, scales, zeros, bias, **attrs)
-    return _after(use, y, residual), _stored(use, found)
+    return finished(use, y, residual), _stored(use, found)
 
 
-def _after(use: Rewriting, y: int, residual: int | None) -> int:
+def finished(use: Rewriting, y: int, residual: int | None) -> int:
     """Return a product after its residual and its activation."""
     if residual is not None:
         y = use.add("add", y, residual)
@@ -136,10 +136,3 @@ def _stored(use: Rewriting, found: RoundedBlocks) -> Stored:
         found.packed().nbytes + found.scales.nbytes + zeros,
         decibels(found.signal, found.noise),
     )
-
-
-RULES: Mapping[tuple[str, str], Rule] = {
-    ("blocks", "fully_connected"): matmul_blocks,
-    ("blocks", "gather"): gather_blocks,
-}
-"""The rule of a form and an op."""

@@ -2,21 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from trireme.ir.graph import Graph, Node, node_names
-from trireme.ir.op import get_op
 from trireme.ir.rewriter import GraphRewriter
 from trireme.passes.pipeline import optimise
+from trireme.quantiser.float_rules import dynamic_product, dynamic_rows, half
 from trireme.quantiser.prepare import FLOAT_ONLY
 from trireme.quantiser.report import FloatNode, WeightReport
-from trireme.quantiser.scheme import GROUPS, WeightScheme
+from trireme.quantiser.scheme import FLOAT16, GROUPS, WeightForm, WeightScheme
 from trireme.quantiser.select import named_nodes
-from trireme.quantiser.weight_rules import RULES, Rewriting
+from trireme.quantiser.weight_rules import Rewriting, Stored, gather_blocks, matmul_blocks
 from trireme.support.errors import GraphError
+
+Rule = Callable[[Rewriting], tuple[int, Stored]]
+RULES: Mapping[WeightForm, Mapping[str, Rule]] = {
+    "blocks": {"fully_connected": matmul_blocks, "gather": gather_blocks},
+    "float16": dict.fromkeys(FLOAT16.ops, half),
+    "dynamic": {
+        "conv": dynamic_product,
+        "fully_connected": dynamic_product,
+        "gather": dynamic_rows,
+    },
+}
+"""The rule of each op, by form."""
+_MOST_HALF = float(np.finfo(np.float16).max)
 
 
 @dataclass(frozen=True)
@@ -79,7 +92,7 @@ class _WeightRewrite:
                 self.floats.append(FloatNode(names[node.id], node.op, why))
                 return None
             use = Rewriting(g, node, self.scheme, self.group)
-            value, stored = RULES[self.scheme.form, node.op](use)
+            value, stored = RULES[self.scheme.form][node.op](use)
             self.weights.append(
                 WeightReport(
                     names[node.id],
@@ -112,8 +125,13 @@ class _WeightRewrite:
             return "its weights are no float32"
         if not np.isfinite(data).all():
             return "its weights are not all finite"
-        if get_op(node.op).name == "gather" and _is_no_table(node, data.ndim):
+        if self.scheme.form == "float16":
+            large = np.abs(data).max(initial=0.0) > _MOST_HALF
+            return f"its weights exceed {_MOST_HALF:.0f}, the most of float16" if large else ""
+        if node.op == "gather" and _is_no_table(node, data.ndim):
             return "it gathers no rows of a matrix"
+        if node.op == "conv":
+            return _conv_reason(g, node)
         if self.group and data.shape[-1] < self.group:
             return f"its depth of {data.shape[-1]} is less than a group of {self.group}"
         if self.group and node.op == "gather" and data.shape[-1] % self.group:
@@ -123,3 +141,13 @@ class _WeightRewrite:
 
 def _is_no_table(node: Node, rank: int) -> bool:
     return rank != 2 or node.attrs["axis"] % rank != 0 or bool(node.attrs["batch_dims"])
+
+
+def _conv_reason(g: GraphRewriter, node: Node) -> str:
+    """Return why a conv has no kernel on levels of 8 bits; nothing where it has one."""
+    x, groups = g.type(node.used[0]).shape, node.attrs["groups"]
+    if len(x) != 4 or node.attrs["layout"] != "NHWC":
+        return "its input is no image in NHWC"
+    if groups not in (1, x[3]):
+        return "it has groups of several channels"
+    return ""
