@@ -29,6 +29,7 @@ TABLES = {
     "engine/calibration/nets.py": "networks, layer by layer",
     "engine/testing/random_graphs.py": "makers of nodes, one an op",
     "engine/quantiser/scheme.py": "what a scheme of integers takes",
+    "engine/quantiser/weights.py": "how the weights of ops become smaller",
 }
 """Where lists of op names are tables: a module or the start of its path, and of what."""
 
