@@ -9,13 +9,11 @@ caches full of weights, so each line of Python that is saved here counts twice.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from itertools import accumulate, zip_longest
+from itertools import accumulate
 
 import numpy as np
 
 from trireme.backend.device import Buffer, Done, Event, Executable
-from trireme.devices.cpu.codegen.aligned_memory import address
 from trireme.devices.cpu.codegen.jit import Jit
 from trireme.devices.cpu.compile.bound_steps import POLL_S, TRY_S, WAKE_S
 from trireme.devices.cpu.compile.executable import CpuExecutable
@@ -25,13 +23,13 @@ from trireme.devices.cpu.compile.resizing import (
     ARRAYS,
     CHUNKS,
     SECONDS,
-    SLOT_ALIGN,
     VARIANT,
     WORDS,
     CpuTables,
     Resizer,
     SizedRow,
 )
+from trireme.devices.cpu.compile.step_layout import Layout, PointerPlaces
 from trireme.devices.cpu.kernels.lowering import CONSTANTS, At, InPlace, KernelFault, Operand, Temp
 from trireme.devices.cpu.kernels.polymorphic.step import PolymorphicStep
 from trireme.devices.cpu.runtime import native as runtime
@@ -41,101 +39,11 @@ from trireme.ir.decided import DecidedValues
 from trireme.ir.dim_values import Numbers
 from trireme.ir.graph import Graph
 from trireme.support.dtypes import Array
-from trireme.support.errors import InternalError, RunError
+from trireme.support.errors import InternalError
 
 _LITTLE_S = 1e-6
 """Estimated seconds by which a step may change without a look at how the steps run."""
 _LEARNT = [runtime.CALL_RUNS, runtime.CALL_WITH, runtime.CALL_ALONE]
-
-
-class _PointerPlaces:
-    """Those pointers of a table that a list of addresses decides."""
-
-    def __init__(self, count: int) -> None:
-        self._ends: list[list[tuple[int, int]]] = [[] for _ in range(count)]
-        self._now = [0] * count
-
-    def add(self, at: int, of: int, beyond: int) -> None:
-        """Have pointer `at` be address `of`, and some bytes beyond it."""
-        self._ends[of].append((at, beyond))
-
-    def write(self, pointers: memoryview, addresses: Sequence[int]) -> None:
-        """Write the pointers whose addresses are others than before."""
-        now = self._now
-        if now == addresses:
-            return
-        for k, place in enumerate(addresses):
-            if now[k] != place:
-                now[k] = 0  # an interrupt leaves it to be written again
-                for at, beyond in self._ends[k]:
-                    pointers[at] = place + beyond
-                now[k] = place
-
-
-@dataclass(eq=False)
-class _Layout:
-    """The pointers and words of all steps, as they lie in memory; each row is what was written.
-
-    pointers, words: what kernels read
-    word_at: by group, where its words begin; array_places: by group, its pointers to arrays
-    scratch, arguments, decided: the pointers that the addresses of these decide
-    faults, wrong: what kernels may find wrong, and where they note it
-    seconds: by group, those that decided how the steps run
-    """
-
-    rows: list[SizedRow]
-    pointers: Array
-    words: Array
-    word_at: list[int]
-    array_places: list[list[list[int]]]
-    scratch: _PointerPlaces
-    arguments: _PointerPlaces
-    decided: _PointerPlaces
-    faults: list[KernelFault]
-    wrong: Array
-    seconds: list[float]
-    room: list[int] = field(default_factory=list)
-    home: Buffer | None = None
-    arrays: tuple[Array, ...] = ()
-
-    def __post_init__(self) -> None:
-        self.pointer_view, self.word_view = self.pointers.data, self.words.data
-        self.wrong_view = self.wrong.reshape(-1).data
-
-    def fits(self, rows: Sequence[SizedRow], others: Sequence[int]) -> bool:
-        """Whether the rows of some groups, the others now, have as many words and arrays."""
-        return all(
-            [
-                len(rows[k][WORDS]) == len(self.rows[k][WORDS])
-                and len(rows[k][ARRAYS]) == len(self.rows[k][ARRAYS])
-                for k in others
-            ]
-        )
-
-    def put_row(self, group: int, row: SizedRow) -> None:
-        """Write the words and arrays of a group of steps."""
-        words = self.word_view
-        for at, word in enumerate(row[WORDS], self.word_at[group]):
-            words[at] = word
-        for places in self.array_places[group]:
-            for at, array in zip(places, row[ARRAYS], strict=True):
-                self.pointer_view[at] = array.ctypes.data
-        self.rows[group] = row
-
-    def put_scratch(self, room: Numbers, scratch: Buffer) -> None:
-        """Have each slot lie in some memory; slots stay where they are while they are enough."""
-        if scratch is self.home and not any([n > m for n, m in zip(room, self.room, strict=True)]):
-            return
-        self.room, self.home = [-(-nbytes // SLOT_ALIGN) * SLOT_ALIGN for nbytes in room], scratch
-        begin = address(scratch)
-        places = [begin + before for before in accumulate(self.room, initial=0)]
-        self.scratch.write(self.pointer_view, places[:-1])
-
-    def put_decided(self, arrays: tuple[Array, ...]) -> None:
-        """Have steps read what a shape decides."""
-        if any([array is not now for array, now in zip_longest(arrays, self.arrays)]):
-            self.decided.write(self.pointer_view, [array.ctypes.data for array in arrays])
-            self.arrays = arrays
 
 
 class CpuResizable:
@@ -160,7 +68,7 @@ class CpuResizable:
         graph = program.graph
         self._arguments = {v: k for k, v in enumerate((*graph.inputs, *graph.outputs))}
         self._slot_of = {m: k for k, slot in enumerate(program.slots) for m in slot.members}
-        self._layout: _Layout | None = None
+        self._layout: Layout | None = None
         found = jit.addresses(list(program.codes))
         most = max((len(step.codes) for step in self._steps), default=1)
         self._code = np.zeros((len(self._steps), most), np.int64)
@@ -185,7 +93,7 @@ class CpuResizable:
         self._octave = 0
         self._learnt: dict[int, Array] = {}
 
-    def _laid(self, rows: Sequence[SizedRow]) -> _Layout:
+    def _laid(self, rows: Sequence[SizedRow]) -> Layout:
         """Return the pointers and words of steps; those that stay are written.
 
         rows: of any shape that has as many words and arrays
@@ -193,15 +101,15 @@ class CpuResizable:
         group_of = self.resizer.group_of.tolist()
         faults = [o for s in self._steps for o in s.reads if isinstance(o, KernelFault)]
         lengths = [len(row[WORDS]) for row in rows]
-        layout = _Layout(
+        layout = Layout(
             list(rows),
             np.zeros(0, np.int64),
             np.zeros(max(sum(lengths), 1), np.int64),
             [0, *accumulate(lengths)][: len(rows)],
             [[] for _ in rows],
-            _PointerPlaces(len(self._program.slots)),
-            _PointerPlaces(len(self._arguments)),
-            _PointerPlaces(len(self.resizer.decided)),
+            PointerPlaces(len(self._program.slots)),
+            PointerPlaces(len(self._arguments)),
+            PointerPlaces(len(self.resizer.decided)),
             faults,
             np.zeros((max(len(faults), 1), 2), np.int64),
             [row[SECONDS] for row in rows],
@@ -226,7 +134,7 @@ class CpuResizable:
             layout.put_row(group, row)
         return layout
 
-    def _address(self, layout: _Layout, operand: Operand, at: int, beyond: int) -> int:
+    def _address(self, layout: Layout, operand: Operand, at: int, beyond: int) -> int:
         """Return the address of an operand, 0 where it is written later."""
         if isinstance(operand, At):
             return self._address(layout, operand.of, at, beyond + operand.offset)
@@ -267,10 +175,9 @@ class CpuResizable:
             layout = self._load(tables, scratch)
         layout.arguments.write(layout.pointer_view, places)
         self._run()
-        if any(layout.wrong_view):
-            _raise(layout)
+        layout.raise_faults()
 
-    def _load(self, tables: CpuTables, scratch: Buffer | None) -> _Layout:
+    def _load(self, tables: CpuTables, scratch: Buffer | None) -> Layout:
         """Write what a shape decides, as far as it is other than that of the shape before."""
         layout, self._layout = self._layout, None  # an interrupt leaves tables that nobody takes
         rows, before = tables.rows, [] if layout is None else layout.rows
@@ -294,7 +201,7 @@ class CpuResizable:
         self._layout, self._tables, self._scratch = layout, tables, scratch
         return layout
 
-    def _put_steps(self, layout: _Layout) -> None:
+    def _put_steps(self, layout: Layout) -> None:
         """Write which code does how many chunks, and what the estimated times decide."""
         rows, group_of, table = layout.rows, self.resizer.group_of, self._table
         layout.seconds = [row[SECONDS] for row in rows]
@@ -344,15 +251,6 @@ def _runs_otherwise(row: SizedRow, now: SizedRow, seconds: float) -> bool:
     if row[CHUNKS] != now[CHUNKS] or row[VARIANT] != now[VARIANT]:
         return True
     return abs(row[SECONDS] - seconds) > seconds / 4 + _LITTLE_S
-
-
-def _raise(layout: _Layout) -> None:
-    """Raise what the kernels found wrong; their results mean nothing then."""
-    for fault, words in zip(layout.faults, layout.wrong, strict=True):
-        wrong, number = words.tolist()
-        if wrong:
-            layout.wrong[:] = 0
-            raise RunError(fault.message(number))
 
 
 def _cut(table: Array) -> Array:
