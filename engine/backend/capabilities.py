@@ -239,6 +239,34 @@ class ResizableCall(Protocol):
 
 
 @runtime_checkable
+class GrowingCall(ResizableCall, Protocol):
+    """A ResizableCall that its device can run turn after turn of a loop whose shapes grow."""
+
+    def turn_tables(self, sizes: tuple[int, ...], growth: tuple[int, ...], count: int) -> Any:
+        """Return the ShapeTables of so many turns.
+
+        sizes: of the symbols in the first turn; growth: by how much each is larger a turn later
+        Errors: CompileError, if turns need tables of unlike kinds, or the program does not serve
+            one of their shapes
+        """
+
+    def repeated(
+        self,
+        tables: Any,
+        scratch: Buffer | None,
+        places: Sequence[Sequence[int]],
+        turns: Turns,
+        first: int,
+    ) -> TurnLoop | None:
+        """Return what runs the turns from `first` on, of which `tables` are; None where it cannot.
+
+        scratch: at least as many bytes as the tables say
+        places: as of `run`, for all turns, or for even and for odd ones
+        Errors: CompileError, as `turn_tables`
+        """
+
+
+@runtime_checkable
 class ResizableExecutable(PolymorphicExecutable, Protocol):
     """A PolymorphicExecutable, of a device in host memory, whose calls change their shape."""
 

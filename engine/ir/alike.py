@@ -1,16 +1,19 @@
 """Keys of nodes that are alike: what types alone decide about one of them is so for all.
 
 Layers of a network repeat. Alike nodes have the same op, attributes, wiring and symbolic types, and
-small constants of equal contents.
+small constants of equal contents. The same graph may be made again, for other shapes around it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
 
-from trireme.ir.graph import Graph, Node
+from trireme.ir.graph import Graph, Node, digest, hashable
 from trireme.support.dtypes import Array
 
+_MOST_DIGESTED = 1 << 16
+"""The most elements of a constant that is compared by its contents."""
 _MOST_INTEGERS = 256
 _MOST_FLOATS = 8
 """The most elements of a constant whose contents may decide about sizes: a scale of each axis."""
@@ -47,3 +50,48 @@ def _contents_key(value: int, data: Array) -> Hashable:
         return "constant", value
     most = _MOST_INTEGERS if data.dtype.kind in "iub" else _MOST_FLOATS
     return "constant", data.tobytes() if data.size <= most else None
+
+
+@dataclass(frozen=True, eq=False)
+class _Itself:
+    """An array that equals itself alone, as a key that keeps it alive."""
+
+    array: Array
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Itself) and other.array is self.array
+
+    def __hash__(self) -> int:
+        return id(self.array)
+
+
+def _told_apart(data: Array) -> Hashable:
+    return digest(data) if data.size <= _MOST_DIGESTED else _Itself(data)
+
+
+def sameness(graph: Graph) -> Hashable:
+    """Return a key that is equal for graphs that compute the same, but for the ids and names.
+
+    A large constant is the same only where the array is.
+    """
+    nodes = {node.id: k for k, node in enumerate(graph.nodes)}
+    made = (out for node in graph.nodes for out in node.outputs)
+    read = (value for node in graph.nodes for value in node.used)
+    order = dict.fromkeys((*graph.inputs, *made, *read, *graph.outputs))
+    places: dict[int | None, int] = {value: k for k, value in enumerate(order)}
+    values = []
+    for value in order:
+        type, data = graph.type(value), graph.values[value].data
+        contents = None if data is None else _told_apart(data)
+        values.append((type, contents))
+    rows = []
+    for node in graph.nodes:
+        attrs = tuple(
+            (name, sameness(value) if isinstance(value, Graph) else hashable(value))
+            for name, value in sorted(node.attrs.items())
+        )
+        wires = tuple(map(places.get, node.inputs)), tuple(map(places.get, node.outputs))
+        rows.append((node.op, wires, attrs, node.pin, tuple(nodes.get(n) for n in node.after)))
+    ends = tuple(places[value] for value in (*graph.inputs, *graph.outputs))
+    symbols = tuple(sorted(graph.symbols.items()))
+    return (len(graph.inputs), ends, tuple(values), tuple(rows), symbols)

@@ -8,7 +8,7 @@ that the body does not even read need not be carried: its parts are rows of the 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, replace
 
 from trireme.ir.bind_shapes import retyped
@@ -25,9 +25,15 @@ class Appended:
     axis: int
 
 
-def appended_states(form: Repeat) -> tuple[Repeat, tuple[Appended, ...]]:
-    """Return a loop whose body makes parts in place of longer states, and these states."""
-    found = {k: join for k in range(form.carried) if (join := _join_of(form, k))}
+def appended_states(
+    form: Repeat, whole: Container[int] = ()
+) -> tuple[Repeat, tuple[Appended, ...]]:
+    """Return a loop whose body makes parts in place of longer states, and these states.
+
+    whole: states that are to stay as they are
+    """
+    states_left = (k for k in range(form.carried) if k not in whole)
+    found = {k: join for k in states_left if (join := _join_of(form, k))}
     body, states = form.body, []
     for k, join in found.items():
         body = _with_part(body, form.made + k, join)

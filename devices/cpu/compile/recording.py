@@ -13,16 +13,43 @@ import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from trireme.devices.cpu.kernels.polymorphic.opaque import OpaqueNumber
-from trireme.ir.dim_values import Numbers
+from trireme.ir.dim_values import NumberRows, Numbers
 
 Code = Callable[[Numbers], Any]
 """Returns what was recorded, given the numbers; None where they go another way."""
+CodeOfMany = Callable[[NumberRows], tuple[Any, Any]]
+"""Returns where the numbers go the recorded way, and what was recorded, for many shapes at once."""
 _MOST_LINES = 400
 
 
 class NotRecorded(Exception):
     """A number left the recording."""
+
+
+def _ints(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return lambda numbers: function(numbers).astype(np.int64)
+
+
+def _each(function: Callable[..., Numbers]) -> Callable[..., tuple[Any, ...]]:
+    """Return a function of single numbers as one of many."""
+
+    def of_many(*arguments: Any) -> tuple[Any, ...]:
+        rows = np.broadcast_arrays(*arguments)
+        if not rows or not rows[0].shape:
+            return function(*arguments)
+        made = [function(*numbers) for numbers in zip(*(row.tolist() for row in rows), strict=True)]
+        return tuple(np.array(made).T)
+
+    return of_many
+
+
+_OF_ONE: Mapping[str, Any] = {call.__name__: call for call in (max, round, math.ceil, math.floor)}
+_OF_MANY: Mapping[str, Any] = dict(
+    zip(_OF_ONE, (np.maximum, *map(_ints, (np.rint, np.ceil, np.floor))), strict=True)
+)
 
 
 class SizeRecording:
@@ -31,8 +58,8 @@ class SizeRecording:
     def __init__(self) -> None:
         self._lines: list[str] = []
         self._named: dict[str, str] = {}
-        self._functions: dict[str, Any] = {"__builtins__": {}, "inf": math.inf}
-        self._functions |= {one.__name__: one for one in (max, round, math.ceil, math.floor)}
+        self._checks: dict[str, str] = {}
+        self._functions: dict[str, Any] = {}
 
     def number(self, place: int, value: int) -> int:
         """Return a number of the shape, which notes what is done to it."""
@@ -54,6 +81,7 @@ class SizeRecording:
         if line not in self._named:
             self._named[line] = ""
             self._lines.append(line)
+            self._checks[line] = f"on=on&(({code})=={holds})"
 
     def call(self, function: Callable[..., Numbers], arguments: Sequence[int]) -> Numbers:
         """Note a call of a function of numbers that is not recorded itself."""
@@ -65,11 +93,24 @@ class SizeRecording:
 
     def finish(self, result: object) -> Code:
         """Return the code that gives a result: numbers in tuples."""
-        body = "\n  ".join((*self._lines, f"return {_code(result)}"))
-        space: dict[str, Any] = dict(self._functions)
-        exec(f"def recorded(n):\n  {body}\n", space)  # noqa: S102  lines of this class alone
-        code: Code = space["recorded"]
+        lines = [*self._lines, f"return {_code(result)}"]
+        code: Code = self._compiled(lines, {**_OF_ONE, **self._functions})
         return code
+
+    def finish_of_many(self, result: object) -> CodeOfMany:
+        """Return the code for many shapes at once."""
+        lines = ["on=True", *(self._checks.get(line, line) for line in self._lines)]
+        each = {name: _each(function) for name, function in self._functions.items()}
+        lines.append(f"return on, {_code(result)}")
+        code: CodeOfMany = self._compiled(lines, {**_OF_MANY, **each})
+        return code
+
+    def _compiled(self, lines: Sequence[str], calls: Mapping[str, Any]) -> Any:
+        """Return a function of these lines."""
+        space: dict[str, Any] = {"__builtins__": {}, "inf": math.inf, **calls}
+        body = "\n  ".join(lines)
+        exec(f"def recorded(n):\n  {body}\n", space)  # noqa: S102  lines of this class alone
+        return space["recorded"]
 
 
 def _plain(number: Any) -> Any:

@@ -13,23 +13,25 @@ from itertools import accumulate
 
 import numpy as np
 
+from trireme.backend.capabilities import TurnLoop, Turns
 from trireme.backend.device import Buffer, Done, Event, Executable
 from trireme.devices.cpu.codegen.jit import Jit
-from trireme.devices.cpu.compile.bound_steps import POLL_S, TRY_S, WAKE_S
-from trireme.devices.cpu.compile.executable import CpuExecutable
-from trireme.devices.cpu.compile.polymorphic import PolymorphicProgram, program_at
-from trireme.devices.cpu.compile.program import ReferenceStep
-from trireme.devices.cpu.compile.resizing import (
+from trireme.devices.cpu.compile.alike_steps import (
     ARRAYS,
     CHUNKS,
     SECONDS,
     VARIANT,
     WORDS,
-    CpuTables,
-    Resizer,
     SizedRow,
 )
-from trireme.devices.cpu.compile.step_layout import Layout, PointerPlaces
+from trireme.devices.cpu.compile.bound_steps import POLL_S, TRY_S, WAKE_S
+from trireme.devices.cpu.compile.executable import CpuExecutable
+from trireme.devices.cpu.compile.native_turns import NativeTurns, TurnCall, steps_of_turns
+from trireme.devices.cpu.compile.polymorphic import PolymorphicProgram, program_at
+from trireme.devices.cpu.compile.program import ReferenceStep
+from trireme.devices.cpu.compile.resizing import CpuTables, Resizer
+from trireme.devices.cpu.compile.step_layout import PointerPlaces, StepLayout
+from trireme.devices.cpu.compile.turn_tables import TurnTables, turn_tables
 from trireme.devices.cpu.kernels.lowering import CONSTANTS, At, InPlace, KernelFault, Operand, Temp
 from trireme.devices.cpu.kernels.polymorphic.step import PolymorphicStep
 from trireme.devices.cpu.runtime import native as runtime
@@ -68,7 +70,7 @@ class CpuResizable:
         graph = program.graph
         self._arguments = {v: k for k, v in enumerate((*graph.inputs, *graph.outputs))}
         self._slot_of = {m: k for k, slot in enumerate(program.slots) for m in slot.members}
-        self._layout: Layout | None = None
+        self._layout: StepLayout | None = None
         found = jit.addresses(list(program.codes))
         most = max((len(step.codes) for step in self._steps), default=1)
         self._code = np.zeros((len(self._steps), most), np.int64)
@@ -93,7 +95,7 @@ class CpuResizable:
         self._octave = 0
         self._learnt: dict[int, Array] = {}
 
-    def _laid(self, rows: Sequence[SizedRow]) -> Layout:
+    def _laid(self, rows: Sequence[SizedRow]) -> StepLayout:
         """Return the pointers and words of steps; those that stay are written.
 
         rows: of any shape that has as many words and arrays
@@ -101,7 +103,7 @@ class CpuResizable:
         group_of = self.resizer.group_of.tolist()
         faults = [o for s in self._steps for o in s.reads if isinstance(o, KernelFault)]
         lengths = [len(row[WORDS]) for row in rows]
-        layout = Layout(
+        layout = StepLayout(
             list(rows),
             np.zeros(0, np.int64),
             np.zeros(max(sum(lengths), 1), np.int64),
@@ -134,7 +136,7 @@ class CpuResizable:
             layout.put_row(group, row)
         return layout
 
-    def _address(self, layout: Layout, operand: Operand, at: int, beyond: int) -> int:
+    def _address(self, layout: StepLayout, operand: Operand, at: int, beyond: int) -> int:
         """Return the address of an operand, 0 where it is written later."""
         if isinstance(operand, At):
             return self._address(layout, operand.of, at, beyond + operand.offset)
@@ -168,6 +170,33 @@ class CpuResizable:
         """Return a call for another caller; see `ResizableCall.beside`."""
         return CpuResizable(*self._made_of, self.resizer)
 
+    def turn_tables(self, sizes: Numbers, growth: Numbers, count: int) -> TurnTables:
+        """Return what the turns of a loop decide; see `GrowingCall.turn_tables`."""
+        return turn_tables(self.resizer, sizes, growth, count)
+
+    def repeated(
+        self,
+        tables: TurnTables,
+        scratch: Buffer | None,
+        places: Sequence[Sequence[int]],
+        turns: Turns,
+        first: int,
+    ) -> TurnLoop | None:
+        """Return what runs turns inside native code; see `GrowingCall.repeated`."""
+        if not self._pool.can_repeat:
+            return None
+        calls = [self.beside().turn_call(tables, scratch, where) for where in places]
+        return NativeTurns(self._pool, calls, tables, turns, first)
+
+    def turn_call(
+        self, tables: TurnTables, scratch: Buffer | None, places: Sequence[int]
+    ) -> TurnCall:
+        """Return this call on some places, for turns; nothing else may run it."""
+        layout = self._load(tables.tables, scratch)
+        layout.arguments.write(layout.pointer_view, places)
+        steps = steps_of_turns(self._table, self._code, self.resizer.group_of, tables)
+        return TurnCall(layout, self.call, steps, self)
+
     def run(self, tables: CpuTables, scratch: Buffer | None, places: Sequence[int]) -> None:
         """Run the program; see `ResizableCall.run`."""
         layout = self._layout
@@ -177,7 +206,7 @@ class CpuResizable:
         self._run()
         layout.raise_faults()
 
-    def _load(self, tables: CpuTables, scratch: Buffer | None) -> Layout:
+    def _load(self, tables: CpuTables, scratch: Buffer | None) -> StepLayout:
         """Write what a shape decides, as far as it is other than that of the shape before."""
         layout, self._layout = self._layout, None  # an interrupt leaves tables that nobody takes
         rows, before = tables.rows, [] if layout is None else layout.rows
@@ -201,7 +230,7 @@ class CpuResizable:
         self._layout, self._tables, self._scratch = layout, tables, scratch
         return layout
 
-    def _put_steps(self, layout: Layout) -> None:
+    def _put_steps(self, layout: StepLayout) -> None:
         """Write which code does how many chunks, and what the estimated times decide."""
         rows, group_of, table = layout.rows, self.resizer.group_of, self._table
         layout.seconds = [row[SECONDS] for row in rows]

@@ -12,68 +12,43 @@ import random
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Final
+from typing import Any
 
 import numpy as np
 
 from trireme.devices.cpu.codegen.aligned_memory import as_kernels_read
+from trireme.devices.cpu.compile.alike_steps import (
+    LOCAL_BYTES,
+    MOST_TRIES,
+    NOTHING,
+    PROVEN,
+    AlikeSteps,
+    Recorded,
+    SizedRow,
+    row_of,
+)
 from trireme.devices.cpu.compile.polymorphic import PolymorphicProgram
 from trireme.devices.cpu.compile.recording import Code, NotRecorded, SizeRecording
 from trireme.devices.cpu.compile.sized_values import SizedType, SizedValues, UnreadValue
-from trireme.devices.cpu.kernels.polymorphic.step import PolymorphicStep, Sized, sized_for
+from trireme.devices.cpu.kernels.polymorphic.step import PolymorphicStep, sized_for
 from trireme.ir.alike import likeness
 from trireme.ir.decided import DecidedValues
-from trireme.ir.dim_values import Numbers, evaluator, most_bytes, picker
+from trireme.ir.dim_values import (
+    NumberRows,
+    Numbers,
+    evaluator,
+    evaluator_of_many,
+    most_bytes,
+    picker,
+)
 from trireme.ir.dims import symbols_of
 from trireme.ir.graph import Graph, Node, TensorType, Value
 from trireme.support.dtypes import Array
 from trireme.support.errors import CompileError, TriremeError
 
 SLOT_ALIGN = 64
-_MOST_TRIES = 4
-"""Recordings of a step; each serves the shapes that go one way through its arithmetic."""
-_PROVEN = 4
-"""Shapes at which recorded code is compared with what it was made of."""
 _MOST_KEPT_BYTES = 1 << 16
 """The most bytes of operands that a shape keeps; more are computed when the shape comes again."""
-
-
-SizedRow = tuple[Numbers, int, float, int, int, tuple[Array, ...]]
-"""What a step's `Sized` has: words, chunks, seconds, local bytes, the variant and arrays."""
-WORDS: Final = 0
-CHUNKS: Final = 1
-SECONDS: Final = 2
-_LOCAL_BYTES: Final = 3
-VARIANT: Final = 4
-ARRAYS: Final = 5
-_NOTHING: SizedRow = ((), 1, 0.0, 0, 0, ())
-
-
-@dataclass(eq=False)
-class _Recorded:
-    """Recorded code, and at how many shapes it had the sizes that Python has."""
-
-    code: Code
-    proven: int = 0
-
-
-@dataclass(eq=False)
-class _AlikeSteps:
-    """Steps with equal sizes.
-
-    step: the first of them; number: of the group
-    recorded: code that gives the sizes for shapes of some kinds; tries: how often it was made
-    """
-
-    step: PolymorphicStep
-    number: int
-    recorded: list[_Recorded] = field(default_factory=list)
-    tries: int = 0
-
-    def forget(self) -> None:
-        """Be sized by Python from now on."""
-        self.recorded.clear()
-        self.tries = _MOST_TRIES
 
 
 @dataclass(eq=False)
@@ -83,8 +58,8 @@ class _SymbolGroups:
     pick: takes the sizes of these symbols; key: those that the groups were sized at
     """
 
-    pick: Callable[[Sequence[int]], Numbers]
-    groups: list[_AlikeSteps] = field(default_factory=list)
+    pick: Callable[[Sequence[Any]], tuple[Any, ...]]
+    groups: list[AlikeSteps] = field(default_factory=list)
     key: Numbers | None = None
 
 
@@ -136,6 +111,7 @@ class Resizer:
         self._dims: Numbers = ()
         dims = dict.fromkeys(dim for value in source.values.values() for dim in value.shape)
         self._numbers = evaluator(dims, names)
+        self._numbers_of_many = evaluator_of_many(dims, names)
         self._is_open = [isinstance(dim, str) for dim in dims]
         self._pick_open = picker([k for k, is_open in enumerate(self._is_open) if is_open])
         places: dict[object, int] = {dim: k for k, dim in enumerate(dims)}
@@ -147,7 +123,9 @@ class Resizer:
         }
         values = ([m for m in slot.members if isinstance(m, int)] for slot in program.slots)
         types_in = (dict.fromkeys(map(source.type, members)) for members in values)
-        self._slot_bytes = most_bytes(types_in, names)
+        slots = [list(types) for types in types_in]
+        self._slot_bytes = most_bytes(slots, names)
+        self._slot_bytes_of_many = most_bytes(slots, names, of_many=True)
         self._temps = [
             (k, program.temps[member])
             for k, slot in enumerate(program.slots)
@@ -162,7 +140,7 @@ class Resizer:
     def _group_steps(self, graph: Graph, steps: Sequence[PolymorphicStep]) -> None:
         """Find the groups of alike steps, and where their words begin."""
         told = {value: self._contents.key(value) for value in self._contents.ids}
-        groups: dict[Hashable, _AlikeSteps] = {}
+        groups: dict[Hashable, AlikeSteps] = {}
         parts: dict[Numbers, _SymbolGroups] = {}
         order, places = [], dict[tuple[int, ...], int]()
         for step in steps:
@@ -178,12 +156,12 @@ class Resizer:
             symbols = tuple(code.symbol for code in step.codes)
             key = (place, len(before), symbols, likeness(graph, seen, told))
             if key not in groups:
-                groups[key] = _AlikeSteps(step, len(groups))
+                groups[key] = AlikeSteps(step, len(groups))
                 own = self._symbols(graph, seen)
                 parts.setdefault(own, _SymbolGroups(picker(own))).groups.append(groups[key])
             order.append(groups[key].number)
         self._groups, self._parts = list(groups.values()), list(parts.values())
-        self._rows = [_NOTHING] * len(groups)
+        self._rows = [NOTHING] * len(groups)
         self.group_of = np.array(order, np.int64)
 
     def _symbols(self, graph: Graph, nodes: Sequence[Node]) -> Numbers:
@@ -220,9 +198,41 @@ class Resizer:
             tuple(self._rows),
             room,
             scratch_bytes,
-            max([row[_LOCAL_BYTES] for row in self._rows], default=0),
+            max([row[LOCAL_BYTES] for row in self._rows], default=0),
             decided if sum([array.nbytes for array in decided]) <= _MOST_KEPT_BYTES else None,
         )
+
+    def groups_by(self, which: Sequence[bool]) -> list[AlikeSteps]:
+        """Return the groups whose sizes follow from one of some symbols at least."""
+        return [group for part in self._parts if any(part.pick(which)) for group in part.groups]
+
+    def numbers_of_many(self, sizes: NumberRows) -> NumberRows:
+        """Return the dimensions at many shapes, as the code of many of a group takes them."""
+        return self._numbers_of_many(*sizes)
+
+    def open_dims(self, numbers: NumberRows) -> NumberRows:
+        """Return those of all dimensions that differ from shape to shape."""
+        found: NumberRows = self._pick_open(numbers)
+        return found
+
+    def decided_grow(self, which: Sequence[bool]) -> list[bool]:
+        """Return of each operand in `decided` whether one of some symbols decides it."""
+        names = {name for name, is_one in zip(self._contents.names, which, strict=True) if is_one}
+        return [not names.isdisjoint(self._contents.symbols(value)) for value in self.decided]
+
+    @property
+    def has_temps(self) -> bool:
+        """Whether steps have memory whose size their Python tells, shape by shape."""
+        return bool(self._temps)
+
+    def most_room(self, sizes: NumberRows, each: Sequence[CpuTables]) -> Numbers:
+        """Return the bytes of each slot of the scratch memory that serve many shapes.
+
+        each: their tables, if the program `has_temps`
+        """
+        most = [int(np.max(nbytes)) for nbytes in self._slot_bytes_of_many(*sizes)]
+        rooms = (tables.room for tables in each)
+        return tuple([max(all_of_slot) for all_of_slot in zip(most, *rooms, strict=True)])
 
     def decided_at(self, tables: CpuTables) -> tuple[Array, ...]:
         """Return the operands that shapes decide, in the order of `decided`."""
@@ -232,31 +242,31 @@ class Resizer:
         array = self._contents.array
         return tuple([self._aligned(value, array(value, sizes)) for value in self.decided])
 
-    def _sized(self, group: _AlikeSteps, numbers: Numbers) -> SizedRow:
+    def _sized(self, group: AlikeSteps, numbers: Numbers) -> SizedRow:
         """Return the sizes of a step, from recorded code where these numbers go its way."""
         if self._is_empty:  # what is recorded is of shapes with elements
             self.resized += 1
-            return _row(sized_for(group.step, self._graph))
+            return row_of(sized_for(group.step, self._graph))
         row: SizedRow | None = None
         found = None
         for found in group.recorded:
             row = found.code(numbers)
             if row is not None:
                 break
-        if row is not None and found is not None and found.proven >= _PROVEN:
+        if row is not None and found is not None and found.proven >= PROVEN:
             return row
         self.resized += 1
-        made = _row(group.step.size(self._graph))
+        made = row_of(group.step.size(self._graph))
         if row is not None and found is not None:
             found.proven += 1
             if made[-1] or row != made:
                 group.forget()
-        elif self._left and group.tries < _MOST_TRIES:
+        elif self._left and group.tries < MOST_TRIES:
             self._left -= 1
             self._record(group, numbers)
         return made
 
-    def _record(self, group: _AlikeSteps, numbers: Numbers) -> None:
+    def _record(self, group: AlikeSteps, numbers: Numbers) -> None:
         """Record the sizes of a step at these numbers, if the code proves right at others."""
         group.tries += 1
         recording = SizeRecording()
@@ -267,11 +277,12 @@ class Resizer:
         made = partial(self._noted_value, dims)
         try:
             sized = group.step.size(replace(self._graph, values=SizedValues(self._source, made)))
-            code = recording.finish(_row(sized))
+            row = row_of(sized)
+            code, of_many = recording.finish(row), recording.finish_of_many(row)
         except (NotRecorded, TriremeError):
             group.forget()
             return
-        group.recorded.append(_Recorded(code))
+        group.recorded.append(Recorded(code, of_many))
         if not all(self._agrees(group.step, code, other) for other in self._others()):
             group.forget()
 
@@ -295,7 +306,7 @@ class Resizer:
             sized = step.size(replace(self._graph, values=SizedValues(self._source, made)))
         except (NotRecorded, TriremeError):
             return False
-        made_row = _row(sized)
+        made_row = row_of(sized)
         return not made_row[-1] and bool(row == made_row)
 
     def _noted_value(self, dims: Numbers, value: Value) -> Value:
@@ -331,11 +342,6 @@ class Resizer:
         if laid is None or laid[0] is not data:
             laid = self._laid[value] = data, as_kernels_read(data)
         return laid[1]
-
-
-def _row(sized: Sized) -> SizedRow:
-    arrays = tuple(map(as_kernels_read, sized.arrays))
-    return sized.words, sized.chunks, sized.seconds, sized.local_bytes, sized.variant, arrays
 
 
 def _next(size: int) -> int:

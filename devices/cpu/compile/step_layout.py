@@ -11,7 +11,8 @@ from itertools import accumulate, zip_longest
 
 from trireme.backend.device import Buffer
 from trireme.devices.cpu.codegen.aligned_memory import address
-from trireme.devices.cpu.compile.resizing import ARRAYS, SLOT_ALIGN, WORDS, SizedRow
+from trireme.devices.cpu.compile.alike_steps import ARRAYS, WORDS, SizedRow
+from trireme.devices.cpu.compile.resizing import SLOT_ALIGN
 from trireme.devices.cpu.kernels.lowering import KernelFault
 from trireme.ir.dim_values import Numbers
 from trireme.support.dtypes import Array
@@ -29,6 +30,10 @@ class PointerPlaces:
         """Have pointer `at` be address `of`, and some bytes beyond it."""
         self._ends[of].append((at, beyond))
 
+    def ends(self, of: int) -> list[tuple[int, int]]:
+        """Return the pointers that an address decides, and how far beyond it each is."""
+        return self._ends[of]
+
     def write(self, pointers: memoryview, addresses: Sequence[int]) -> None:
         """Write the pointers whose addresses are others than before."""
         now = self._now
@@ -43,7 +48,7 @@ class PointerPlaces:
 
 
 @dataclass(eq=False)
-class Layout:
+class StepLayout:
     """The pointers and words of all steps, as they lie in memory; each row is what was written.
 
     pointers, words: what kernels read

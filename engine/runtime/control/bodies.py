@@ -9,15 +9,18 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from trireme.ir.alike import sameness
 from trireme.ir.graph import Graph, Node, TensorType
-from trireme.ops.repeats import Repeat
+from trireme.ops.repeats import GOING, TURN, Repeat
 from trireme.passes.bodies import body_of
 from trireme.passes.pipeline import optimise
 from trireme.runtime.control.body import Body, Workshop
+from trireme.runtime.control.growing_loop import GrowingLoop
+from trireme.runtime.control.growth import GrowingForm, kinds_of_sizes, likeness_of, steps_of
 from trireme.runtime.control.interpreted import InterpretedBody, RunControl
-from trireme.runtime.control.open_body import OpenBody, pattern_of
+from trireme.runtime.control.open_body import Compile, OpenBody, pattern_of
 from trireme.runtime.control.open_loop import OpenLoop
 from trireme.runtime.dynamic.stage import has_little_work
 from trireme.support.dtypes import Array, dtype_name
@@ -26,6 +29,10 @@ from trireme.support.errors import TriremeError
 MANY_TURNS, ASSUMED_TURNS = 256, 1000
 """Turns from which a loop is compiled whose types vary from run to run: a turn takes numpy 20 us,
 and compiling 5 ms. A loop that only its condition ends is taken to have ASSUMED_TURNS.
+"""
+GROWING_TURNS = 64
+"""Turns from which a loop whose states grow is compiled, even if a turn has little work. Compiling
+takes 10 ms, as long as numpy takes for ten such runs.
 """
 MOST_BODIES = 64
 """Compiled bodies that are kept; the one not used for longest goes first."""
@@ -46,7 +53,7 @@ class BodyUse:
     types: tuple[str, ...]
     runs: int = 0
     why: str = ""
-    body: Body | OpenBody | OpenLoop | None = None
+    body: Body | OpenBody | OpenLoop | GrowingLoop | None = None
 
 
 @dataclass(frozen=True)
@@ -79,15 +86,23 @@ class Bodies:
 
     run_control: runs a control node inside a body
     open_body: compiles a body for every shape, or says why not; None where no device can
+    compile_open: compiles a graph with symbols, or says why not; None where no device can
     """
 
     def __init__(
-        self, workshop: Workshop, run_control: RunControl, open_body: MakeOpen | None = None
+        self,
+        workshop: Workshop,
+        run_control: RunControl,
+        open_body: MakeOpen | None = None,
+        compile_open: Compile | None = None,
     ) -> None:
         self._workshop, self._run_control, self._open_body = workshop, run_control, open_body
+        self._compile_open = compile_open
         self._uses: OrderedDict[Hashable, BodyUse] = OrderedDict()
         self._interpreted: OrderedDict[Graph, InterpretedBody] = OrderedDict()
         self._ranges: dict[Hashable, BodyRun | None] = {}
+        self._growths: dict[Hashable, Hashable | None] = {}
+        self._same: dict[Graph, Hashable] = {}
 
     @property
     def uses(self) -> list[BodyUse]:
@@ -143,7 +158,7 @@ class Bodies:
         """Return a body that is compiled for every shape; None where it cannot be."""
         if self._open_body is None:
             return None
-        key = body, pattern_of(body, arrays), "any shape"
+        key = self._sameness(body), pattern_of(body, arrays), "any shape"
         use = self._uses.get(key)
         if use is None:
             types = tuple(str(body.type(value)) for value in body.inputs)
@@ -189,6 +204,52 @@ class Bodies:
         use.runs += 1
         return use.body if isinstance(use.body, OpenLoop) else None
 
+    def growing(
+        self, node: Node, grown: GrowingForm, given: Arrays, most: int | None
+    ) -> GrowingLoop | None:
+        """Return what runs the turns of a loop whose states grow; None where the host runs them.
+
+        given, most: as of `loop`
+        """
+        form = grown.form
+        compile_open = self._compile_open
+        if compile_open is None or not _varies(form.body):
+            return None
+        if any(array.dtype == object for array in given):
+            return None
+        types = _types(given)
+        turns = ASSUMED_TURNS if most is None else most
+        key = form.body, types, min(turns, GROWING_TURNS)
+        if key not in self._growths:
+            if len(self._growths) >= MOST_BODIES:
+                self._growths.clear()
+            likeness = _growth_key(grown, types, turns)
+            self._growths[key] = likeness and (self._sameness(form.body), form.rows, likeness)
+        found = self._growths[key]
+        if found is None:
+            return None
+        use = self._uses.get(found)
+        if use is None:
+            names = tuple(str(form.body.type(value)) for value in form.body.inputs)
+            use = self._add_use(found, BodyUse(form.body.name, names))
+            timeout_s = self._workshop.options.timeout_s
+            try:
+                use.body = GrowingLoop(node, form, grown.in_rooms, types, compile_open, timeout_s)
+            except TriremeError as error:
+                use.why = error.summary
+        else:
+            self._uses.move_to_end(found)
+        use.runs += 1
+        return use.body if isinstance(use.body, GrowingLoop) else None
+
+    def _sameness(self, body: Graph) -> Hashable:
+        """Return what is equal for bodies that are made again for other shapes around them."""
+        if body not in self._same:
+            if len(self._same) >= MOST_BODIES:
+                self._same.clear()
+            self._same[body] = sameness(body)
+        return self._same[body]
+
     def _add_use(self, key: Hashable, use: BodyUse) -> BodyUse:
         self._uses[key] = use
         if len(self._uses) > MOST_BODIES:
@@ -212,6 +273,34 @@ class Bodies:
             use.body, use.why = OpenLoop(node, form, types, self._workshop), ""
         except TriremeError as error:
             use.why = error.summary
+
+
+def _growth_key(grown: GrowingForm, types: Types, turns: int) -> Hashable | None:
+    """Return what is equal for loops that one compiled loop serves; None where none is worth it.
+
+    Few turns with little work are done before a program is compiled.
+    """
+    form = grown.form
+    try:
+        steps = steps_of(form, grown.in_rooms, types)
+        if not any(map(any, steps)):
+            return None
+        if turns < GROWING_TURNS and has_little_work(_body_after(form, types, steps, turns)):
+            return None
+        kinds = kinds_of_sizes(form.body, form, types, steps)
+    except TriremeError:
+        return None
+    return form.carried, form.slices, "grows", likeness_of(kinds)
+
+
+def _body_after(form: Repeat, types: Types, steps: Sequence[tuple[int, ...]], turns: int) -> Graph:
+    """Return the body of a turn so many turns later, at the next larger powers of two."""
+    later = [
+        replace(type, shape=tuple([n + turns * m for n, m in zip(type.dims, by, strict=True)]))
+        for type, by in zip(types, steps, strict=False)
+    ]
+    first = (TURN, GOING) if form.counts else ()
+    return body_of(form.body, [*first, *map(_rounded, (*later, *types[len(later) :]))])
 
 
 def _types(arrays: Arrays) -> Types:

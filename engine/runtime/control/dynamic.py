@@ -8,14 +8,13 @@ session calls `ControlFlow.run_control` for each control node of a run.
 from __future__ import annotations
 
 import time
-from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from trireme.ir.graph import Node
 from trireme.ops.repeats import Repeat, bodies_of, no_rows, repeat_of, row_types
-from trireme.passes.appended import appended_states, rows_for
 from trireme.passes.bodies import body_of
 from trireme.passes.turns import has_no_end
 from trireme.runtime.control.bodies import (
@@ -28,6 +27,9 @@ from trireme.runtime.control.bodies import (
 )
 from trireme.runtime.control.body import Workshop
 from trireme.runtime.control.growing_array import GrowingArray, joined
+from trireme.runtime.control.growing_loop import GrowingLoop, TurnsDone
+from trireme.runtime.control.growth import GrowingForm, growing_form, in_pieces
+from trireme.runtime.control.open_body import Compile
 from trireme.runtime.control.operands import endless, timed_out
 from trireme.support.cancel import check_cancelled
 from trireme.support.dtypes import Array
@@ -37,20 +39,6 @@ Operands = Sequence[Array | None]
 Rows = Array | list[Array]
 """Rows of one kind: along a new first axis, or each for itself."""
 _GOING = np.array(True)
-
-
-@dataclass(frozen=True)
-class GrowingForm:
-    """A loop, and how the states are kept that a turn only makes longer.
-
-    form: makes parts in place of such states; as_rows: those that no turn reads are rows, its last.
-        The number in the loop as it was, and the axis
-    in_rooms: the others, by their number in `form`
-    """
-
-    form: Repeat
-    as_rows: Mapping[int, int]
-    in_rooms: Mapping[int, int]
 
 
 @dataclass(frozen=True)
@@ -67,26 +55,22 @@ class Operated:
     most: int | None
 
 
-def growing_form(form: Repeat) -> GrowingForm:
-    """Return how the states of a loop are kept."""
-    form, appended = appended_states(form)
-    form, unread = rows_for(form, appended)
-    as_rows = {one.state: one.axis for one in unread}
-    left = (one for one in appended if one.state not in as_rows)
-    in_rooms = {one.state - sum(k < one.state for k in as_rows): one.axis for one in left}
-    return GrowingForm(form, as_rows, in_rooms)
-
-
 class ControlFlow:
     """Runs control nodes on arrays of any shape, on open devices.
 
     open_body: compiles a body for every shape, or says why not; None where no device can
+    compile_open: compiles a graph with symbols, or says why not; None where no device can
     """
 
-    def __init__(self, workshop: Workshop, open_body: MakeOpen | None = None) -> None:
+    def __init__(
+        self,
+        workshop: Workshop,
+        open_body: MakeOpen | None = None,
+        compile_open: Compile | None = None,
+    ) -> None:
         self._timeout_s = workshop.options.timeout_s
-        self._bodies = Bodies(workshop, self.run_control, open_body)
-        self._forms: dict[Repeat, GrowingForm] = {}
+        self._bodies = Bodies(workshop, self.run_control, open_body, compile_open)
+        self._forms: dict[tuple[Repeat, frozenset[int]], GrowingForm] = {}
 
     @property
     def uses(self) -> list[BodyUse]:
@@ -126,8 +110,9 @@ class ControlFlow:
             ways = zip(types, form.rows, strict=True)
             return [*states, *(no_rows(type, axis) for type, (axis, _) in ways)]
         grown = self._growing(form)
+        native = self._growing(form, in_pieces(form, states)) if grown.in_rooms else grown
         plain = [state for k, state in enumerate(states) if k not in grown.as_rows]
-        lasts, rows = self._turns(node, grown, Operated(plain, cut, values[end:], most))
+        lasts, rows = self._turns(node, grown, native, Operated(plain, cut, values[end:], most))
         made = iter(lasts)
         parts = dict(zip(grown.as_rows, rows[len(form.rows) :], strict=True))
         return [
@@ -141,34 +126,76 @@ class ControlFlow:
             ),
         ]
 
-    def _growing(self, form: Repeat) -> GrowingForm:
-        found = self._forms.get(form)
+    def _growing(self, form: Repeat, whole: frozenset[int] = frozenset()) -> GrowingForm:
+        found = self._forms.get((form, whole))
         if found is None:
             if len(self._forms) >= MOST_BODIES:
                 self._forms.clear()
-            found = self._forms[form] = growing_form(form)
+            found = self._forms[form, whole] = growing_form(form, whole)
         return found
 
     def _turns(
-        self, node: Node, grown: GrowingForm, given: Operated
+        self, node: Node, grown: GrowingForm, native: GrowingForm, given: Operated
     ) -> tuple[Sequence[Array], Sequence[Rows]]:
-        """Run the turns of a loop, at least one; return the last states, and rows of each kind."""
+        """Run the turns of a loop, at least one; return the last states, and rows of each kind.
+
+        native: how the states are kept in native code
+        """
         first = [*given.states, *(x[0] for x in given.cut), *given.captures]
+        growing = self._bodies.growing(node, native, first, given.most)
+        if growing is not None:
+            return self._grow(node, grown, given, growing)
         if not grown.in_rooms:
             loop = self._bodies.loop(node, grown.form, first, given.most)
             if loop is not None:
                 return loop.run(given.states, given.cut, given.captures, given.most)[1:]
-        return self._by_host(node, grown, given)
+        done = self._by_host(node, grown, given)
+        return done.states, done.rows
+
+    def _grow(
+        self, node: Node, grown: GrowingForm, given: Operated, loop: GrowingLoop
+    ) -> tuple[Sequence[Array], Sequence[Rows]]:
+        """Run the turns of a loop whose states grow, in native code as far as it goes.
+
+        A first turn on a state without elements runs by itself.
+        """
+        cut, captures, most = given.cut, given.captures, given.most
+        done: TurnsDone | None = None
+        if any(0 in state.shape for state in given.states):
+            done = self._by_host(node, grown, given, until=1)
+        if done is None:
+            done = loop.run(given.states, cut, captures, most)
+        elif done.going and most != 1:
+            after = loop.run(done.states, cut, captures, most, 1)
+            rows = [
+                np.concatenate((np.array(one), other))
+                for one, other in zip(done.rows, after.rows, strict=True)
+            ]
+            done = replace(after, rows=rows)
+        if done.going and done.turns != most:
+            done = self._by_host(node, grown, given, done)
+        return done.states, done.rows
 
     def _by_host(
-        self, node: Node, grown: GrowingForm, given: Operated
-    ) -> tuple[Sequence[Array], Sequence[Rows]]:
-        """Run turn after turn of a body."""
-        form, most, cut, captures = grown.form, given.most, given.cut, given.captures
-        rooms = {k: GrowingArray(node, given.states[k], axis) for k, axis in grown.in_rooms.items()}
-        states = [rooms[k].whole if k in rooms else x for k, x in enumerate(given.states)]
-        end, going, turn, deadline = form.made + form.carried, True, 0, self._deadline()
-        kept: list[list[Array]] = [[] for _ in form.rows]
+        self,
+        node: Node,
+        grown: GrowingForm,
+        given: Operated,
+        before: TurnsDone | None = None,
+        until: int | None = None,
+    ) -> TurnsDone:
+        """Run turn after turn of a body.
+
+        before: turns that are done; until: the most turns to have done then, where less than all
+        """
+        form, cut, captures = grown.form, given.cut, given.captures
+        most = given.most if until is None else until
+        before = before or TurnsDone(0, [*given.states], [[] for _ in form.rows], True)
+        states, turn, going = before.states, before.turns, before.going
+        kept = [list(rows) for rows in before.rows]
+        rooms = {k: GrowingArray(node, states[k], axis) for k, axis in grown.in_rooms.items()}
+        states = [rooms[k].whole if k in rooms else x for k, x in enumerate(states)]
+        end, deadline = form.made + form.carried, self._deadline()
         asks = form.counts and not has_no_end(form)
         run: BodyRun | None = None
         sizes: Hashable = None
@@ -190,7 +217,8 @@ class ControlFlow:
             turn += 1
             if deadline is not None and time.monotonic() > deadline:
                 raise timed_out(node, turn, self._timeout_s or 0.0)
-        return [x.copy() if k in rooms else x for k, x in enumerate(states)], kept
+        lasts = [x.copy() if k in rooms else x for k, x in enumerate(states)]
+        return TurnsDone(turn, lasts, kept, going)
 
     def _deadline(self) -> float | None:
         return None if self._timeout_s is None else time.monotonic() + self._timeout_s

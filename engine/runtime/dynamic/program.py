@@ -329,6 +329,7 @@ def open_program(
     control = ControlFlow(
         Workshop(devices, prepared.calibration, how),
         partial(open_body, compile=compile_open, open_at=open_polymorphic),
+        compile_open if how.execution == "sunk" else None,
     )
 
     def run_step(graph: Graph, node: Node, arrays: list[Array | None]) -> Sequence[Array]:

@@ -5,7 +5,8 @@ import pytest
 from resized import resizable, run_tables
 
 from trireme.devices.cpu.codegen.target import available_isas
-from trireme.devices.cpu.compile.resizable import _cut, _PointerPlaces
+from trireme.devices.cpu.compile.resizable import _cut
+from trireme.devices.cpu.compile.step_layout import PointerPlaces
 from trireme.devices.cpu.kernels.lowering import KernelFault
 from trireme.devices.cpu.runtime import native
 from trireme.ir.builder import GraphBuilder
@@ -115,7 +116,7 @@ def test_pointers_are_written_again_after_an_interrupt():
                 raise KeyboardInterrupt
             super().__setitem__(at, place)
 
-    places = _PointerPlaces(1)
+    places = PointerPlaces(1)
     for at in range(3):
         places.add(at, 0, 8 * at)
     pointers = Interrupted([0, 0, 0])

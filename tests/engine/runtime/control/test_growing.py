@@ -9,8 +9,10 @@ from trireme.ir.graph import Node
 from trireme.model_file.convert import convert
 from trireme.ops.repeats import repeat_of
 from trireme.passes.appended import Appended, appended_states, rows_for
+from trireme.runtime.control.bodies import Bodies
 from trireme.runtime.control.dynamic import ControlFlow
 from trireme.runtime.control.growing_array import FIRST_ROOM, GrowingArray, joined
+from trireme.runtime.control.growing_loop import GrowingLoop
 from trireme.runtime.control.open_body import OpenBody
 from trireme.runtime.control.open_loop import OpenLoop
 from trireme.runtime.session import Session
@@ -129,7 +131,10 @@ mixed = MatMul(turned, s)  new = Add(mixed, w)  t = Concat <axis = 0> (s, new)
 """
 
 
-def test_a_body_with_much_work_is_compiled_once_for_all_turns(workshop_flow):
+@pytest.mark.parametrize("native", [True, False])
+def test_a_body_with_much_work_is_compiled_once_for_all_turns(native, workshop_flow, monkeypatch):
+    if not native:
+        monkeypatch.setattr(Bodies, "growing", lambda *_: None)
     data = model(ATTENTION, x="k,256", s="a,256", w="1,256")
     rng = np.random.default_rng(3)
     flow, run = workshop_flow(data)
@@ -137,8 +142,8 @@ def test_a_body_with_much_work_is_compiled_once_for_all_turns(workshop_flow):
         x = rng.standard_normal((rows, 256)).astype(np.float32) / 16
         feeds = {"n": np.array(turns), "stop": np.array(0, np.float32), "x": x, "w": x[:1]}
         np.testing.assert_allclose(run(feeds), peer(data, feeds)["y"], rtol=1e-3, atol=1e-5)
-    compiled = [use for use in flow.uses if isinstance(use.body, OpenBody)]
-    assert [use.runs for use in compiled] == [5, 30]
+    compiled = [use for use in flow.uses if isinstance(use.body, OpenBody | GrowingLoop)]
+    assert [use.runs for use in compiled] == [2 if native else 35]
 
 
 def test_turns_that_only_append_run_in_native_code(workshop_flow):

@@ -1,0 +1,325 @@
+"""A loop whose carried values grow by the same sizes in each turn, run inside native code.
+
+One program serves every turn: its device makes tables of what the sizes of many turns decide. A
+value that turns only append to lies in memory with room, and a turn writes its part behind it.
+Other carried values swap two buffers.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from trireme.backend.capabilities import GrowingCall, TurnLoop, TurnPart, Turns
+from trireme.backend.device import Buffer, host_alloc
+from trireme.ir.dim_values import Numbers, evaluator
+from trireme.ir.graph import Graph, Node, TensorType
+from trireme.ops.repeats import Repeat
+from trireme.runtime.control.growth import growing_turn, steps_of
+from trireme.runtime.control.open_body import Compile
+from trireme.runtime.control.operands import timed_out
+from trireme.runtime.control.turn_memory import TurnMemory
+from trireme.runtime.dynamic.resizable import ResizableGraph, grown
+from trireme.support.cancel import check_cancelled
+from trireme.support.dtypes import Array
+from trireme.support.errors import CompileError, TriremeError
+
+FIRST_TURNS, MOST_TURNS = 64, 1024
+"""Turns whose tables are made at once: as many as are done, between these."""
+MOST_BLOCKS = 16
+"""Blocks of turns that are kept for runs that begin at the same sizes."""
+ROW_BYTES = 4 << 20
+"""The most bytes of rows that a block of turns makes, if it has more than one turn."""
+KNOWN_BYTES = 64 << 20
+"""Memory for a known number of turns is had at once, up to these bytes."""
+KEPT_BYTES = 16 << 20
+"""Larger memory is given back after a run."""
+
+Shape = Sequence[int]
+
+
+@dataclass
+class TurnsDone:
+    """What the turns of a loop made so far.
+
+    states: before the next turn; rows: of each kind, one after another along a new first axis
+    going: whether there may be another turn
+    """
+
+    turns: int
+    states: list[Array]
+    rows: Sequence[Array | list[Array]]
+    going: bool
+
+
+@dataclass(frozen=True)
+class _Block:
+    """Turns that are ready to run, from a first one on."""
+
+    count: int
+    loop: TurnLoop
+
+
+class GrowingLoop:
+    """A `loop` or a `scan` whose states grow; one run at a time."""
+
+    def __init__(
+        self,
+        node: Node,
+        form: Repeat,
+        in_rooms: Mapping[int, int],
+        given: Sequence[TensorType],
+        compile: Compile,
+        timeout_s: float | None,
+    ) -> None:
+        """Compile a turn for every size.
+
+        form: its turns make parts in place of the states `in_rooms`, by the axis of each, before
+            which all axes have size 1
+        given: the types of states, slices and captures in one turn
+        Errors: CompileError, if turns do not grow alike, or no device runs them in native code;
+            those of compiling
+        """
+        self._node, self._form, self._rooms = node, form, in_rooms
+        self._timeout_s = timeout_s
+        turn = growing_turn(form, in_rooms, given)
+        self._turn, graph = turn.turn, turn.turn.graph
+        if self._turn.stops:
+            raise CompileError("the condition ends the loop after one turn")
+        self._sized, self._call = _compiled(graph, _later_shapes(form, in_rooms, given), compile)
+        names = self._sized.contents.names
+        self._growth = evaluator([turn.growth.get(name, 0) for name in names], names)
+        self._first_row = int(self._turn.asks) + len(self._turn.changed)
+        ports = self._sized.ports
+        self._reads = {k: n for n, k in enumerate(ports.fed)}
+        self._makes = {k: len(ports.fed) + n for n, k in enumerate(ports.made)}
+        changed = enumerate(self._turn.changed, int(self._turn.asks))
+        self._swapped = {state: out for out, state in changed if state not in in_rooms}
+        self._memory(graph)
+
+    def _memory(self, graph: Graph) -> None:
+        """Have memory of its own for each value, and no turn that is ready."""
+        form = self._form
+        self._in = [TurnMemory(graph.type(value).dtype) for value in graph.inputs]
+        self._out = [TurnMemory(graph.type(value).dtype) for value in graph.outputs]
+        self._rows = [TurnMemory(graph.type(v).dtype) for v in graph.outputs[self._first_row :]]
+        cut = form.first + form.carried
+        self._cut = {
+            k: TurnMemory(graph.type(graph.inputs[k]).dtype)
+            for k in range(cut, cut + len(form.slices))
+        }
+        for memory, type in zip(
+            self._in[: form.first], map(graph.type, graph.inputs), strict=False
+        ):
+            memory.reserve(8)
+            memory.view(type.dims)[...] = 1
+        self._blocks: OrderedDict[tuple[int, Numbers], _Block] = OrderedDict()
+        self._scratch: Buffer | None = None
+
+    def run(
+        self,
+        states: Sequence[Array],
+        cut: Sequence[Array],
+        captures: Sequence[Array],
+        most: int | None,
+        first: int = 0,
+    ) -> TurnsDone:
+        """Run turns from one on, as far as they can be run in this way.
+
+        cut: arrays whose first axis is cut, in the order of the turns
+        Errors: RunError, if it takes longer than it may, or a kernel found wrong data
+        """
+        fed = [*states, *(x[0] for x in cut), *captures]
+        sizes = self._sized.sizes([*((),) * self._form.first, *(array.shape for array in fed)])
+        growth: Numbers = self._growth(*sizes)
+        try:
+            self._load(states, cut, captures, first)
+            return self._run(sizes, growth, most, first)
+        finally:
+            held = (*self._in, *self._out, *self._rows, *self._cut.values())
+            if sum(memory.nbytes for memory in held) > KEPT_BYTES:
+                self._memory(self._turn.graph)
+
+    def _run(self, sizes: Numbers, growth: Numbers, most: int | None, first: int) -> TurnsDone:
+        deadline = None if self._timeout_s is None else time.monotonic() + self._timeout_s
+
+        def look(done: int) -> None:
+            if deadline is not None and time.monotonic() > deadline:
+                raise timed_out(self._node, done, self._timeout_s or 0.0)
+
+        turn, going = first, True
+        rows: list[list[Array]] = [[] for _ in self._rows]
+        if most is not None:
+            self._reserve(_later(sizes, growth, most - first), KNOWN_BYTES)
+        while going and (most is None or turn < most):
+            check_cancelled()
+            look(turn)
+            left = None if most is None else most - turn
+            count = self._turns_ahead(sizes, turn - first, left)
+            block = self._block(turn, sizes, growth, count)
+            if block is None:
+                break
+            done = block.loop.run(turn + count, look, turn)
+            for kept, memory, shape in zip(rows, self._rows, self._row_shapes(sizes), strict=True):
+                kept.append(memory.view((done - turn, *shape)).copy())
+            going = done == turn + count and self._goes_on()
+            sizes, turn = _later(sizes, growth, done - turn), done
+        shapes = self._row_shapes(sizes)
+        joined = [
+            np.concatenate(kept) if kept else memory.view((0, *shape))
+            for kept, memory, shape in zip(rows, self._rows, shapes, strict=True)
+        ]
+        return TurnsDone(turn, self._lasts(sizes, turn), joined, going)
+
+    def _goes_on(self) -> bool:
+        return not self._turn.asks or bool(self._out[0].view(()))
+
+    def _row_shapes(self, sizes: Numbers) -> list[tuple[int, ...]]:
+        return self._sized.ports.shapes(sizes)[self._first_row :]
+
+    def _turns_ahead(self, sizes: Numbers, done: int, left: int | None) -> int:
+        """Return how many turns to make ready at once."""
+        shapes = self._row_shapes(sizes)
+        row_bytes = sum(one.bytes_of(shape) for one, shape in zip(self._rows, shapes, strict=True))
+        count = min(max(done, FIRST_TURNS), MOST_TURNS, max(ROW_BYTES // max(row_bytes, 1), 1))
+        return count if left is None else min(count, left)
+
+    def _load(
+        self, states: Sequence[Array], cut: Sequence[Array], captures: Sequence[Array], turn: int
+    ) -> None:
+        """Put what a run is given where turns read it."""
+        first = self._form.first
+        end = first + self._form.carried
+        places = [*(self._state(k, turn) for k in range(len(states))), *self._cut.values()]
+        places += self._in[end + len(cut) :]
+        moved = False
+        for memory, array in zip(places, (*states, *cut, *captures), strict=True):
+            moved |= memory.reserve(array.nbytes)
+            memory.view(array.shape)[...] = array
+        if moved:
+            self._blocks.clear()
+
+    def _state(self, state: int, turn: int) -> TurnMemory:
+        """Return where a state lies before a turn."""
+        swapped = turn & 1 and state in self._swapped
+        return self._out[self._swapped[state]] if swapped else self._in[self._form.first + state]
+
+    def _lasts(self, sizes: Numbers, turn: int) -> list[Array]:
+        shapes = self._sized.shapes(sizes)[self._form.first :][: self._form.carried]
+        return [self._state(k, turn).view(shape).copy() for k, shape in enumerate(shapes)]
+
+    def _reserve(self, sizes: Numbers, most_bytes: int | None = None) -> None:
+        """Have room for all values at the sizes after the last turn."""
+        shapes = [*self._sized.shapes(sizes), *self._sized.ports.shapes(sizes)]
+        memories = [*self._in, *self._out]
+        needs = [one.bytes_of(shape) for one, shape in zip(memories, shapes, strict=True)]
+        if most_bytes is not None and sum(needs) > most_bytes:
+            return
+        moved = [one.reserve(nbytes) for one, nbytes in zip(memories, needs, strict=True)]
+        if any(moved):
+            self._blocks.clear()
+
+    def _block(self, turn: int, sizes: Numbers, growth: Numbers, count: int) -> _Block | None:
+        """Return turns that are ready, at least so many; None where they cannot be run so."""
+        key = turn, sizes
+        self._reserve(_later(sizes, growth, count))
+        rows = self._row_shapes(sizes)
+        moved = [m.reserve(count * m.bytes_of(s)) for m, s in zip(self._rows, rows, strict=True)]
+        if any(moved):
+            self._blocks.clear()
+        found = self._blocks.get(key)
+        if found is None or found.count < count:
+            try:
+                loop = self._native(turn, sizes, growth, count)
+            except TriremeError:
+                return None
+            if loop is None:
+                return None
+            found = self._blocks[key] = _Block(count, loop)
+            if len(self._blocks) > MOST_BLOCKS:
+                self._blocks.popitem(last=False)
+        self._blocks.move_to_end(key)
+        return found
+
+    def _native(self, turn: int, sizes: Numbers, growth: Numbers, count: int) -> TurnLoop | None:
+        """Return what runs turns in native code.
+
+        Errors: those of inference at the sizes of a turn; CompileError of the tables
+        """
+        if self._sized.checks.nodes:
+            for k in range(count):
+                self._sized.checks.check(_later(sizes, growth, k))
+        tables = self._call.turn_tables(sizes, growth, count)
+        self._scratch = grown(self._scratch, tables.scratch_bytes, host_alloc)
+        ports = self._sized.ports
+        reads = {self._form.first + k: out for k, out in self._swapped.items()}
+        writes = {out: k for k, out in reads.items()}
+        even = [*(self._in[k] for k in ports.fed), *(self._out[k] for k in ports.made)]
+        odd = [self._out[reads[k]] if k in reads else self._in[k] for k in ports.fed]
+        odd += [self._in[writes[k]] if k in writes else self._out[k] for k in ports.made]
+        places = [[memory.address for memory in half] for half in (even, odd)]
+        if not self._swapped:
+            places.pop()
+        return self._call.repeated(tables, self._scratch, places, self._turns(turn, sizes), turn)
+
+    def _turns(self, turn: int, sizes: Numbers) -> Turns:
+        """Return what turns from one on read and write of larger arrays."""
+        form, asks = self._form, int(self._turn.asks)
+        made, fed = self._sized.ports.shapes(sizes), self._sized.shapes(sizes)
+        slices = [
+            TurnPart(self._reads[k], self._in[k].address, whole.address, nbytes, nbytes)
+            for k, whole in self._cut.items()
+            if k in self._reads and (nbytes := whole.bytes_of(fed[k]))
+        ]
+        ends = []
+        for state in self._rooms:
+            whole, out = self._in[form.first + state], asks + self._turn.changed.index(state)
+            ends.append((out, whole.address + whole.bytes_of(fed[form.first + state])))
+        ends += [(self._first_row + k, one.address) for k, one in enumerate(self._rows)]
+        rows = []
+        for out, end in ends:
+            nbytes = self._out[out].bytes_of(made[out])
+            place = self._out[out].address
+            rows.append(TurnPart(self._makes[out], place, end - turn * nbytes, nbytes, nbytes))
+        number = self._in[0].address if form.counts else 0
+        return Turns(number, self._out[0].address if asks else 0, slices, rows)
+
+
+def _later(sizes: Numbers, growth: Numbers, turns: int) -> Numbers:
+    """Return the sizes so many turns later."""
+    return tuple([size + turns * step for size, step in zip(sizes, growth, strict=True)])
+
+
+def _later_shapes(
+    form: Repeat, in_rooms: Mapping[int, int], given: Sequence[TensorType]
+) -> list[tuple[int, ...]]:
+    """Return the shapes of what a turn is given one turn later: none of a state that grows is 0."""
+    steps = [*steps_of(form, in_rooms, given)]
+    steps += [(0,) * len(type.shape) for type in given[form.carried :]]
+    later = [
+        tuple([size + step for size, step in zip(type.dims, by, strict=True)])
+        for type, by in zip(given, steps, strict=True)
+    ]
+    return [*[()] * form.first, *later]
+
+
+def _compiled(
+    graph: Graph, shapes: Sequence[Shape], compile: Compile
+) -> tuple[ResizableGraph, GrowingCall]:
+    """Return a turn as a device runs it at every size.
+
+    Errors: CompileError, if no device runs its turns in native code
+    """
+    program = compile(graph, shapes)
+    if isinstance(program, str):
+        raise CompileError(program)
+    found = program.resizable
+    if found is None or not isinstance(found.call, GrowingCall):
+        raise CompileError("its device runs no turns of unlike shapes by itself")
+    if len(found.ports.made) != len(graph.outputs):
+        raise CompileError("shapes alone decide what a turn makes")
+    return found, found.call
