@@ -89,8 +89,10 @@ ARGUMENTS = (
     argument("--report", metavar="FILE", help="write the report to this JSON file"),
     argument(
         "--export",
+        action="append",
+        default=[],
         metavar="FILE",
-        help="also write the model for other programs; the suffix chooses the format, as .onnx",
+        help="write the model as this .tflite or .onnx file too (may be given again)",
     ),
     argument(
         "--threads",
@@ -130,14 +132,15 @@ def quantize_model(options: argparse.Namespace) -> int:
     source = Path(options.model)
     target = Path(options.output or source.with_name(f"{source.stem}_{scheme}.trm"))
     save(made, target)
-    if options.export:
-        export(made, options.export)
+    for path in options.export:
+        export(made, path)
     progress.done()
     report = made.quantization
     if options.report:
         Path(options.report).write_text(json.dumps(report.to_json(), indent=1) + "\n")
     nbytes = target.stat().st_size
-    data = {"output": str(target), "bytes": nbytes, "report": report.to_json()}
+    files = {"output": str(target), "exported": options.export}
+    data = {**files, "bytes": nbytes, "report": report.to_json()}
     emit(options, data, f"{target}: {bytes_text(nbytes)}\n{report}")
     return 0
 

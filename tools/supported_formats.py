@@ -12,8 +12,9 @@ import tflite
 from trireme.converters.onnx.file import OLDEST_OPSET
 from trireme.converters.onnx.listing import Conversion, conversions
 from trireme.converters.onnx.write import OPSET
-from trireme.converters.onnx.write.table import written_ops
+from trireme.converters.onnx.write.table import written_ops as written_to_onnx
 from trireme.converters.tflite.walk import OPERATORS, REFUSED
+from trireme.converters.tflite.write.table import written_ops as written_to_tflite
 from trireme.converters.torch.table import supported_aten
 
 _COLUMNS = 4
@@ -39,9 +40,9 @@ to convert a PyTorch model](docs/how-to/convert-pytorch.md) says what becomes of
 """
 
 
-_WRITTEN = f"""Ops of the first table that `trireme.export` writes, of opset {OPSET}.
-[How to export a model](docs/how-to/export-a-model.md) says how. A graph with another op is an
-error that names all such nodes.
+_WRITTEN = f"""Ops of the first table that `trireme.export` writes to an .onnx file, of opset
+{OPSET}, and to a .tflite file. [How to export a model](docs/how-to/export-a-model.md) says how, and
+which cases of an op are left out. A graph with another op is an error that names all such nodes.
 """
 
 
@@ -51,8 +52,13 @@ def format_sections() -> list[str]:
 
 
 def _written() -> list[str]:
-    lines = ["", "## What is written to an .onnx file", "", _WRITTEN]
-    return lines + in_columns(f"`{name}`" for name in written_ops())
+    formats = {".onnx": set(written_to_onnx()), ".tflite": set(written_to_tflite())}
+    lines = ["", "## What is written to other formats", "", _WRITTEN]
+    lines += [f"| op | {' | '.join(formats)} |", "|---" * (1 + len(formats)) + "|"]
+    for op in sorted(set().union(*formats.values())):
+        cells = ("yes" if op in known else "" for known in formats.values())
+        lines.append(f"| `{op}` | {' | '.join(cells)} |")
+    return lines
 
 
 def _onnx() -> list[str]:

@@ -15,7 +15,10 @@ from trireme.support.arguments import checked
 from trireme.support.atomic import write_atomic
 from trireme.support.errors import ConvertError, ModelFileError
 
-_WRITERS = {".onnx": "trireme.converters.onnx.write:export"}
+_WRITERS = {
+    ".onnx": "trireme.converters.onnx.write:export",
+    ".tflite": "trireme.converters.tflite.write:export",
+}
 """By suffix, the function that returns the bytes of a graph's file."""
 
 
@@ -26,7 +29,7 @@ def is_exported(path: str | os.PathLike[str]) -> bool:
 
 @checked(ConvertError)
 def export(graph: Graph, path: str | os.PathLike[str]) -> None:
-    """Write a graph as an .onnx file for other programs; `save` writes a .trm file.
+    """Write a graph as an .onnx or .tflite file for other programs; `save` writes a .trm file.
 
     Nothing is written unless all of the graph has a form in the format.
 
