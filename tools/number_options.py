@@ -40,6 +40,14 @@ def seconds(text: str) -> float:
     return number
 
 
+def seconds_or_none(text: str) -> float:
+    """Return a time of 0 s, which leaves something out, up to a day."""
+    number = _real(text)
+    if not 0 <= number <= DAY_S:
+        raise _refused(text, f"seconds, from 0 to {DAY_S:,.0f}")
+    return number
+
+
 _UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
 
 

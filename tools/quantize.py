@@ -14,12 +14,14 @@ from trireme.model_file import save
 from trireme.model_file.export import export
 from trireme.quantiser.quantize import AUTO, quantize
 from trireme.quantiser.ranges import METHODS
+from trireme.quantiser.repair import AUTO as ALL
+from trireme.quantiser.repair import NONE, REPAIRS
 from trireme.quantiser.scheme import GROUPS, SCHEMES
 from trireme.support.errors import RunError
 from trireme.support.limits import MOST_THREADS
 from trireme.support.units import bytes_text
 from trireme.tools.commands import load
-from trireme.tools.number_options import MOST_SEED, whole
+from trireme.tools.number_options import MOST_SEED, seconds_or_none, whole
 from trireme.tools.options import argument
 from trireme.tools.output import emit
 from trireme.tools.programs import load_code
@@ -82,6 +84,21 @@ ARGUMENTS = (
         help="dtype of the model's inputs and outputs (default: float32)",
     ),
     argument(
+        "--repairs",
+        default=ALL,
+        metavar="NAMES",
+        help="repairs to try, each kept only if it helps: auto, none, or some with commas between: "
+        + ", ".join(REPAIRS),
+    ),
+    argument(
+        "--round-limit-s",
+        type=seconds_or_none,
+        default=30.0,
+        metavar="S",
+        help="time for the rounding of weights by the error of the outputs, 0 to leave it out "
+        "(default: 30)",
+    ),
+    argument(
         "--explain",
         action="store_true",
         help="measure which nodes make the error, and what each would gain as float",
@@ -124,6 +141,8 @@ def quantize_model(options: argparse.Namespace) -> int:
         ranges=options.ranges,
         keep_float=options.keep_float,
         io=options.io,
+        repairs=_repairs(options.repairs),
+        round_limit_s=options.round_limit_s,
         explain=options.explain,
         seed=options.seed,
         threads=options.threads,
@@ -154,6 +173,10 @@ def _scheme(options: argparse.Namespace) -> str:
     if named and options.scheme not in (None, named):
         raise RunError(f"--weights {options.weights} is scheme {named}, --scheme {options.scheme}")
     return str(named or options.scheme or "int8")
+
+
+def _repairs(names: str) -> str | list[str]:
+    return names if names in (ALL, NONE) else names.split(",")
 
 
 def _loader(name: str) -> Callable[[], Iterable[Any]]:

@@ -86,13 +86,33 @@ class Yardstick:
         return self.compare(emitted, float_outputs(self.graph))
 
     def _runs(self, emitted: Emitted, values: Collection[int]) -> Iterator[dict[int, Array]]:
-        places = places_of(self.graph, emitted, values)
-        for made in run_watched(
-            emitted.graph, tuple(dict.fromkeys(places.values())), self.feeds, self.threads
-        ):
-            yield {
-                value: _real(emitted.graph, place, made[place]) for value, place in places.items()
-            }
+        return _runs(self.graph, emitted, values, self.feeds, self.threads)
+
+
+def _runs(
+    graph: Graph,
+    emitted: Emitted,
+    values: Collection[int],
+    feeds: Sequence[Feeds],
+    threads: int | None,
+) -> Iterator[dict[int, Array]]:
+    """Yield values of the float graph as a quantised graph makes them, for each sample."""
+    places = places_of(graph, emitted, values)
+    watched = tuple(dict.fromkeys(places.values()))
+    for made in run_watched(emitted.graph, watched, feeds, threads):
+        yield {value: _real(emitted.graph, place, made[place]) for value, place in places.items()}
+
+
+def paired(
+    graph: Graph,
+    emitted: Emitted,
+    values: Collection[int],
+    feeds: Sequence[Feeds],
+    threads: int | None,
+) -> Iterator[tuple[Values, Values]]:
+    """Yield values of a float graph, and as a quantised graph makes them, for each sample."""
+    real = run_watched(graph, tuple(values), feeds, threads)
+    return zip(real, _runs(graph, emitted, values, feeds, threads), strict=True)
 
 
 def _real(graph: Graph, value: int, array: Array) -> Array:

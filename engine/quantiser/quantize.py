@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from trireme.ir.bind_shapes import Shapes
-from trireme.ir.graph import Graph, node_names
+from trireme.ir.graph import Graph, Quant, node_names
 from trireme.model_file.convert import convert
 from trireme.quantiser.assign import watched_values
 from trireme.quantiser.culprits import Culprits, culprits
@@ -18,10 +18,12 @@ from trireme.quantiser.grouping import group
 from trireme.quantiser.measure import Noise, Yardstick, float_outputs, worst_db
 from trireme.quantiser.prepare import prepare
 from trireme.quantiser.ranges import METHODS
+from trireme.quantiser.repair import RepairData, Repaired, repair, repairs_named
 from trireme.quantiser.report import (
     FloatNode,
     QuantizationReport,
     QuantizedGraph,
+    RepairReport,
     TensorReport,
     output_reports,
     vars_of,
@@ -49,6 +51,11 @@ _MEASURED_BYTES = 256 << 20
 """The most bytes that float values of kept samples may take."""
 _FEW = 8
 """Fewer samples than this give a warning."""
+_HELD_EVERY = 4
+"""One sample of so many is held: what is chosen is chosen by samples that no range has seen."""
+_REPAIRED = 24
+"""The most samples that repairs are made of."""
+_REPAIRED_BYTES = 128 << 20
 
 
 @checked(GraphError)
@@ -61,6 +68,8 @@ def quantize(
     ranges: str = "auto",
     keep_float: Collection[str] = (),
     io: Literal["float32", "int8"] = "float32",
+    repairs: str | Collection[str] = "auto",
+    round_limit_s: float = 30.0,
     explain: bool = False,
     shapes: Shapes | None = None,
     seed: int = 0,
@@ -82,6 +91,10 @@ def quantize(
         keeps the one with the least error
     keep_float: nodes that stay float, by name, or "op:NAME" for all nodes of an op
     io: the dtype of inputs and outputs; "int8" has no conversions at the ends
+    repairs: the repairs to try, each kept only if it helps on held samples: "auto" for all,
+        "none", or names of "equalisation", "smooth_quant", "outlier_clipping", "rounding",
+        "bias_correction"
+    round_limit_s: the time that rounding of weights may take, in seconds; 0 leaves it out
     explain: whether to measure which nodes make the error, and what each would gain as float
     shapes: shapes of inputs that the model leaves open
     progress: told each step: (what, done, total), total 0 where it is not known
@@ -91,7 +104,7 @@ def quantize(
     if ranges not in (AUTO, *METHODS):
         known = ", ".join((AUTO, *METHODS))
         raise GraphError(f"unknown ranges {ranges!r}", facts=[f"known: {known}"])
-    settings = (ranges, io == "int8", explain, threads, progress or _quiet)
+    names = [n for n in repairs_named(repairs) if n != "rounding" or round_limit_s > 0]
     found = scheme_named(scheme)
     if isinstance(found, WeightScheme):
         refuse_range_options(found, ranges == AUTO, io == "float32", not explain)
@@ -100,7 +113,8 @@ def quantize(
         return quantize_weights(source, data, request, progress or _quiet)
     if group is not None:
         raise GraphError(f"{found.name} has no groups, and group is {group}")
-    work = _Quantisation(found, *settings)
+    limits = (names, round_limit_s, threads, progress or _quiet)
+    work = _Quantisation(found, ranges, io == "int8", explain, *limits)
     with work.step("folding the model"):
         graph = prepare(model if isinstance(model, Graph) else _converted(model), shapes)
         samples = open_samples(data, list(graph.input_values()), seed)
@@ -123,6 +137,8 @@ class _Quantisation:
     ranges: str
     integer_io: bool
     explains: bool
+    repairs: list[str]
+    round_limit_s: float
     threads: int | None
     progress: Progress
     seconds: dict[str, float] = field(default_factory=dict)
@@ -142,46 +158,71 @@ class _Quantisation:
         _check_any(graph, selection)
         groups = group(graph, selection, self.scheme)
         values = watched_values(graph, selection)
-        kept: list[Feeds] = []
+        split = _Split(_most_kept(graph, values), _most_repaired(graph))
         with self.step("measuring ranges"):
             statistics = gather(
                 graph,
                 values,
-                _keeping(samples.feeds, kept, _most_kept(graph, values)),
+                split.take(samples.feeds),
                 threads=self.threads,
                 on_sample=lambda done: self.progress("measuring ranges", done, samples.total),
             )
         watch = tuple(dict.fromkeys((*values, *float_outputs(graph))))
-        name = _name(graph, self.scheme, samples)
         with self.step("measuring the error"):
-            yardstick = Yardstick(graph, watch, kept, self.threads)
+            yardstick = Yardstick(graph, watch, split.held or split.kept[:_MEASURED], self.threads)
+            name = _name(graph, self.scheme, samples)
             build = QuantTrial(graph, selection, groups, statistics, self.scheme, name)
-            trials = {one: yardstick.outputs(build(one)) for one in self._methods()}
-            method = max(trials, key=lambda one: worst_db(trials[one]))
-            inside = build(method)
-            noises = yardstick.compare(inside, watch)
+            tried = {one: worst_db(yardstick.outputs(build(one))) for one in self._methods()}
+            method = max(tried, key=lambda one: tried[one])
+        best = Repaired(graph, build, method, tried[method])
+        data = RepairData(split.kept, yardstick, self.threads, self.round_limit_s, self.progress)
+        with self.step("repairing"):
+            best, repaired = repair(best, self.repairs, data)
+        return self._finish(best, yardstick, split, samples, kind, tried, repaired)
+
+    def _finish(
+        self,
+        best: Repaired,
+        yardstick: Yardstick,
+        split: _Split,
+        samples: Samples,
+        kind: ModelKind,
+        tried: Mapping[str, float],
+        repaired: tuple[RepairReport, ...],
+    ) -> QuantizedGraph:
+        """Return the graph of the best candidate, its ranges those of held samples too."""
+        with self.step("measuring the error"):
+            if best.real is not yardstick.graph:
+                values = watched_values(best.real, best.trial.selection)
+                watch = tuple(dict.fromkeys((*values, *float_outputs(best.real))))
+                yardstick = Yardstick(best.real, watch, yardstick.feeds, self.threads)
+            build = best.with_samples(yardstick.real if split.held else ())
+            inside = build(best.method)
+            noises = yardstick.compare(inside, yardstick.values)
         found: Culprits = Culprits({}, ())
         if self.explains:
             with self.step("naming culprits"):
-                found = culprits(build, method, yardstick, noises)
+                found = culprits(build, best.method, yardstick, noises)
+        graph, quants = best.real, build.quants(best.method)
         report = QuantizationReport(
             self.scheme.name,
             kind.name,
-            max((len(one.lows) for one in statistics.values()), default=0),
+            split.count,
             samples.source,
-            len(kept),
+            len(yardstick.feeds),
             tuple(
-                _tensor(build, value, noises[value], method, found.made_db.get(value))
-                for value in values
+                _tensor(build, value, noises[value], best.method, quants, found.made_db.get(value))
+                for value in build.statistics
             ),
-            _floats(graph, selection),
+            _floats(graph, build.selection),
             output_reports(graph, noises),
             found.rows,
-            _warnings(graph, samples, kind, statistics),
-            {one: worst_db(noise) for one, noise in trials.items()},
+            _warnings(graph, samples, split.count, build.statistics),
+            dict(tried),
+            repaired,
             dict(self.seconds),
         )
-        made = build(method, integer_io=True) if self.integer_io else inside
+        made = build(best.method, integer_io=True) if self.integer_io else inside
         return QuantizedGraph(**vars_of(made.graph), quantization=report)
 
     def _methods(self) -> tuple[str, ...]:
@@ -198,17 +239,36 @@ def _check_any(graph: Graph, selection: Selection) -> None:
     )
 
 
-def _keeping(feeds: Any, kept: list[Feeds], most: int) -> Iterator[Feeds]:
-    """Yield the feeds, and keep the first ones."""
-    for one in feeds:
-        if len(kept) < most:
-            kept.append(one)
-        yield one
+@dataclass
+class _Split:
+    """Samples as they pass: some are held from ranges, of the others the first ones are kept."""
+
+    most_held: int
+    most_kept: int
+    held: list[Feeds] = field(default_factory=list)
+    kept: list[Feeds] = field(default_factory=list)
+    count: int = 0
+
+    def take(self, feeds: Iterable[Feeds]) -> Iterator[Feeds]:
+        """Yield the samples that ranges are made of."""
+        for one in feeds:
+            self.count += 1
+            if self.count % _HELD_EVERY == 0 and len(self.held) < self.most_held:
+                self.held.append(one)
+                continue
+            if len(self.kept) < self.most_kept:
+                self.kept.append(one)
+            yield one
 
 
 def _most_kept(graph: Graph, values: Collection[int]) -> int:
     nbytes = sum(graph.type(value).nbytes for value in values)
     return max(1, min(_MEASURED, _MEASURED_BYTES // max(nbytes, 1)))
+
+
+def _most_repaired(graph: Graph) -> int:
+    nbytes = sum(value.type.nbytes for value in graph.input_values())
+    return max(1, min(_REPAIRED, _REPAIRED_BYTES // max(nbytes, 1)))
 
 
 def _name(graph: Graph, scheme: QuantScheme, samples: Samples) -> str:
@@ -217,10 +277,15 @@ def _name(graph: Graph, scheme: QuantScheme, samples: Samples) -> str:
 
 
 def _tensor(
-    build: QuantTrial, value: int, noise: Noise, method: str, made_db: float | None
+    build: QuantTrial,
+    value: int,
+    noise: Noise,
+    method: str,
+    quants: Mapping[int, Quant],
+    made_db: float | None,
 ) -> TensorReport:
     graph, statistics = build.graph, build.statistics[value]
-    maker, quant = graph.producer(value), build.quants(method)[value]
+    maker, quant = graph.producer(value), quants[value]
     return TensorReport(
         graph.values[value].first_name,
         maker.op if maker else "input",
@@ -245,10 +310,9 @@ def _floats(graph: Graph, selection: Selection) -> tuple[FloatNode, ...]:
 
 
 def _warnings(
-    graph: Graph, samples: Samples, kind: ModelKind, statistics: Mapping[int, ValueStatistics]
+    graph: Graph, samples: Samples, count: int, statistics: Mapping[int, ValueStatistics]
 ) -> tuple[str, ...]:
     found = []
-    count = max((len(one.lows) for one in statistics.values()), default=0)
     if samples.source.startswith(RANDOM):
         found.append("the ranges are those of random numbers; real inputs may exceed them")
     elif count < _FEW:

@@ -90,6 +90,30 @@ class CulpritReport:
 
 
 @dataclass(frozen=True)
+class RepairReport:
+    """A repair that was tried.
+
+    before_db, after_db: the least signal-to-noise of an output on held samples; after_db is None
+        where there was nothing to repair
+    what: what was repaired, or why there was nothing
+    """
+
+    name: str
+    before_db: float
+    after_db: float | None
+    kept: bool
+    what: str
+
+    def __str__(self) -> str:
+        """Return the row as a sentence."""
+        if self.after_db is None:
+            return f"{self.name}: nothing to do, {self.what}"
+        word = "kept" if self.kept else "not kept"
+        before, after = decibel_text(self.before_db), decibel_text(self.after_db)
+        return f"{self.name} of {self.what}: {before} before, {after} after, {word}"
+
+
+@dataclass(frozen=True)
 class OutputReport:
     """One output beside float: signal-to-noise of all of it, and of what depends on the input."""
 
@@ -107,6 +131,7 @@ class QuantizationReport:
     measured_samples: how many of them the signal-to-noise is of
     culprits: the nodes that make most of the error, measured where that was asked for
     tried_db: the least signal-to-noise of an output by each way to take ranges
+    repairs: the repairs that were tried, in order
     seconds: the time of each step
     weights: the weights that became smaller, of a scheme that measures no ranges
     """
@@ -122,6 +147,7 @@ class QuantizationReport:
     culprits: tuple[CulpritReport, ...] = ()
     warnings: tuple[str, ...] = ()
     tried_db: Mapping[str, float] = field(default_factory=dict)
+    repairs: tuple[RepairReport, ...] = ()
     seconds: Mapping[str, float] = field(default_factory=dict)
     weights: tuple[WeightReport, ...] = ()
 
@@ -157,6 +183,7 @@ class QuantizationReport:
         ]
         lines += _weight_lines(self.weights)
         lines += _float_lines(self.floats)
+        lines += [f"  repair: {row}" for row in self.repairs]
         lines += [f"  culprit: {row}" for row in self.culprits]
         return "\n".join([*lines, *(f"  warning: {warning}" for warning in self.warnings)])
 

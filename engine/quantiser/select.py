@@ -38,7 +38,7 @@ def select(
         for node in graph.nodes
     }
     candidates = {node for node, reason in reasons.items() if not reason}
-    taken = _settled(graph, candidates)
+    taken = settled(graph, candidates)
     for node in candidates - taken:
         reasons[node] = "no product of integers is beside it, so it would only be converted twice"
     return Selection(frozenset(taken), {n: why for n, why in reasons.items() if why})
@@ -130,7 +130,7 @@ def data_inputs(node: Node) -> tuple[int, ...]:
     return node.used[:1]
 
 
-def _settled(graph: Graph, candidates: set[int]) -> set[int]:
+def settled(graph: Graph, candidates: set[int]) -> set[int]:
     """Return the candidates but for moves between floats and islands without a product."""
     taken = {n for n in candidates if form_of(get_op(graph.node(n).op)) != "same"}
     same = [graph.node(n) for n in sorted(candidates - taken)]

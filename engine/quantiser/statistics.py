@@ -75,6 +75,12 @@ class ValueStatistics:
             self.counts[half : half + BINS] = joined
             self.top *= 2
 
+    def copy(self) -> ValueStatistics:
+        """Return statistics that more samples can be added to."""
+        return replace(
+            self, lows=list(self.lows), highs=list(self.highs), counts=self.counts.copy()
+        )
+
     def share_beyond(self, quant: Quant) -> float:
         """Return the share of elements that a quantisation to int8 clips, from the histogram."""
         low, high = range_of(quant, "int8")

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from trireme.ir.graph import Graph, Quant
 from trireme.quantiser.assign import assign
 from trireme.quantiser.emit import Emitted, emit
-from trireme.quantiser.grouping import Groups
+from trireme.quantiser.grouping import Groups, group
 from trireme.quantiser.scheme import QuantScheme
-from trireme.quantiser.select import Selection
+from trireme.quantiser.select import Selection, settled
 from trireme.quantiser.statistics import ValueStatistics
 
 
@@ -41,14 +41,21 @@ class QuantTrial:
         apart: bool = False,
     ) -> Emitted:
         """Return the quantised graph; the nodes in `without` stay float."""
-        taken = self.selection.taken.difference(without)
-        quants = self.quants(method)
+        if without:
+            return self._without(without)(method, integer_io=integer_io, apart=apart)
         return emit(
             self.graph,
-            taken,
-            quants,
+            self.selection.taken,
+            self.quants(method),
             self.scheme,
             name=self.name,
             integer_io=integer_io,
             apart=apart,
         )
+
+    def _without(self, nodes: Collection[int]) -> QuantTrial:
+        """Return the trial whose selection lacks nodes, which widen no range of others."""
+        left = settled(self.graph, set(self.selection.taken.difference(nodes)))
+        selection = Selection(frozenset(left), self.selection.reasons)
+        groups = group(self.graph, selection, self.scheme)
+        return replace(self, selection=selection, groups=groups)

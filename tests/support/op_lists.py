@@ -49,6 +49,14 @@ RULES = {
         "average_pool conv flatten fully_connected gather gemm lp_pool matmul max_pool pad "
         "reshape resize slice squeeze transpose unsqueeze",
     ): "one function cuts one op",
+    (
+        "engine/quantiser/repairs/equalise.py",
+        "max_pool average_pool relu",
+    ): "factors of channels pass through them",
+    (
+        "engine/quantiser/repairs/smooth.py",
+        "layer_normalization rms_normalization",
+    ): "factors of channels fold into their constants",
 }
 """Lists that are the algebra of the ops they name."""
 
