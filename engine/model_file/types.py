@@ -45,6 +45,8 @@ def _quant(table: Table, dtype: str) -> Quant:
     """Read scales and zero points; `verify` checks them against the shape."""
     if dtype not in INTS:
         raise FileDefect(f"{dtype} cannot be quantised")
+    if not table["scales"] or not table["zero_points"]:
+        raise FileDefect("quantisation: it has no scale or no zero point")
     bits = int(dtype.lstrip("uint"))
     least = -(1 << bits - 1) if dtype.startswith("int") else 0
     most = least + (1 << bits) - 1

@@ -57,7 +57,7 @@ def cut(graph: Graph) -> Stage:
         if part is not region:
             late.update(node.outputs)
             after.add(node.id)
-    if not steps:
+    if not steps and not is_open(graph):
         return Stage(graph, graph, (), None)
     read_late = _reads([*steps, *rest]) | set(graph.outputs)
     made = [out for node in region for out in node.outputs if out in read_late]

@@ -27,6 +27,8 @@ from trireme.support.dtypes import Array, itemsize
 from trireme.support.errors import InternalError
 
 MOST_TAPS = 16
+MOST_POSITIONS = 1 << 22
+"""Of an axis: the tables of positions and weights of a longer one take seconds to make."""
 
 
 @dataclass(frozen=True)
@@ -123,6 +125,8 @@ def _reason(graph: Graph, node: Node) -> str | None:
         return missing
     if graph.type(node.used[0]).dtype != "float32":
         return f"resize has no native {node.attrs['mode']} kernel for plain integers"
+    if (longest := max(view.height.out, view.width.out)) > MOST_POSITIONS:
+        return f"resize has no native kernel for an axis of {longest} positions"
     count = math.prod(axis_taps(node, p)[0].shape[1] for p in (view.height, view.width))
     if count > MOST_TAPS:
         return f"resize has no native kernel for {count} taps a position"
