@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from trireme.backend.device import HOST, Device, DeviceSpec, kind_of
 from trireme.backend.device_kind import DeviceInstance, DeviceKind
-from trireme.support.errors import DeviceError, TriremeError
+from trireme.support.errors import DeviceError, FaultKind, TriremeError
 
 if TYPE_CHECKING:
     from trireme.ir.effects import States
@@ -126,10 +126,11 @@ def open_devices(
                     raise
                 absent[name] = error
         if not opened:
-            raise DeviceError(
+            none = DeviceError(
                 "none of the devices could be opened",
                 facts=[f"{name}: {error}" for name, error in absent.items()],
             )
+            raise none.of_kind(FaultKind.UNAVAILABLE)
         check_cores(device.spec for device in opened.values())
         closing.pop_all()
     return opened, absent

@@ -135,7 +135,7 @@ def test_a_plan_without_its_waits_is_wrong(monkeypatch):
         return replace(plan, tasks=[replace(task, waits=()) for task in plan.tasks])
 
     monkeypatch.setattr(race_cases, "make_plan", careless)
-    attempt = race_cases.plans(0, [])
+    attempt = race_cases.plans(0, [], "plans")
     assert any(attempt(number).startswith("wrong") for number in range(6))
 
 
@@ -156,3 +156,35 @@ def test_memory_of_a_session_ends_at_guard_pages(at_end):
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGSEGV
     memory.array(np.arange(3.0), False)
     memory.check()
+
+
+@linux
+@pytest.mark.parametrize("name", ["cpu", "npu+cpu", "opencl+cpu"])
+def test_some_faults(name, capsys):
+    assert main(["stress", "--part", f"faults/{name}", "--amount", "8"]) == 0
+    assert name in capsys.readouterr().out
+
+
+@linux
+def test_a_short_overload_breaks_nothing(monkeypatch):
+    """Its times are the machine's; `-m timed` and the programme hold the bars."""
+    from trireme.tools.stress import overload
+
+    monkeypatch.setattr(overload, "WARM_S", 0.5)
+    monkeypatch.setattr(overload, "MEASURE_S", 0.5)
+    row = overload.run(StressRun("overload", "sleep", 2, 0))
+    if row.skipped:
+        pytest.skip(row.skipped)
+    assert not row.failures and set(row.ends) <= {"200", "429"} and row.ends["200"] > 5
+    assert {one.name for one in row.figures} >= {"goodput of capacity", "p99 of refusals"}
+
+
+def test_a_request_without_a_free_connection_is_counted_and_not_sent():
+    import asyncio
+
+    from trireme.tools.stress import overload
+
+    clients, load = overload.Clients(1, b""), overload.Load()
+    clients._held = overload.CONNECTIONS
+    asyncio.run(clients.ask(load))
+    assert load.unsent == 1 and not load.seconds and not load.broken

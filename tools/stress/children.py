@@ -1,7 +1,8 @@
 """Run the cases of a subject in a child process of bounded CPU time.
 
-As a program, `python -m trireme.tools.stress.children MODULE NAME SEED STOP MODELS FIRST`: `NAME`
-of a module of this package makes, from the seed and the models (one path a line), what runs a case.
+As a program, `python -m trireme.tools.stress.children MODULE NAME SUBJECT SEED STOP MODELS
+FIRST`: `NAME` of a module makes, from the seed, the models (one path a line) and the subject, what
+runs a case.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from trireme.tools.stress.rows import StressFailure, StressRow
 
 CASE_CPU_S = 120.0
 Attempt = Callable[[int], str]
-MakeAttempt = Callable[[int, Sequence[Path]], Attempt]
+MakeAttempt = Callable[[int, Sequence[Path], str], Attempt]
 
 
 def run_cases(
@@ -35,7 +36,8 @@ def run_cases(
     module, name: where the MakeAttempt is
     """
     models = "\n".join(map(str, asked.models))
-    command = ["-m", __name__, module, name, str(asked.seed), str(asked.cases.stop), models]
+    command = ["-m", __name__, module, name, asked.subject, str(asked.seed)]
+    command += [str(asked.cases.stop), models]
     ends, failures = Counter[str](), list[StressFailure]()
     for number, end in ends_of(command, first=asked.cases.start, environment=environment):
         ends[end.kind] += 1
@@ -45,11 +47,13 @@ def run_cases(
     return asked.row(cases=ends.total(), ends=ends, failures=failures)
 
 
-def main(module: str, name: str, seed: str, stop: str, models: str, first: str) -> None:
+def main(
+    module: str, name: str, subject: str, seed: str, stop: str, models: str, first: str
+) -> None:
     """Try the cases from `first` on."""
     warnings.simplefilter("ignore")
     make: MakeAttempt = getattr(importlib.import_module(module), name)
-    attempt = make(int(seed), [Path(path) for path in models.split("\n") if path])
+    attempt = make(int(seed), [Path(path) for path in models.split("\n") if path], subject)
     numbers = ((number, number) for number in range(int(first), int(stop)))
     try_cases(numbers, attempt, int(first), resource.RLIM_INFINITY, CASE_CPU_S)
 

@@ -15,14 +15,16 @@ from trireme.tools.number_options import MOST_SEED, whole
 from trireme.tools.options import Argument, argument
 from trireme.tools.output import emit
 from trireme.tools.progress import Progress
-from trireme.tools.stress import mutants, races
+from trireme.tools.stress import faults, mutants, overload, races
 from trireme.tools.stress.part import SIZES, Size, StressPart, StressRun
 from trireme.tools.stress.rows import StressRow, markdown
 from trireme.version import __version__
 
 PARTS: Mapping[str, StressPart] = {
     "mutants": mutants.PART,
+    "faults": faults.PART,
     "races": races.PART,
+    "overload": overload.PART,
 }
 MOST_CASES = 100_000_000
 

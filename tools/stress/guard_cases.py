@@ -50,7 +50,7 @@ def graph_of(number: int, rng: random.Random) -> tuple[Graph, dict[int, Array]]:
     return graph, {value.id: named[value.name] for value in graph.input_values()}
 
 
-def kernels(seed: int, models: Sequence[Path]) -> Attempt:
+def kernels(seed: int, models: Sequence[Path], subject: str) -> Attempt:
     """Return what runs a graph's kernels between guard pages, at one end or the other."""
 
     @functools.cache
@@ -107,7 +107,7 @@ _ALLOCATIONS = ("trireme.runtime.context.host_alloc", "trireme.backend.host_memo
 """Where a session takes its arenas from."""
 
 
-def arenas(seed: int, models: Sequence[Path]) -> Attempt:
+def arenas(seed: int, models: Sequence[Path], subject: str) -> Attempt:
     """Return what runs sessions whose arenas and bound arrays lie between guard pages."""
 
     def attempt(number: int) -> str:
@@ -149,7 +149,7 @@ TUNINGS = ("cpu", "desktop_gpu", "mobile_gpu")
 MARGIN, POISON = 192, 0xA5
 
 
-def oclgrind(seed: int, models: Sequence[Path]) -> Attempt:
+def oclgrind(seed: int, models: Sequence[Path], subject: str) -> Attempt:
     """Return what runs a graph's OpenCL kernels on Oclgrind, beside the references."""
 
     @functools.cache

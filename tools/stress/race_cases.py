@@ -68,7 +68,7 @@ def grown(rng: random.Random, most: int) -> Graph:
     return random_graph(rng.randrange(1 << 31), rng.randint(1, most), quantised=rng.random() < 0.5)
 
 
-def plans(seed: int, models: Sequence[Path]) -> Attempt:
+def plans(seed: int, models: Sequence[Path], subject: str) -> Attempt:
     """Return what makes a plan and has it verified."""
     read = functools.cache(lambda path: optimised(str(path), None, None, (), None))
 
@@ -96,7 +96,7 @@ def verified(plan: Plan, what: str) -> str:
     return "proved"
 
 
-def orders(seed: int, models: Sequence[Path]) -> Attempt:
+def orders(seed: int, models: Sequence[Path], subject: str) -> Attempt:
     """Return what runs a random graph in random orders that its plan allows."""
 
     def attempt(number: int) -> str:

@@ -1,0 +1,218 @@
+"""The part `faults`: a fault at every point and call ends in a typed error or the right result.
+
+Each subject is a set of devices. The faults that a model reaches are counted in a run without any.
+Then each case injects one fault, or a storm of two, into a session: it opens and runs twice. Each
+run gives the right bits or a typed error, bound outputs hold one run whole or are untouched, and
+after the faults a new session gives the right bits again.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+
+from trireme.backend.registry import open_device
+from trireme.ir.graph import Value
+from trireme.model_file.convert import convert
+from trireme.placement.options import PlacementOptions
+from trireme.runtime.feeds import random_array
+from trireme.runtime.options import ExecutionOptions
+from trireme.runtime.session import Session
+from trireme.support.dtypes import Array, numpy_dtype
+from trireme.support.errors import DeviceError, FaultKind, PlacementError, TriremeError
+from trireme.testing.faults import Fault, Point, inject
+from trireme.testing.random_graphs import random_graph
+from trireme.tools.stress.children import Attempt, run_cases
+from trireme.tools.stress.part import StressPart, StressRun
+from trireme.tools.stress.rows import StressRow
+
+DEVICES = {
+    "cpu": ("cpu",),
+    "npu+cpu": ("npu", "cpu"),
+    "opencl+cpu": ("opencl", "cpu"),
+    "npu+opencl+cpu": ("npu", "opencl", "cpu"),
+}
+GRAPHS = 6
+"""Random graphs that faults are injected into, beside the caller's models."""
+RUNS = 2
+GOOD = ("right", "error", "moved", "unreached")
+Outputs = Mapping[str, Array]
+
+
+@dataclass(frozen=True)
+class Target:
+    """A model on some devices: its feeds, and what runs without a fault give.
+
+    alone: outputs by the set of devices that is left, as far as they are known
+    calls: how often each device reached each point
+    """
+
+    model: Any
+    devices: tuple[str, ...]
+    feeds: Outputs
+    calls: Mapping[tuple[str, str], int]
+
+    def session(self, devices: Sequence[str], fallback: bool) -> Session:
+        """Return a session that stores nothing and is not measured."""
+        return Session(
+            self.model,
+            devices=list(devices),
+            threads=1,
+            fallback=fallback,
+            placement_options=PlacementOptions(objective="serial", multi_device="any"),
+            execution_options=ExecutionOptions(model_cache=None),
+        )
+
+
+def target(model: Any, devices: tuple[str, ...], number: int) -> Target:
+    """Return a model on devices, with the calls that opening and running it takes."""
+    rng = np.random.default_rng(number)
+    never = [Fault(name, "open", nth=1 << 40) for name in devices]
+    made = Target(model, devices, {}, {})
+    with inject(*never) as points, made.session(devices, False) as session:
+        feeds = {value.name: random_array(value, rng) for value in session.inputs}
+        for _ in range(RUNS):
+            session.run(feeds)
+        return Target(model, devices, feeds, Counter(points.calls))
+
+
+def sweep(found: Target) -> list[Fault]:
+    """Return a fault for every point and call of every device, and one lost for each."""
+    faults = []
+    for (device, point), count in sorted(found.calls.items()):
+        for nth in range(1, count + 1):
+            kinds = (None, FaultKind.LOST) if point in ("launch", "wait") else (None,)
+            faults += [Fault(device, cast(Point, point), nth, kind) for kind in kinds]
+    return faults
+
+
+class FaultCases:
+    """Runs case n of a set of devices: every fault of every model in turn, then storms of two."""
+
+    def __init__(self, devices: tuple[str, ...], seed: int, models: Sequence[Path]) -> None:
+        made = [random_graph(seed * 100 + n, 8, quantised=bool(n % 2)) for n in range(GRAPHS)]
+        graphs = [*made, *(convert(str(path)) for path in models)]
+        self._seed = seed
+        self._targets = [target(graph, devices, n) for n, graph in enumerate(graphs)]
+        self._sweep = [(one, fault) for one in self._targets for fault in sweep(one)]
+        self._right: dict[tuple[int, tuple[str, ...]], Outputs] = {}
+
+    def faults(self, number: int) -> tuple[Target, list[Fault], bool]:
+        """Return the model, the faults and `fallback` of a case."""
+        at, fallback = divmod(number, 2)
+        if at < len(self._sweep):
+            one, fault = self._sweep[at]
+            return one, [fault], bool(fallback)
+        rng = random.Random(f"storm {self._seed} {number}")
+        one = rng.choice(self._targets)
+        return one, rng.sample(sweep(one), 2), bool(fallback)
+
+    def attempt(self, number: int) -> str:
+        """Return how a case ends."""
+        one, faults, fallback = self.faults(number)
+        told = f"{faults}, fallback={fallback}"
+        with inject(*faults) as points:
+            try:
+                ended = self._runs(one, fallback)
+            except DeviceError as error:
+                ended = _typed(error)
+            except PlacementError:
+                ended = "error"  # what is left cannot run the model
+            except TriremeError as error:
+                ended = f"wrong {type(error).__name__}: {error}"
+            raised = list(points.raised)
+        if ended.startswith("wrong"):
+            return f"{ended} after {told}"
+        with one.session(one.devices, False) as session:
+            if not self._is_right(one, session.run(one.feeds)):
+                return f"wrong the next session is wrong after {told}"
+        return ended if raised else "unreached"
+
+    def _runs(self, one: Target, fallback: bool) -> str:
+        ended = "right"
+        with one.session(one.devices, fallback) as session:
+            for _ in range(RUNS + 2):
+                out = {
+                    v.name: np.full(v.type.dims, 85, numpy_dtype(v.dtype)) for v in session.outputs
+                }
+                before = {name: array.copy() for name, array in out.items()}
+                try:
+                    session.run(one.feeds, out=out)
+                except DeviceError as error:
+                    if (ended := _typed(error)) != "error":
+                        return ended
+                    if not all(_same(out[name], before[name]) for name in out):
+                        return "wrong a failed run wrote its outputs"
+                    continue
+                if not self._is_right(one, out):
+                    return "wrong a run gave other bits"
+                ended = "moved" if session.events and ended == "right" else ended
+        return ended
+
+    def _is_right(self, one: Target, found: Outputs) -> bool:
+        """Return whether outputs have the bits of a session on some of the devices."""
+        return any(
+            left and all(_same(found[name], array) for name, array in left.items())
+            for left in (self._run(one, devices) for devices in _subsets(one.devices))
+        )
+
+    def _run(self, one: Target, devices: tuple[str, ...]) -> Outputs:
+        """Return the outputs of a session on devices without a fault; or none."""
+        key = self._targets.index(one), devices
+        if key not in self._right:
+            self._right[key] = {}
+            with suppress(PlacementError), one.session(devices, False) as session:
+                found = session.run(one.feeds)
+                self._right[key] = {name: array.copy() for name, array in found.items()}
+        return self._right[key]
+
+
+def _typed(error: DeviceError) -> str:
+    return f"wrong no kind: {error}" if error.kind is FaultKind.UNKNOWN else "error"
+
+
+def _marked(value: Value) -> Array:
+    """Return an array for an output, full of a number that tells whether it is written."""
+    return np.full(value.type.dims, 85, numpy_dtype(value.dtype))
+
+
+def _subsets(devices: tuple[str, ...]) -> list[tuple[str, ...]]:
+    """Return every choice of the devices, all of them first."""
+    counts = range(len(devices), 0, -1)
+    return [one for count in counts for one in itertools.combinations(devices, count)]
+
+
+def _same(one: Array, other: Array) -> bool:
+    return one.dtype == other.dtype and one.tobytes() == other.tobytes()
+
+
+def cases(seed: int, models: Sequence[Path], subject: str) -> Attempt:
+    """Return what runs the cases of a set of devices."""
+    return FaultCases(DEVICES[subject], seed, models).attempt
+
+
+def run(asked: StressRun) -> StressRow:
+    """Inject faults into the devices that are the subject."""
+    for name in DEVICES[asked.subject]:
+        try:
+            open_device(name).close()
+        except DeviceError as error:
+            return asked.skipped(f"{name} cannot be opened: {error}")
+    return run_cases(asked, __name__, "cases", GOOD)
+
+
+PART = StressPart(
+    "a fault at every point and call of devices, and storms of two",
+    tuple(DEVICES),
+    "cases",
+    {"": {"change": 60, "night": 2_000, "release": 20_000}},
+    run,
+)
