@@ -46,7 +46,8 @@ MakeOpen = Callable[[Graph, Arrays], OpenBody | str]
 class BodyUse:
     """What became of a body for inputs of certain types.
 
-    runs: how often it ran; why: why numpy runs it, "" where it is compiled
+    runs: how often it ran; why: why numpy runs it, or turns of a loop that should run in native
+        code; "" where it is compiled
     """
 
     name: str
@@ -241,6 +242,12 @@ class Bodies:
             self._uses.move_to_end(found)
         use.runs += 1
         return use.body if isinstance(use.body, GrowingLoop) else None
+
+    def note(self, body: GrowingLoop, why: str) -> None:
+        """Note why the host ran turns of a compiled loop."""
+        for use in self._uses.values():
+            if use.body is body:
+                use.why = why
 
     def _sameness(self, body: Graph) -> Hashable:
         """Return what is equal for bodies that are made again for other shapes around them."""

@@ -173,6 +173,7 @@ class ControlFlow:
             ]
             done = replace(after, rows=rows)
         if done.going and done.turns != most:
+            self._bodies.note(loop, loop.why)
             done = self._by_host(node, grown, given, done)
         return done.states, done.rows
 

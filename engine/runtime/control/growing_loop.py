@@ -58,14 +58,26 @@ class TurnsDone:
 
 @dataclass(frozen=True)
 class _Block:
-    """Turns that are ready to run, from a first one on."""
+    """Turns that are ready to run, from a first one on.
+
+    buffers: the memory that they are bound to
+    """
 
     count: int
     loop: TurnLoop
+    buffers: tuple[Buffer, ...]
+
+    def serves(self, count: int, buffers: tuple[Buffer, ...]) -> bool:
+        """Whether so many turns can run, on this memory."""
+        pairs = zip(self.buffers, buffers, strict=True)
+        return count <= self.count and all([mine is now for mine, now in pairs])
 
 
 class GrowingLoop:
-    """A `loop` or a `scan` whose states grow; one run at a time."""
+    """A `loop` or a `scan` whose states grow; one run at a time.
+
+    why: why turns of the last run are left for the host; "" where none are
+    """
 
     def __init__(
         self,
@@ -85,7 +97,7 @@ class GrowingLoop:
             those of compiling
         """
         self._node, self._form, self._rooms = node, form, in_rooms
-        self._timeout_s = timeout_s
+        self._timeout_s, self.why = timeout_s, ""
         turn = growing_turn(form, in_rooms, given)
         self._turn, graph = turn.turn, turn.turn.graph
         if self._turn.stops:
@@ -104,21 +116,25 @@ class GrowingLoop:
     def _memory(self, graph: Graph) -> None:
         """Have memory of its own for each value, and no turn that is ready."""
         form = self._form
-        self._in = [TurnMemory(graph.type(value).dtype) for value in graph.inputs]
+        inputs = [TurnMemory(graph.type(value).dtype) for value in graph.inputs]
+        cut = form.first + form.carried
+        types = map(graph.type, graph.inputs)
+        for memory, type in zip(inputs[: form.first], types, strict=False):
+            memory.reserve(8)
+            memory.view(type.dims)[...] = 1
+        self._in = inputs
         self._out = [TurnMemory(graph.type(value).dtype) for value in graph.outputs]
         self._rows = [TurnMemory(graph.type(v).dtype) for v in graph.outputs[self._first_row :]]
-        cut = form.first + form.carried
         self._cut = {
             k: TurnMemory(graph.type(graph.inputs[k]).dtype)
             for k in range(cut, cut + len(form.slices))
         }
-        for memory, type in zip(
-            self._in[: form.first], map(graph.type, graph.inputs), strict=False
-        ):
-            memory.reserve(8)
-            memory.view(type.dims)[...] = 1
         self._blocks: OrderedDict[tuple[int, Numbers], _Block] = OrderedDict()
         self._scratch: Buffer | None = None
+
+    @property
+    def _held(self) -> tuple[TurnMemory, ...]:
+        return (*self._in, *self._out, *self._rows, *self._cut.values())
 
     def run(
         self,
@@ -136,12 +152,12 @@ class GrowingLoop:
         fed = [*states, *(x[0] for x in cut), *captures]
         sizes = self._sized.sizes([*((),) * self._form.first, *(array.shape for array in fed)])
         growth: Numbers = self._growth(*sizes)
+        self.why = ""
         try:
             self._load(states, cut, captures, first)
             return self._run(sizes, growth, most, first)
         finally:
-            held = (*self._in, *self._out, *self._rows, *self._cut.values())
-            if sum(memory.nbytes for memory in held) > KEPT_BYTES:
+            if sum(memory.nbytes for memory in self._held) > KEPT_BYTES:
                 self._memory(self._turn.graph)
 
     def _run(self, sizes: Numbers, growth: Numbers, most: int | None, first: int) -> TurnsDone:
@@ -196,12 +212,9 @@ class GrowingLoop:
         end = first + self._form.carried
         places = [*(self._state(k, turn) for k in range(len(states))), *self._cut.values()]
         places += self._in[end + len(cut) :]
-        moved = False
         for memory, array in zip(places, (*states, *cut, *captures), strict=True):
-            moved |= memory.reserve(array.nbytes)
+            memory.reserve(array.nbytes)
             memory.view(array.shape)[...] = array
-        if moved:
-            self._blocks.clear()
 
     def _state(self, state: int, turn: int) -> TurnMemory:
         """Return where a state lies before a turn."""
@@ -219,27 +232,27 @@ class GrowingLoop:
         needs = [one.bytes_of(shape) for one, shape in zip(memories, shapes, strict=True)]
         if most_bytes is not None and sum(needs) > most_bytes:
             return
-        moved = [one.reserve(nbytes) for one, nbytes in zip(memories, needs, strict=True)]
-        if any(moved):
-            self._blocks.clear()
+        for memory, nbytes in zip(memories, needs, strict=True):
+            memory.reserve(nbytes)
 
     def _block(self, turn: int, sizes: Numbers, growth: Numbers, count: int) -> _Block | None:
         """Return turns that are ready, at least so many; None where they cannot be run so."""
         key = turn, sizes
         self._reserve(_later(sizes, growth, count))
-        rows = self._row_shapes(sizes)
-        moved = [m.reserve(count * m.bytes_of(s)) for m, s in zip(self._rows, rows, strict=True)]
-        if any(moved):
-            self._blocks.clear()
+        for memory, shape in zip(self._rows, self._row_shapes(sizes), strict=True):
+            memory.reserve(count * memory.bytes_of(shape))
+        buffers = tuple([memory.buffer for memory in self._held])
         found = self._blocks.get(key)
-        if found is None or found.count < count:
+        if found is None or not found.serves(count, buffers):
             try:
                 loop = self._native(turn, sizes, growth, count)
-            except TriremeError:
+            except TriremeError as error:
+                self.why = error.summary
                 return None
             if loop is None:
+                self.why = "the device's workers sleep in Python"
                 return None
-            found = self._blocks[key] = _Block(count, loop)
+            found = self._blocks[key] = _Block(count, loop, buffers)
             if len(self._blocks) > MOST_BLOCKS:
                 self._blocks.popitem(last=False)
         self._blocks.move_to_end(key)

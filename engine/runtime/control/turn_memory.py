@@ -10,17 +10,25 @@ from trireme.support.dtypes import Array, numpy_dtype
 
 
 class TurnMemory:
-    """Memory for one operand, at one address until it needs more room."""
+    """Memory for one operand, at one address until it needs more room.
+
+    buffer: what there is now
+    """
 
     def __init__(self, dtype: str) -> None:
         self._dtype = numpy_dtype(dtype)
-        self._buffer = host_alloc(0)
-        self.address = 0
+        self.buffer = host_alloc(0)
+
+    @property
+    def address(self) -> int:
+        """Where it begins."""
+        place: int = self.buffer.handle.ctypes.data
+        return place
 
     @property
     def nbytes(self) -> int:
         """The bytes that there is room for."""
-        return self._buffer.nbytes
+        return self.buffer.nbytes
 
     @property
     def item_bytes(self) -> int:
@@ -31,17 +39,15 @@ class TurnMemory:
         """Return the bytes of an array of a shape."""
         return prod(shape) * self._dtype.itemsize
 
-    def reserve(self, nbytes: int) -> bool:
-        """Have room for so many bytes, with what is there; whether it moved."""
-        if self.address and nbytes <= self._buffer.nbytes:
-            return False
-        before = self._buffer
-        self._buffer = host_alloc(max(nbytes, 64, before.nbytes * 3 // 2))
-        self._buffer.handle[: before.nbytes] = before.handle
-        self.address = self._buffer.handle.ctypes.data
-        return True
+    def reserve(self, nbytes: int) -> None:
+        """Have room for so many bytes, with what is there; elsewhere if there is too little."""
+        before = self.buffer
+        if nbytes > before.nbytes or not before.nbytes:
+            after = host_alloc(max(nbytes, 64, before.nbytes * 3 // 2))
+            after.handle[: before.nbytes] = before.handle
+            self.buffer = after  # an interrupt leaves the one or the other
 
     def view(self, shape: Sequence[int]) -> Array:
         """Return what lies here, as an array of a shape."""
-        array: Array = self._buffer.handle[: self.bytes_of(shape)].view(self._dtype)
+        array: Array = self.buffer.handle[: self.bytes_of(shape)].view(self._dtype)
         return array.reshape(shape)

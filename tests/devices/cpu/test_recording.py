@@ -4,6 +4,7 @@ import math
 import random
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from resized import resizable
 
@@ -44,6 +45,39 @@ def test_recorded_code_gives_the_numbers_or_none():
             assert [type(n) for n in found[0]] == [int] * 5
     assert served > 20
     assert code((1, 1)) is None  # other branches
+
+
+def recorded_of_many(function, *numbers):
+    """The code of a function for many numbers at once."""
+    recording = SizeRecording()
+    made = function(*(recording.number(k, n) for k, n in enumerate(numbers)))
+    return recording.finish_of_many(made)
+
+
+def dealt(a, b):
+    return (*deal_evenly(a, a * 3e-8), *opaque(lambda n, m: (n % m, n // m), a, b), -(-a // 3))
+
+
+@pytest.mark.parametrize("function", [mixed, dealt])
+@pytest.mark.parametrize("start", [(12, 30), (1, 5), (700, 6), (40_000, 7)])
+def test_code_of_many_gives_the_numbers_of_one(function, start):
+    one, many = recorded(function, *start), recorded_of_many(function, *start)
+    first = np.arange(1, 60_000, 7)
+    with np.errstate(all="ignore"):  # where the numbers go another way
+        on, made = many((first, start[1]))
+    on = np.broadcast_to(on, first.shape)
+    for k in range(0, len(first), 11):
+        found = one((int(first[k]), start[1]))
+        assert (found is not None) == on[k]
+        if found is not None:
+            assert found == at(made, k)
+
+
+def at(made, k):
+    """One of many results."""
+    if isinstance(made, tuple):
+        return tuple(at(part, k) for part in made)
+    return made[k] if isinstance(made, np.ndarray) else made
 
 
 @pytest.mark.parametrize("total", [1, 7, 40, 1000, 12345])

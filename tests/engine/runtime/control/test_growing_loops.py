@@ -1,19 +1,24 @@
 """Loops whose carried values grow, in native code: against ONNX Runtime, and turn by turn."""
 
+import contextlib
+import random
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+from alarm import Stop, alarms, needs_timers
 from growing_programs import GrowingProgram
 from onnx import parser
 from programs import HEAD, peer
 
+from trireme.devices.cpu.compile.resizable import CpuResizable
 from trireme.runtime.control.bodies import Bodies
 from trireme.runtime.control.dynamic import ControlFlow
 from trireme.runtime.control.growing_loop import FIRST_TURNS, GrowingLoop
 from trireme.runtime.options import ExecutionOptions
 from trireme.runtime.session import Session
-from trireme.support.errors import RunError
+from trireme.support.errors import CompileError, RunError
 
 
 @pytest.fixture
@@ -154,6 +159,48 @@ def test_a_growing_loop_ends_in_time(flows):
         assert time.monotonic() - start < 30
         np.testing.assert_array_equal(session.run(fed(100, 50.0))["y"].shape, (53, 4))
     assert native(flows[0])
+
+
+@needs_timers
+def test_interrupts_at_any_moment_leave_right_results():
+    print("seed 6")
+    rng = random.Random(6)
+    data = looped(LEAST, "f = Cast <to = 1> (i)  more = Less(f, stop)")
+    asked = [fed(1 << 30, stop, rows) for stop, rows in ((70.0, 2), (300.0, 5), (1500.0, 2))]
+    with alarms(Stop) as set_alarm, Session(data) as session:
+        want = [session.run(feeds) for feeds in asked]
+        for _ in range(40):
+            with contextlib.suppress(Stop):
+                set_alarm(rng.uniform(1e-5, 4e-3))
+                while True:
+                    session.run(fed(1 << 30, 5000.0, rng.randint(1, 9)))
+            k = rng.randrange(3)
+            got = session.run(asked[k])
+            for name, array in want[k].items():
+                np.testing.assert_array_equal(got[name], array)
+
+
+def test_callers_at_once_get_their_own_results():
+    data = looped(LEAST)
+    asked = [fed(100 + 37 * k, rows=2 + k) for k in range(4)]
+    with Session(data) as session, ThreadPoolExecutor(4) as callers:
+        want = [session.run(feeds) for feeds in asked]
+        jobs = [(k, callers.submit(session.run, asked[k])) for k in range(4) for _ in range(15)]
+        for k, job in jobs:
+            for name, array in job.result().items():
+                np.testing.assert_array_equal(array, want[k][name])
+
+
+def test_turns_that_no_table_serves_run_on_the_host(flows, monkeypatch):
+    def refuse(*_):
+        raise CompileError("no table today")
+
+    monkeypatch.setattr(CpuResizable, "turn_tables", refuse)
+    data = looped(LEAST)
+    with Session(data) as session:
+        feeds = fed(70)
+        np.testing.assert_array_equal(session.run(feeds)["all"], peer(data, feeds)["all"])
+    assert [use.why for use in flows[0].uses if use.body] == ["no table today"]
 
 
 NESTED = """
