@@ -14,7 +14,7 @@ from queue import SimpleQueue
 import numpy as np
 
 from trireme.devices.npu.spec import NpuSpec
-from trireme.support.errors import DeviceError
+from trireme.support.errors import DeviceError, FaultKind
 from trireme.support.forks import register_at_fork
 from trireme.support.locks import Latch
 
@@ -50,7 +50,7 @@ class Chip:
                 raise DeviceError(
                     f"npu: {nbytes} bytes do not fit its memory",
                     facts=[f"{self._allocated} of {self.machine.dram.bytes} bytes are in use"],
-                )
+                ).of_kind(FaultKind.OUT_OF_MEMORY)
             self._allocated += nbytes
         weakref.finalize(owner, self._give_back, nbytes)
 

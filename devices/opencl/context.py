@@ -15,7 +15,7 @@ from trireme.devices.opencl.events import CopyEvent, enqueued, handles, reports_
 from trireme.devices.opencl.lowering import ALIGNMENT, Lowering
 from trireme.devices.opencl.platforms import FoundDevice, check_process
 from trireme.support.dtypes import Array
-from trireme.support.errors import DeviceError
+from trireme.support.errors import DeviceError, FaultKind
 
 MEMORY = "opencl"
 """The memory space of every buffer."""
@@ -53,7 +53,8 @@ class OpenCLContext:
         try:
             buffer = cl.Buffer(self.handle, cl.mem_flags.READ_WRITE, max(nbytes, 1))
         except cl.Error as error:
-            raise DeviceError(f"opencl: no memory for {nbytes} bytes: {error}") from error
+            found = DeviceError(f"opencl: no memory for {nbytes} bytes: {error}")
+            raise found.of_kind(FaultKind.OUT_OF_MEMORY) from error
         return Buffer(MEMORY, buffer, 0, nbytes)
 
     def write(self, target: Buffer, source: Array) -> None:

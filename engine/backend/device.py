@@ -302,6 +302,7 @@ class Device(ABC):
     driver_queue: the queue of its calls and copies, if the device starts one after another by
         itself: see QueuedCall
     repeats_calls: whether its calls can run turn after turn by themselves: see RepeatableCall
+    is_lost: whether a task hung on it; nobody waits for the device again
     calls_at_once: how many calls, on memory of their own, keep it busy; 0 where they take turns
     """
 
@@ -310,6 +311,7 @@ class Device(ABC):
     estimate_source: Literal["device", "roofline"] = "device"
     driver_queue: object | None = None
     repeats_calls: bool = False
+    is_lost: bool = False
     calls_at_once: int = 0
     kernel_table: KernelTable[Any] | None = None
 

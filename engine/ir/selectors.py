@@ -23,6 +23,14 @@ def pinned(graph: Graph, pins: Mapping[int, str] | None) -> Graph:
     return replace(graph, nodes=tuple(nodes))
 
 
+def unpinned(graph: Graph, gone: Collection[str]) -> Graph:
+    """Return the graph without the pins to devices that are gone."""
+    if not any(node.pin in gone for node in graph.nodes):
+        return graph
+    nodes = (replace(n, pin=None) if n.pin in gone else n for n in graph.nodes)
+    return replace(graph, nodes=tuple(nodes))
+
+
 def pins_called(graph: Graph, pins: Mapping[Any, str], devices: Collection[str]) -> dict[int, str]:
     """Return pins by node id; where two name a node, the later holds.
 

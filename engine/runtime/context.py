@@ -115,9 +115,9 @@ def _scratch(program: Program) -> Scratch:
 
 
 def _alloc(memory: str, nbytes: int, devices: Mapping[str, Device]) -> Buffer:
-    if memory == HOST:
-        alignments = [d.spec.alignment for d in devices.values() if d.spec.memory == HOST]
-        return host_alloc(max(nbytes, 1), max(alignments, default=64))
-    name, owner = next((n, d) for n, d in devices.items() if d.spec.memory == memory)
+    owners = [(n, d) for n, d in devices.items() if d.spec.memory == memory]
+    if not owners:
+        return host_alloc(max(nbytes, 1))
+    name, owner = max(owners, key=lambda one: one[1].spec.alignment)
     with from_device(name, f"give {nbytes} bytes for the arena"):
         return owner.alloc(max(nbytes, 1))

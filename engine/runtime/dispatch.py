@@ -23,6 +23,7 @@ from trireme.backend.capabilities import driver_queue_of
 from trireme.backend.device import HOST, BoundCall, Done, Event
 from trireme.plan.plan import Plan
 from trireme.profiling.spans import TaskSpan, span_of
+from trireme.runtime.execute import Watch
 from trireme.runtime.failures import interrupt_of, task_error
 from trireme.support.cancel import CancelToken, current_token, working_for
 from trireme.support.errors import RunError
@@ -39,11 +40,18 @@ _SLOW_S, _SLOW_TIMES = 5 * CHEAP_S, 2
 class ParallelRunner:
     """Runs a plan's tasks as their waits allow, again and again, on threads that stay.
 
+    watch: is told when tasks begin and end
     dispatches: tasks that the last run handed over to another thread
     """
 
-    def __init__(self, plan: Plan, calls: Sequence[BoundCall], cheap_s: float = CHEAP_S) -> None:
-        self.plan = plan
+    def __init__(
+        self,
+        plan: Plan,
+        calls: Sequence[BoundCall],
+        cheap_s: float = CHEAP_S,
+        watch: Watch | None = None,
+    ) -> None:
+        self.plan, self.watch = plan, watch
         self.calls: Sequence[Any] = calls
         self.driver_queues = [driver_queue_of(call) for call in calls]
         self.one_driver_queue = (
@@ -92,7 +100,11 @@ class ParallelRunner:
         if not self.calls:
             return []
         if self.one_driver_queue and not profile:
+            if self.watch is not None:
+                self.watch.begin(range(len(self.calls)))
             self._launch_all()
+            if self.watch is not None:
+                self.watch.end(range(len(self.calls)))
             return []
         if self.broken:
             self.close()
@@ -187,6 +199,8 @@ class ParallelRunner:
         try:
             if self.token is not None:
                 self.token.check()
+            if self.watch is not None:
+                self.watch.begin((index,))
             found = map(self.under_way.get, self.waits[index]) if self.under_way else ()
             after = [event for event in found if event is not None]
             if after:
@@ -238,6 +252,8 @@ class ParallelRunner:
 
     def _finish(self, index: int, mine: list[int]) -> None:
         """Free the task's queue, and share out what became ready."""
+        if self.watch is not None:
+            self.watch.end((index,))
         with self.lock:
             if self.under_way.pop(index, None) is None:
                 self._release(self.queue_of[index], self.followers[index], mine)

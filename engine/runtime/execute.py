@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from heapq import heappop, heappush
 from itertools import groupby
-from typing import Any
+from typing import Any, Protocol
 
 from trireme.backend.capabilities import driver_queue_of, runner_of
 from trireme.backend.device import BoundCall, Device, Done, Event
@@ -24,12 +24,29 @@ from trireme.support.errors import RunError
 _log = logging.getLogger(__name__)
 
 
-def serial_runner(plan: Plan, calls: Sequence[BoundCall]) -> Callable[[], None]:
+class Watch(Protocol):
+    """Is told what runs."""
+
+    def begin(self, tasks: Sequence[int]) -> None:
+        """Note that tasks, launched together, begin."""
+
+    def end(self, tasks: Sequence[int]) -> None:
+        """Note that they are over."""
+
+
+def serial_runner(
+    plan: Plan, calls: Sequence[BoundCall], watch: Watch | None = None
+) -> Callable[[], None]:
     """Return a function that runs every task, one after another, in the order of `serial_order`.
 
     Where a task and the next are of one driver queue, the device waits, not the host.
+    watch: is told when tasks begin and end
     """
-    each = [run for _, run in launch_batches(plan, calls)]
+    batches = launch_batches(plan, calls)
+    if watch is None:
+        each = [run for _, run in batches]
+    else:
+        each = [_noted(run, group, watch) for group, run in batches]
     if len(each) == 1:
         return each[0]
 
@@ -39,6 +56,15 @@ def serial_runner(plan: Plan, calls: Sequence[BoundCall]) -> Callable[[], None]:
             call()
 
     return run
+
+
+def _noted(run: Callable[[], None], tasks: Sequence[int], watch: Watch) -> Callable[[], None]:
+    def noted() -> None:
+        watch.begin(tasks)
+        run()
+        watch.end(tasks)
+
+    return noted
 
 
 def launch_batches(
@@ -176,10 +202,12 @@ def _timed(
 def finish(devices: Mapping[str, Device]) -> None:
     """After an error or an interrupt: return when no launch is under way, known of or not.
 
+    A device that is lost is passed over.
+
     A further interrupt does not shorten it: the first is on its way out already.
     """
     for name, device in devices.items():
-        while True:
+        while not device.is_lost:
             try:
                 device.finish()
                 break
@@ -188,6 +216,12 @@ def finish(devices: Mapping[str, Device]) -> None:
                 break
             except BaseException as interrupt:
                 _log.debug("interrupted once more: %r", interrupt)
+
+
+def close_unless_lost(device: Device) -> None:
+    """Close a device; one that hangs is left alone, because closing waits for its work."""
+    if not device.is_lost:
+        device.close()
 
 
 def check_order(plan: Plan, order: Sequence[int]) -> None:

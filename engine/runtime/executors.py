@@ -16,7 +16,7 @@ from trireme.ir.effects import uses_state
 from trireme.plan.plan import Plan
 from trireme.profiling.spans import TaskSpan
 from trireme.runtime.dispatch import ParallelRunner
-from trireme.runtime.execute import has_overlap, run_profiled, serial_order, serial_runner
+from trireme.runtime.execute import Watch, has_overlap, run_profiled, serial_order, serial_runner
 from trireme.support.timing import seconds_of
 from trireme.support.units import time_text
 
@@ -29,6 +29,7 @@ TRIES = 8
 class Executors:
     """Runs the tasks of a plan, in one mode.
 
+    watch: is told when tasks begin and end
     run: runs every task once
     chosen: "serial" or "parallel"; None while both are tried
     why: a sentence on the choice
@@ -36,10 +37,12 @@ class Executors:
 
     run: Callable[[], None]
 
-    def __init__(self, plan: Plan, calls: Sequence[BoundCall], mode: Mode) -> None:
-        self.plan, self.calls = plan, calls
+    def __init__(
+        self, plan: Plan, calls: Sequence[BoundCall], mode: Mode, watch: Watch | None = None
+    ) -> None:
+        self.plan, self.calls, self._watch = plan, calls, watch
         self.runner: ParallelRunner | None = None
-        self._serially = serial_runner(plan, calls)
+        self._serially = serial_runner(plan, calls, watch)
         self._overlaps = has_overlap(plan)
         self.mode = mode
 
@@ -86,6 +89,10 @@ class Executors:
             self.runner.close()
             self.runner = None
 
+    def abandon(self) -> None:
+        """Leave the threads alone: one of them hangs."""
+        self.runner = None
+
     @property
     def in_parallel(self) -> bool:
         """Whether tasks run as their waits allow; False where no two could run at once."""
@@ -93,7 +100,7 @@ class Executors:
 
     def _parallel(self) -> ParallelRunner:
         if self.runner is None:
-            self.runner = ParallelRunner(self.plan, self.calls)
+            self.runner = ParallelRunner(self.plan, self.calls, watch=self._watch)
         return self.runner
 
     def _overlapping(self) -> None:

@@ -94,6 +94,7 @@ def task_error(plan: Plan, tasks: Sequence[int], error: Exception) -> Exception:
         computing = [plan.tasks[index] for index in tasks if not plan.tasks[index].is_copy]
         task = computing[0] if computing else plan.tasks[tasks[0]]
         named.of_device(_culprit(plan, task)).at_node(task.nodes[0].label)
+        named.of_kind(FaultKind.LAUNCH_FAILED)
     return named
 
 

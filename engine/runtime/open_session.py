@@ -215,16 +215,6 @@ class OpenSession(ProgramSession):
     def _run(
         self, feeds: Mapping[str, Any], out: Mapping[str, Array] | None = None
     ) -> dict[str, Array]:
-        if self._open is not None:
-            return self._ran(feeds, self._run_open(feeds, out))
-        if self._tied is None:
-            return self._run_program(feeds, out)
-        out, asked = self._tied.outputs_asked(out)
-        return self._tied.keep(self._run_program(self._tied.feeds(feeds), out), asked)
-
-    def _run_open(
-        self, feeds: Mapping[str, Any], out: Mapping[str, Array] | None
-    ) -> dict[str, Array]:
         if self._tied is None:
             return self._run_program(feeds, out)
         if out is None and self._step is not None and not self._closed:
@@ -232,7 +222,8 @@ class OpenSession(ProgramSession):
             if made is not None:
                 return made
         out, asked = self._tied.outputs_asked(out)
-        return self._tied.keep(self._run_program(self._tied.feeds(feeds), out), asked)
+        made = self._tied.keep(self._run_program(self._tied.feeds(feeds), out), asked)
+        return made if self._open is None else self._ran(feeds, made)
 
     def _run_beside(
         self, number: int, feeds: Mapping[str, Any], out: Mapping[str, Array] | None
@@ -262,7 +253,7 @@ class OpenSession(ProgramSession):
         results = self._open.run(feeds, out)
         if self._shapes_to_store is not None:
             self._store_shapes()
-        return results
+        return self._ran(feeds, results) if self._tied is None else results
 
     def _run_again(
         self, error: BaseException, feeds: Mapping[str, Any], out: Mapping[str, Array] | None
@@ -277,11 +268,11 @@ class OpenSession(ProgramSession):
         """See SessionRuns; states that grow in place are stepped on where nothing watches runs."""
         from trireme.runtime.open_programs import step_of
 
-        watched = self._failover is not None and self._failover.watches
         if self._open is None:
             super()._choose_direct()
         else:
-            self._step = None if watched else step_of(self._open)
+            self._is_watched = self._failover is not None and self._failover.watches
+            self._step = None if self._is_watched else step_of(self._open)
 
     def _store_shapes(self) -> None:
         """Store the program at the shapes of the run that is just over, for later processes."""

@@ -19,7 +19,7 @@ from trireme.cost.model import CostModel
 from trireme.ir.bind_shapes import Shapes
 from trireme.ir.effects import States, initial_states, state_types
 from trireme.ir.graph import Graph
-from trireme.ir.selectors import pinned, pins_called
+from trireme.ir.selectors import pinned, pins_called, unpinned
 from trireme.model_file.cache import Model, optimised
 from trireme.model_file.notes import log_note
 from trireme.passes.carried_states import carried_states
@@ -32,6 +32,7 @@ from trireme.runtime.autotune import Opened, autotune, check_free
 from trireme.runtime.compile import compile_plan
 from trireme.runtime.context import ExecutionContext
 from trireme.runtime.dynamic.stage import is_open
+from trireme.runtime.execute import close_unless_lost
 from trireme.runtime.failover.events import EventLog, event_of
 from trireme.runtime.options import ExecutionOptions
 from trireme.runtime.program import Program
@@ -107,7 +108,8 @@ class Preparation:
         states = States(state_types(graph), graph.symbols, initial_states(graph))
         devices = self._open(states)
         asked = self.made.placement_options
-        graph = pinned(graph, pins_called(graph, asked.pins, devices))
+        pins = {node: where for node, where in asked.pins.items() if where not in self.dropped}
+        graph = unpinned(pinned(graph, pins_called(graph, pins, devices)), self.dropped)
         states = add_host(devices, graph, states, keeps_states=is_open(graph))
         tied = TiedStates(with_ties, ties, states, are_variables) if ties else None
         calibration = load_calibration(self.calibration)
@@ -154,7 +156,7 @@ class Preparation:
         opened, absent = open_devices(wanted, given, self.made.threads, self.fallback)
         for name in wanted:
             if isinstance(name, str) and name in opened:
-                self.closing.callback(opened[name].close)
+                self.closing.callback(close_unless_lost, opened[name])
         for name, error in absent.items():
             self._drop(name, error)
         return opened
@@ -172,6 +174,7 @@ class Preparation:
                     raise
                 self._drop(error.device, error)
                 devices = {name: d for name, d in devices.items() if name != error.device}
+                prepared = replace(prepared, graph=unpinned(prepared.graph, {error.device}))
 
     def _on(
         self, devices: Mapping[str, Device], prepared: Prepared, asked: PlacementOptions

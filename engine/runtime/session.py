@@ -278,6 +278,8 @@ class Session(OpenSession, TakesRequests):
         asked, events = self._asked, self._events
         self._failover = open_failover(Session, asked, prepared, self.devices, how, events)
         if self._failover is not None:
+            if self._open is None:
+                self.watch_tasks()
             self._choose_direct()
 
     def prepare_fallbacks(self) -> None:

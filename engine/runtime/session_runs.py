@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from trireme.runtime.context import ExecutionContext
     from trireme.runtime.executors import Mode
     from trireme.runtime.failover.failover import Failover
+    from trireme.runtime.failover.watchdog import WatchedRuns
     from trireme.runtime.program import Program
     from trireme.runtime.states.snapshot import StateSnapshot
     from trireme.runtime.streams.open_stream import OpenStream
@@ -50,7 +51,15 @@ def _can_be_staged(out: Any) -> bool:
 
 
 class SessionRuns(SessionFacts, Closing):
-    """What runs a program, and ends it."""
+    """What runs a program, and ends it.
+
+    The attributes of faults are the class's until a session needs them: Python looks up those of an
+    instance with more than 30 more slowly, in every run.
+    """
+
+    _failover: Failover | None = None
+    _watched_runs: WatchedRuns | None = None
+    _is_watched = False
 
     def _begin(self) -> None:
         """Have what `close` asks for, before anything can fail."""
@@ -66,7 +75,6 @@ class SessionRuns(SessionFacts, Closing):
         weakref.finalize(self, self._closing.close).atexit = False
         self.dropped: dict[str, str] = {}
         self._events = EventLog()
-        self._failover: Failover | None = None
 
     def _keep(self, program: Program, context: ExecutionContext, mode: Mode) -> None:
         """Have runs go through the program's memory."""
@@ -231,15 +239,33 @@ class SessionRuns(SessionFacts, Closing):
         finally:
             self._choose_direct()
 
+    def watch_tasks(self) -> None:
+        """Give a task up that hangs, where a device works beside the host: see watchdog.py.
+
+        Nothing is watched where shapes are open, or every task is on the caller's own thread.
+        """
+        from trireme.runtime.executors import Executors
+        from trireme.runtime.failover.watchdog import TaskWatch, WatchedRuns, works_beside_host
+
+        if self._watched_runs is None and works_beside_host(self.plan):
+            watch = TaskWatch(self.plan)
+            self._runs.close()
+            self._runs = Executors(self.plan, self._calls, self._runs.mode, watch)
+            self._watched_runs = WatchedRuns(watch, self.devices)
+            self._closing.callback(self._watched_runs.close)
+            self._closing.callback(self._runs.close)
+            self._choose_direct()
+
     def _choose_direct(self) -> None:
         """Have runs go the shortest way that there is now."""
-        watched = self._failover is not None and self._failover.watches
-        self._direct = None if self._closed or watched else self._binding.direct(self._runs)
+        self._is_watched = self._failover is not None and self._failover.watches
+        apart = self._closed or self._is_watched or self._watched_runs is not None
+        self._direct = None if apart else self._binding.direct(self._runs)
 
     def _begin_run(self) -> None:
         """Errors: RunError, if the session is closed; DeviceOut, if a device is passed over"""
         self._check_open()
-        if self._failover is not None:
+        if self._is_watched and self._failover is not None:
             self._failover.begin(self._try_devices)
 
     def _try_devices(self) -> None:
@@ -255,8 +281,8 @@ class SessionRuns(SessionFacts, Closing):
                 self._finish()
 
     def _ran(self, feeds: Mapping[str, Any], results: dict[str, Array]) -> dict[str, Array]:
-        """Note a run that succeeded on all devices."""
-        if self._failover is not None and self._failover.watches:
+        """Note a run that succeeded on all devices, if runs are watched."""
+        if self._is_watched and self._failover is not None:
             self._failover.note(feeds, results)
             self._choose_direct()
         return results
@@ -320,10 +346,15 @@ class SessionRuns(SessionFacts, Closing):
         direct = self._direct
         if direct is not None and out is None:
             return direct(feeds)
-        self._begin_run()
+        if self._closed or self._is_watched:
+            self._begin_run()
         given = self._binding.bind(feeds, out)
-        self._runs.run()
-        return self._ran(feeds, self._binding.collect(given))
+        if self._watched_runs is None:
+            self._runs.run()
+        else:
+            self._watched_runs.run(self._runs, (self._context, given, feeds))
+        results = self._binding.collect(given)
+        return self._ran(feeds, results) if self._is_watched else results
 
     @checked(RunError)
     def stream(

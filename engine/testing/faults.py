@@ -25,13 +25,14 @@ from trireme.backend.registry import kind_named, register_device
 from trireme.ir.effects import States
 from trireme.support.errors import DeviceError, FaultKind
 
-Point = Literal["open", "compile", "alloc", "launch", "wait"]
+Point = Literal["open", "compile", "alloc", "launch", "wait", "read"]
 _KIND_OF: dict[Point, FaultKind] = {
     "open": FaultKind.UNAVAILABLE,
     "compile": FaultKind.COMPILE_FAILED,
     "alloc": FaultKind.OUT_OF_MEMORY,
     "launch": FaultKind.LAUNCH_FAILED,
     "wait": FaultKind.WAIT_FAILED,
+    "read": FaultKind.CHECKSUM,
 }
 
 
@@ -40,7 +41,8 @@ class Fault:
     """One fault of a device.
 
     nth: the first call of the point that fails, from 1; calls of all devices of the name count
-    kind: of the error; the point's own when None. After LOST every later call of the device fails
+    kind: of the error; the point's own when None. After LOST every later call of the device fails.
+        A HANG lasts until the block of `inject` ends
     delay_s: seconds that the call takes longer; such a call does not fail
     """
 
@@ -62,6 +64,7 @@ class FaultPoints:
         self._lost: set[str] = set()
         self.calls: Counter[tuple[str, str]] = Counter()
         self.raised: list[Fault] = []
+        self.over = threading.Event()
 
     def reach(self, device: str, point: Point) -> None:
         """Count a call. Errors: DeviceError, where a fault is due or the device is lost"""
@@ -74,6 +77,8 @@ class FaultPoints:
             self._lost |= {one.device for one in due if one.kind is FaultKind.LOST}
         for one in due:
             time.sleep(one.delay_s)
+            if one.kind is FaultKind.HANG:
+                self.over.wait()
         failing = [one for one in due if not one.delay_s]
         if failing or lost:
             kind = FaultKind.LOST if lost else failing[0].kind or _KIND_OF[point]
@@ -101,6 +106,7 @@ def inject(*faults: Fault) -> Iterator[FaultPoints]:
             register_device(replace(kind, open=opened, open_image=None))
         yield points
     finally:
+        points.over.set()
         for kind in kinds:
             register_device(kind)
 
@@ -108,7 +114,7 @@ def inject(*faults: Fault) -> Iterator[FaultPoints]:
 def _watch(device: Device, points: FaultPoints) -> None:
     """Have the methods of one open device reach the points first."""
     name, own, watched = device.spec.name, device.compile_with_progress, vars(device)
-    compile, alloc = device.compile, device.alloc
+    compile, alloc, start_read = device.compile, device.alloc, device.start_read
 
     def compiled(graphs: Any) -> list[Executable]:
         points.reach(name, "compile")
@@ -125,6 +131,11 @@ def _watch(device: Device, points: FaultPoints) -> None:
         points.reach(name, "alloc")
         return alloc(nbytes)
 
+    def read_started(*args: Any, **kwargs: Any) -> Event:
+        points.reach(name, "read")
+        return start_read(*args, **kwargs)
+
+    watched["start_read"] = read_started
     watched["compile"] = compiled
     watched["compile_with_progress"] = compiled_with_progress
     watched["alloc"] = allocated

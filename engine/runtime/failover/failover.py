@@ -44,6 +44,9 @@ class FallbackSession(Protocol):
     def run(self, feeds: Mapping[str, Any], out: Mapping[str, Array] | None = None) -> Results:
         """Return the outputs by name."""
 
+    def watch_tasks(self) -> None:
+        """Give a task up that hangs."""
+
     def close(self) -> None:
         """Give back memory."""
 

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 from trireme.backend.device import HOST, Device
 from trireme.ir.graph import Graph
 from trireme.ir.op import get_op
+from trireme.ir.selectors import unpinned
 from trireme.ops.repeats import bodies_of
+from trireme.runtime.dynamic.stage import is_open
 from trireme.runtime.failover.failover import Failover, FallbackSession
 
 if TYPE_CHECKING:
@@ -42,8 +44,8 @@ def open_failover(
 
     def open_on(left: Sequence[str]) -> FallbackSession:
         kept = [one for name, one in devices.items() if name in left or name not in names]
-        return open_session(
-            _unpinned(prepared.graph, kept),
+        opened = open_session(
+            unpinned(prepared.graph, set(names) - set(left)),
             devices=kept,
             mode=asked.mode,
             calibration=prepared.calibration,
@@ -52,18 +54,13 @@ def open_failover(
             placement_options=placement,
             execution_options=execution,
         )
+        if not has_open_shapes:
+            opened.watch_tasks()
+        return opened
 
+    has_open_shapes = is_open(prepared.graph) or bool(asked.buckets) or how[0].schedule == "dynamic"
     writes = _writes_states(prepared.graph)
     return Failover(names, open_on, prepared.states, writes, log)
-
-
-def _unpinned(graph: Graph, kept: Sequence[Device]) -> Graph:
-    """Return the graph without the pins to devices that are gone."""
-    names = {device.spec.name for device in kept}
-    if all(node.pin is None or node.pin in names for node in graph.nodes):
-        return graph
-    nodes = [node if node.pin in names else replace(node, pin=None) for node in graph.nodes]
-    return replace(graph, nodes=tuple(nodes))
 
 
 def _asked_for_host(asked: Asked) -> bool:
