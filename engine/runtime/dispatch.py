@@ -23,7 +23,7 @@ from trireme.backend.capabilities import driver_queue_of
 from trireme.backend.device import HOST, BoundCall, Done, Event
 from trireme.plan.plan import Plan
 from trireme.profiling.spans import TaskSpan, span_of
-from trireme.runtime.execute import Watch
+from trireme.runtime.execute import TaskListener
 from trireme.runtime.failures import interrupt_of, task_error
 from trireme.support.cancel import CancelToken, current_token, working_for
 from trireme.support.errors import RunError
@@ -49,7 +49,7 @@ class ParallelRunner:
         plan: Plan,
         calls: Sequence[BoundCall],
         cheap_s: float = CHEAP_S,
-        watch: Watch | None = None,
+        watch: TaskListener | None = None,
     ) -> None:
         self.plan, self.watch = plan, watch
         self.calls: Sequence[Any] = calls

@@ -24,7 +24,7 @@ from trireme.support.errors import RunError
 _log = logging.getLogger(__name__)
 
 
-class Watch(Protocol):
+class TaskListener(Protocol):
     """Is told what runs."""
 
     def begin(self, tasks: Sequence[int]) -> None:
@@ -35,7 +35,7 @@ class Watch(Protocol):
 
 
 def serial_runner(
-    plan: Plan, calls: Sequence[BoundCall], watch: Watch | None = None
+    plan: Plan, calls: Sequence[BoundCall], watch: TaskListener | None = None
 ) -> Callable[[], None]:
     """Return a function that runs every task, one after another, in the order of `serial_order`.
 
@@ -58,7 +58,9 @@ def serial_runner(
     return run
 
 
-def _noted(run: Callable[[], None], tasks: Sequence[int], watch: Watch) -> Callable[[], None]:
+def _noted(
+    run: Callable[[], None], tasks: Sequence[int], watch: TaskListener
+) -> Callable[[], None]:
     def noted() -> None:
         watch.begin(tasks)
         run()

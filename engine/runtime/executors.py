@@ -16,7 +16,13 @@ from trireme.ir.effects import uses_state
 from trireme.plan.plan import Plan
 from trireme.profiling.spans import TaskSpan
 from trireme.runtime.dispatch import ParallelRunner
-from trireme.runtime.execute import Watch, has_overlap, run_profiled, serial_order, serial_runner
+from trireme.runtime.execute import (
+    TaskListener,
+    has_overlap,
+    run_profiled,
+    serial_order,
+    serial_runner,
+)
 from trireme.support.timing import seconds_of
 from trireme.support.units import time_text
 
@@ -38,7 +44,7 @@ class Executors:
     run: Callable[[], None]
 
     def __init__(
-        self, plan: Plan, calls: Sequence[BoundCall], mode: Mode, watch: Watch | None = None
+        self, plan: Plan, calls: Sequence[BoundCall], mode: Mode, watch: TaskListener | None = None
     ) -> None:
         self.plan, self.calls, self._watch = plan, calls, watch
         self.runner: ParallelRunner | None = None
