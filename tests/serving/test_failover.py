@@ -1,0 +1,87 @@
+"""A device that fails under load: every request that was accepted is answered, and rightly."""
+
+import asyncio
+
+import numpy as np
+import pytest
+from opencl import need_opencl
+from serving_models import put
+
+pytest.importorskip("prometheus_client", reason="needs the extra serve")
+
+from trireme.ir.builder import GraphBuilder  # noqa: E402
+from trireme.ir.graph import TensorType  # noqa: E402
+from trireme.model_file import save  # noqa: E402
+from trireme.runtime.session import Session  # noqa: E402
+from trireme.serving.config import ModelSettings, ServeConfig, ServerSettings  # noqa: E402
+from trireme.serving.configured import open_models  # noqa: E402
+from trireme.serving.metrics import ServingMetrics  # noqa: E402
+from trireme.serving.protocol import InferRequest  # noqa: E402
+from trireme.serving.service import InferenceService  # noqa: E402
+from trireme.serving.usage import Usage  # noqa: E402
+from trireme.support.errors import FaultKind  # noqa: E402
+from trireme.testing.faults import Fault, inject  # noqa: E402
+
+REQUESTS, CLIENTS = 240, 8
+RNG = np.random.default_rng(77)
+FEEDS = [{"x": RNG.standard_normal((4, 16)).astype(np.float32)} for _ in range(REQUESTS)]
+
+
+def graph():
+    b = GraphBuilder("net")
+    x = b.input("x", TensorType((4, 16), "float32"))
+    return b.finish(b.add("tanh", b.add("sigmoid", x), names=["y"]))
+
+
+@pytest.fixture
+def folder(tmp_path):
+    save(graph(), tmp_path / "one.trm")
+    put(tmp_path / "net" / "1" / "model.trm", (tmp_path / "one.trm").read_bytes())
+    (tmp_path / "one.trm").unlink()
+    return tmp_path
+
+
+def answers(*devices):
+    """What sessions on each device alone give."""
+    found = []
+    for device in devices:
+        with Session(graph(), devices=[device]) as session:
+            found.append([session.run(feeds)["y"] for feeds in FEEDS])
+    return found
+
+
+@pytest.mark.parametrize(
+    "kind", [FaultKind.LAUNCH_FAILED, FaultKind.CHECKSUM, FaultKind.LOST, FaultKind.OUT_OF_MEMORY]
+)
+def test_no_request_is_lost_or_answered_wrongly(folder, kind):
+    need_opencl()
+    right = answers("cpu", "opencl")
+    usage = Usage()
+    config = ServeConfig(
+        server=ServerSettings(repository=str(folder), poll_s=0),
+        defaults=ModelSettings(threads=1, devices=["cpu", "opencl"], fallback=True),
+    )
+    faults = [Fault("cpu", "launch", nth, kind) for nth in (20, 35, 36, 90)]
+    with inject(*faults) as points:
+        service = InferenceService(open_models(config, usage))
+        try:
+            outcomes = asyncio.run(_ask_all(service))
+            page = ServingMetrics(service, usage).page()[0].decode()
+        finally:
+            service.close()
+        assert points.raised
+    for k, outputs in enumerate(outcomes):
+        assert any(np.array_equal(outputs, one[k]) for one in right), k
+    line = f'trireme_device_faults_total{{device="cpu",kind="{kind.value}"}}'
+    assert line in page and 'trireme_fallbacks_total{from="cpu",to="opencl"}' in page
+
+
+async def _ask_all(service):
+    limit = asyncio.Semaphore(CLIENTS)
+
+    async def ask(feeds):
+        async with limit:
+            response = await service.infer(InferRequest(model="net", inputs=feeds))
+            return response.outputs["y"]
+
+    return await asyncio.gather(*map(ask, FEEDS))
