@@ -17,6 +17,7 @@ from trireme.runtime.requests.batch_rules import FittingFeeds
 from trireme.runtime.requests.batch_statistics import BatchReport, BatchTally
 from trireme.runtime.requests.queue import RequestLine, RequestQueue
 from trireme.runtime.requests.request import Result, RunRequest
+from trireme.runtime.requests.workers import serve_on
 from trireme.support.cancel import CancelToken, working_for
 from trireme.support.dtypes import Array
 from trireme.support.errors import CancelledError, DeadlineError, RunError, TriremeError
@@ -121,9 +122,17 @@ class BatchRunner:
                 self._threads.append(thread)
 
     def _serve(self) -> None:
+        serve_on(self._serve_batches)
+
+    def _serve_batches(self) -> None:
         buffers = _Buffers(self._most)
         while requests := self._take():
-            self._run_batch(requests, buffers)
+            try:
+                self._run_batch(requests, buffers)
+            except BaseException as error:
+                for request in requests:
+                    request.fail(error)  # nothing, if it is over
+                raise
             del requests
 
     def _take(self) -> list[RunRequest]:

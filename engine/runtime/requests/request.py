@@ -7,9 +7,11 @@ next task boundary (support/cancel.py).
 from __future__ import annotations
 
 import concurrent.futures
+import logging
 import math
 import threading
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
 from trireme.support.cancel import CancelToken, deadline_passed, working_for
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from trireme.support.dtypes import Array
     from trireme.support.timers import Timer
 
+_log = logging.getLogger(__name__)
 Result = dict[str, "Array"]
 
 
@@ -149,7 +152,8 @@ class RunRequest(concurrent.futures.Future[Result]):
             self.fail(error)
         else:
             self.release()
-            self.set_result(result)
+            with _callbacks_that_exit():
+                self.set_result(result)
 
     def fail(self, error: BaseException) -> None:
         """Keep the error of a request, unless it ended before; wake who waits."""
@@ -158,7 +162,8 @@ class RunRequest(concurrent.futures.Future[Result]):
                 return
             self._is_ending = True
         self.release()
-        self.set_exception(error)
+        with _callbacks_that_exit():
+            self.set_exception(error)
 
     def refuse_late(self) -> None:
         """End a request whose deadline passed while it waited."""
@@ -178,6 +183,15 @@ class RunRequest(concurrent.futures.Future[Result]):
             self.timer = None
             error = RunError("the process forked: the request runs in the parent alone")
             self.fail(error)
+
+
+@contextmanager
+def _callbacks_that_exit() -> Iterator[None]:
+    """Have a callback of a future that raises SystemExit end nothing but itself."""
+    try:
+        yield
+    except SystemExit:
+        _log.warning("a callback of a request raised SystemExit, which is ignored", exc_info=True)
 
 
 def _cancelled(error: BaseException) -> RequestCancelled:

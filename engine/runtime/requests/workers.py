@@ -17,6 +17,18 @@ from trireme.support.timers import TIMERS, Timers
 _log = logging.getLogger(__name__)
 
 
+def serve_on(serve: Callable[[], None]) -> None:
+    """Serve until that returns, though what a thread runs may try to end the thread.
+
+    A callback of a future that raises SystemExit does.
+    """
+    while True:
+        try:
+            return serve()
+        except BaseException:
+            _log.exception("%s was interrupted, and goes on", threading.current_thread().name)
+
+
 class RequestRunner:
     """Runs requests, `workers` at once.
 
@@ -80,10 +92,18 @@ class RequestRunner:
             request.reset_after_fork()
 
     def _serve(self) -> None:
+        serve_on(self._serve_requests)
+
+    def _serve_requests(self) -> None:
         while (request := self._take()) is not None:
-            if request.begin(self.queue.timers.clock()):
-                self._running.add(request)
-                request.run()
+            try:
+                if request.begin(self.queue.timers.clock()):
+                    self._running.add(request)
+                    request.run()
+            except BaseException as error:
+                request.fail(error)  # nothing, if it is over
+                raise
+            finally:
                 self._running.discard(request)
             del request  # the session that it holds may be collected
 

@@ -324,3 +324,21 @@ def test_the_canary_puts_states_back():
                 want = want + X
                 clock.now += 31 if k > 3 else 0
             assert session.events[-1].action == "brought back"
+
+
+@pytest.mark.parametrize("point", ["launch", "wait"])
+def test_a_stream_names_the_item_and_its_device_and_goes_on(point):
+    """Streams do not go to other devices: the error says which item, and why."""
+    need_opencl()
+    with failing(Fault("cpu", point, 3)) as (session, _):
+        want = session.run({"x": X})["d"]
+        with session.stream([{"x": X}] * 4, depth=1) as stream:
+            outputs = [next(stream)["d"]]
+            with pytest.raises(RunError, match="item 1 of the stream") as caught:
+                next(stream)
+            cause = caught.value.__cause__
+            assert isinstance(cause, DeviceError) and cause.device == "cpu" and cause.node
+            outputs += [one["d"] for one in stream]
+        for one in (*outputs, session.run({"x": X})["d"]):
+            np.testing.assert_array_equal(one, want)
+        assert len(outputs) == 3
