@@ -46,12 +46,14 @@ class WinogradCut:
     last_columns: int
 
 
-_WORTH = 0.8
+_WORTH = 0.85
 """The share of a product's time that Winograd must save, for the memory of its weights."""
 _CACHE_CYCLES = 1 / 48
 """Cycles a byte of the L2 cache takes where little else is done."""
 _NEXT_CYCLES = 1 / 24
 """The same for about a cache's worth: some of it comes from the next level."""
+_POINTS_CYCLES = 1 / 32
+"""The same for weights of Winograd beyond the cache, in addition to the products."""
 _MEMORY_CYCLES = 1 / 8
 """The same for memory further away; see tiling.py."""
 
@@ -65,18 +67,32 @@ def schemes(window: ImageWindow) -> tuple[Scheme, ...]:
     return tuple(scheme(kernel, stride, size) for size in sizes)
 
 
+_MOST_POINTS = 8
+"""Points a side whose transforms run at full speed."""
+_MANY_POINTS = 2.0
+"""The factor of transforms of more points: measured at 9, where values are spilled and 81 streams
+of memory are written."""
+
+
 def _input_cycles(made: Scheme) -> float:
     """Cycles to transform a vector of channels of one tile: loads, stores and sums."""
-    return 4.5 * made.points**2
+    return 4.5 * made.points**2 * _slowness(made)
 
 
 def _output_cycles(made: Scheme) -> float:
     """Cycles to transform back a vector of outputs of one tile, with the epilogue."""
-    return 2.5 * made.points**2 + 5 * made.outputs**2
+    return (2.5 * made.points**2 + 5 * made.outputs**2) * _slowness(made)
+
+
+def _slowness(made: Scheme) -> float:
+    return _MANY_POINTS if made.points > _MOST_POINTS else 1.0
 
 
 def winograd_cycles(isa: Isa, batch: int, window: ImageWindow, outputs: int, made: Scheme) -> float:
-    """Return the modelled cycles of one core for a scheme."""
+    """Return the modelled cycles of one core for a scheme.
+
+    Each point has few rows, so its products wait for their weights.
+    """
     size, points = made.outputs, made.points**2
     tiles = batch * -(-window.out_height // size) * -(-window.out_width // size)
     depth, columns = window.channels, -(-outputs // isa.lanes)
@@ -85,7 +101,9 @@ def winograd_cycles(isa: Isa, batch: int, window: ImageWindow, outputs: int, mad
     transforms = tiles * (
         -(-depth // isa.lanes) * _input_cycles(made) + columns * _output_cycles(made)
     )
-    return transforms + _with_stream(isa, product, points * depth * outputs)
+    nbytes = 4 * points * depth * outputs
+    near = nbytes <= isa.l2_bytes // 2
+    return transforms + product + nbytes * (_CACHE_CYCLES if near else _POINTS_CYCLES)
 
 
 def _product_cycles(isa: Isa, rows: int, columns: int, tile_rows: int, vectors: int) -> float:
