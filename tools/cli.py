@@ -36,7 +36,7 @@ from trireme.tools.bench.command import ARGUMENTS as BENCH_ARGUMENTS
 from trireme.tools.bench.command import bench
 from trireme.tools.completion import complete, is_asked
 from trireme.tools.described import add_described
-from trireme.tools.number_options import relative, whole
+from trireme.tools.number_options import positive, relative, whole
 from trireme.tools.options import (
     Argument,
     add_buckets,
@@ -189,7 +189,11 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "model.onnx --qps 2000 --p99 50ms",
         "model.onnx --qps 500 --p99 20ms --measure --max-delay 2ms",
     ),
-    "verify": ("model.onnx", "model.onnx --devices cpu,opencl --per-node"),
+    "verify": (
+        "model.onnx",
+        "model.onnx --devices cpu,opencl --per-node",
+        "m8.trm --against model.onnx --data samples.npz",
+    ),
     "quantize": (
         "model.onnx --data samples.npz -o m8.trm",
         "model.tflite --loader samples.py:images --keep-float op:softmax --report q.json",
@@ -314,6 +318,20 @@ COMMANDS: dict[str, Subcommand] = {
                 "--all",
                 action="store_true",
                 help="with --per-node: list the values that agree as well",
+            ),
+            _arg(
+                "--against",
+                dest="against_model",
+                metavar="MODEL",
+                help="compare with this model node by node on the samples of --data",
+            ),
+            _arg("--data", metavar="FILE", help="with --against: sample inputs, .npz or .npy"),
+            _arg(
+                "--limit-db",
+                type=positive,
+                default=20.0,
+                metavar="DB",
+                help="with --against: the least signal-to-noise of a good value (default: 20)",
             ),
         ),
     ),

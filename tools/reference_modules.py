@@ -22,7 +22,12 @@ MODULES = {
         "runtime.operators",
         "runtime.replay",
     ),
-    "Quantisation": ("quantiser.quantize", "quantiser.scheme", "quantiser.report"),
+    "Quantisation": (
+        "quantiser.quantize",
+        "quantiser.scheme",
+        "quantiser.report",
+        "quantiser.compare_models",
+    ),
     "Results": (
         "placement.placement",
         "placement.explain",

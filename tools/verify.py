@@ -12,9 +12,12 @@ import numpy as np
 
 from trireme.ir.graph import Graph
 from trireme.ir.op import get_op
+from trireme.quantiser.compare_models import compare_models
 from trireme.runtime.compare import NodeGap, compare_nodes, gap
 from trireme.support.dtypes import Array
+from trireme.support.errors import RunError
 from trireme.tools.bench.peers import peer_of, run_peer
+from trireme.tools.commands import load
 from trireme.tools.feeds import make_feeds
 from trireme.tools.output import emit
 from trireme.tools.parsed import open_session
@@ -107,8 +110,37 @@ def quantisation_steps(graph: Graph) -> dict[str, float]:
 
 
 def verify(options: argparse.Namespace) -> int:
-    """Compare with the peer, or node by node with the references; exit code 1 when apart."""
+    """Compare with a model, the peer, or the references by node; exit code 1 when apart."""
+    if options.against_model:
+        return verify_models(options)
+    if options.data:
+        raise RunError(
+            "--data gives samples to --against MODEL; give --input to compare with others"
+        )
     return verify_nodes(options) if options.per_node else verify_outputs(options)
+
+
+def verify_models(options: argparse.Namespace) -> int:
+    """Compare the values of two models node by node, and name the first that is bad."""
+    if not options.data:
+        raise RunError("--against compares two models on samples", fix="give --data FILE")
+    found = compare_models(
+        load(options),
+        options.against_model,
+        options.data,
+        limit_db=options.limit_db,
+        seed=options.seed,
+    )
+    first = found.first_bad
+    data: dict[str, Any] = {
+        "agree": found.agrees,
+        "samples": found.samples,
+        "nodes": [vars(row) for row in found.nodes],
+        "outputs": dict(found.outputs),
+        "first_bad": None if first is None else vars(first),
+    }
+    emit(options, data, str(found))
+    return 0 if found.agrees else 1
 
 
 def verify_nodes(options: argparse.Namespace) -> int:

@@ -31,7 +31,8 @@ from trireme.quantiser.report import (
 from trireme.quantiser.samples import RANDOM, Feeds, Samples, open_samples
 from trireme.quantiser.scheme import ModelKind, QuantScheme, WeightScheme, scheme_named
 from trireme.quantiser.select import Selection, select
-from trireme.quantiser.statistics import ValueStatistics, gather
+from trireme.quantiser.statistics import gather
+from trireme.quantiser.suspicions import suspicions
 from trireme.quantiser.trial import QuantTrial
 from trireme.quantiser.weight_only import (
     Progress,
@@ -49,8 +50,6 @@ _MEASURED = 8
 """The most samples that are kept in memory, to measure the error with."""
 _MEASURED_BYTES = 256 << 20
 """The most bytes that float values of kept samples may take."""
-_FEW = 8
-"""Fewer samples than this give a warning."""
 _HELD_EVERY = 4
 """One sample of so many is held: what is chosen is chosen by samples that no range has seen."""
 _REPAIRED = 24
@@ -114,9 +113,10 @@ def quantize(
     if group is not None:
         raise GraphError(f"{found.name} has no groups, and group is {group}")
     limits = (names, round_limit_s, threads, progress or _quiet)
-    work = _Quantisation(found, ranges, io == "int8", explain, *limits)
+    original = model if isinstance(model, Graph) else _converted(model)
+    work = _Quantisation(original, found, ranges, io == "int8", explain, *limits)
     with work.step("folding the model"):
-        graph = prepare(model if isinstance(model, Graph) else _converted(model), shapes)
+        graph = prepare(original, shapes)
         samples = open_samples(data, list(graph.input_values()), seed)
     return work.run(graph, samples, keep_float)
 
@@ -133,6 +133,7 @@ def _quiet(what: str, done: int, total: int) -> None:
 class _Quantisation:
     """One quantisation: its settings, and the time of its steps."""
 
+    original: Graph
     scheme: QuantScheme
     ranges: str
     integer_io: bool
@@ -217,7 +218,15 @@ class _Quantisation:
             _floats(graph, build.selection),
             output_reports(graph, noises),
             found.rows,
-            _warnings(graph, samples, split.count, build.statistics),
+            suspicions(
+                samples.source,
+                split.count,
+                graph,
+                self.original,
+                [*split.kept, *split.held],
+                build.statistics,
+                yardstick.real,
+            ),
             dict(tried),
             repaired,
             dict(self.seconds),
@@ -307,18 +316,3 @@ def _floats(graph: Graph, selection: Selection) -> tuple[FloatNode, ...]:
         for node in graph.nodes
         if node.id in selection.reasons
     )
-
-
-def _warnings(
-    graph: Graph, samples: Samples, count: int, statistics: Mapping[int, ValueStatistics]
-) -> tuple[str, ...]:
-    found = []
-    if samples.source.startswith(RANDOM):
-        found.append("the ranges are those of random numbers; real inputs may exceed them")
-    elif count < _FEW:
-        found.append(f"{count} samples are few: 32 to 512 are usual")
-    for value, one in statistics.items():
-        if one.low == one.high:
-            name = graph.values[value].first_name
-            found.append(f"'{name}' is {one.low:.6g} everywhere in all samples")
-    return tuple(found)
