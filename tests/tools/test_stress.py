@@ -188,3 +188,26 @@ def test_a_request_without_a_free_connection_is_counted_and_not_sent():
     clients._held = overload.CONNECTIONS
     asyncio.run(clients.ask(load))
     assert load.unsent == 1 and not load.seconds and not load.broken
+
+
+@linux
+@pytest.mark.parametrize(("name", "amount"), [("traffic", 4), ("loads", 20), ("kills", 2)])
+def test_a_short_soak(name, amount):
+    """Growth in so short a run says nothing; answers, drops and leftovers do."""
+    from trireme.tools.stress import soak
+
+    row = soak.run(StressRun("soak", name, amount, 3))
+    if row.skipped:
+        pytest.skip(row.skipped)
+    assert not row.failures and row.cases >= min(amount, 20)
+
+
+def test_an_answer_of_no_version_is_a_mismatch():
+    from trireme.tools.stress import soak
+
+    clients = soak.CheckedClients(1, b"")
+    clients.take(b"head" + (soak.X * np.float32(3)).tobytes())
+    assert clients.versions == {3: 1} and not clients.mismatches
+    torn = np.concatenate([soak.X[:2] * np.float32(3), soak.X[2:] * np.float32(2)])
+    clients.take(torn.tobytes())
+    assert len(clients.mismatches) == 1

@@ -15,7 +15,7 @@ from trireme.tools.number_options import MOST_SEED, whole
 from trireme.tools.options import Argument, argument
 from trireme.tools.output import emit
 from trireme.tools.progress import Progress
-from trireme.tools.stress import faults, mutants, overload, races
+from trireme.tools.stress import faults, mutants, overload, races, soak
 from trireme.tools.stress.part import SIZES, Size, StressPart, StressRun
 from trireme.tools.stress.rows import StressRow, markdown
 from trireme.version import __version__
@@ -25,6 +25,7 @@ PARTS: Mapping[str, StressPart] = {
     "faults": faults.PART,
     "races": races.PART,
     "overload": overload.PART,
+    "soak": soak.PART,
 }
 MOST_CASES = 100_000_000
 

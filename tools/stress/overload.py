@@ -96,14 +96,19 @@ class Clients:
             reader, writer = await asyncio.open_connection("127.0.0.1", self._port)
         writer.write(self._request)
         head = await reader.readuntil(b"\r\n\r\n")
+        status = int(head.split(b" ", 2)[1])
         length = re.search(rb"(?i)content-length: (\d+)", head)
-        if length:
-            await reader.readexactly(int(length[1]))
+        content = await reader.readexactly(int(length[1])) if length else b""
+        if status == 200:
+            self.take(content)
         if length and b"connection: close" not in head.lower():
             self._free.append((reader, writer))
         else:
             writer.close()
-        return int(head.split(b" ", 2)[1])
+        return status
+
+    def take(self, content: bytes) -> None:
+        """Take the body of an answer of status 200."""
 
     async def closed_loop(self, seconds: float, clients: int = 4) -> Load:
         """Send a request when the one before is answered, on each of some clients."""

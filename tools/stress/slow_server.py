@@ -1,6 +1,7 @@
 """A server of one model, as a program: `python -m trireme.tools.stress.slow_server MODEL QUEUE`.
 
-MODEL is a file, or the seconds that a run sleeps. It prints its port and serves until a signal.
+MODEL is a file, a folder that is looked at again and again, or the seconds that a run sleeps. The
+program prints its port and serves until a signal.
 """
 
 from __future__ import annotations
@@ -9,17 +10,24 @@ import sys
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
 
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import Graph, TensorType
 from trireme.runtime.session import Session
 from trireme.serving.admission import ServingLimits
-from trireme.serving.models import FixedModels, SessionModel
+from trireme.serving.config import ModelSettings
+from trireme.serving.models import FixedModels, Models, SessionModel
+from trireme.serving.opening import open_model
+from trireme.serving.repository import ModelRepository
 from trireme.serving.server import Server
 from trireme.support.dtypes import Array
 
 NAME = "m"
 SHAPE = (1, 64, 64, 3)
+POLL_S = 0.2
+SETTINGS = ModelSettings(threads=1)
 
 
 class SleepingModel(SessionModel):
@@ -48,11 +56,15 @@ def main(model: str, queue: str) -> None:
     except ValueError:
         service_s = 0.0
     with ExitStack() as opened:
-        session = opened.enter_context(Session(small_graph() if service_s else model))
-        served = SleepingModel(session, service_s) if service_s else SessionModel(NAME, session)
-        server = Server(
-            FixedModels([served]), http_port=0, limits=ServingLimits(max_queue=int(queue))
-        )
+        models: Models
+        if Path(model).is_dir():
+            models = ModelRepository(model, partial(open_model, settings=SETTINGS), poll_s=POLL_S)
+        else:
+            session = opened.enter_context(Session(small_graph() if service_s else model))
+            one = SleepingModel(session, service_s) if service_s else SessionModel(NAME, session)
+            models = FixedModels([one])
+        limits = ServingLimits(max_queue=int(queue))
+        server = Server(models, http_port=0, limits=limits)
         print(server.http_port, flush=True)
         server.run()
 

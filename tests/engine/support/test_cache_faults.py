@@ -13,7 +13,6 @@ import subprocess
 import sys
 import threading
 
-import cache_crashes
 import numpy as np
 import pytest
 
@@ -23,6 +22,7 @@ from trireme.support import atomic
 from trireme.support.cache_events import cache_events
 from trireme.support.disk_cache import DiskCache, open_own
 from trireme.support.mapped_cache import MappedCache
+from trireme.tools.stress import cache_crashes
 
 SEED = 15
 
@@ -54,7 +54,15 @@ def files(home):
 
 
 def crash(what, folder, count):
-    command = [sys.executable, cache_crashes.__file__, what, str(folder), str(SEED), str(count)]
+    command = [
+        sys.executable,
+        "-m",
+        cache_crashes.__name__,
+        what,
+        str(folder),
+        str(SEED),
+        str(count),
+    ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=540)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
