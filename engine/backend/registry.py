@@ -29,6 +29,8 @@ _KINDS: dict[str, str | DeviceKind] = {
     "host": "trireme.devices.host",
 }
 
+_DESCRIBED = "trireme.devices.described"
+
 
 def register_device(kind: DeviceKind) -> None:
     """Let `open_device` know a kind that lives outside trireme."""
@@ -80,6 +82,17 @@ def _instance(name: str, kind: DeviceKind, count: int) -> DeviceInstance:
     if not number.isdecimal() or number[0] == "0":
         raise DeviceError(f"{name}: instances are numbered from 1", fix=f"{kind.name}#1")
     return DeviceInstance(name, int(number), max(count, int(number)))
+
+
+def described_machine(name_or_path: str, devices: Sequence[str] = ()) -> dict[str, Device]:
+    """Return the devices of a described machine by name; with `devices` only those.
+
+    They can be placed on and priced, not run.
+    Errors: ModelFileError, if there is no such description; RunError, if it has no such device
+    """
+    soc = importlib.import_module(_DESCRIBED).load_soc(name_or_path)
+    found: dict[str, Device] = dict((soc.only(devices) if devices else soc).devices())
+    return found
 
 
 def open_core_meter() -> Device:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import Graph, Node, Quant, TensorType
@@ -17,10 +17,14 @@ from trireme.support.errors import InternalError
 
 @dataclass(frozen=True)
 class Emitted:
-    """A quantised graph, and its values of integers by the id of the float value that they are."""
+    """A quantised graph, and its values of integers by the id of the float value that they are.
+
+    switches: the inputs of a switched graph that say whether a node is on integers, by node id
+    """
 
     graph: Graph
     integers: Mapping[int, int]
+    switches: Mapping[int, str] = field(default_factory=dict)
 
 
 def emit(
@@ -32,6 +36,7 @@ def emit(
     name: str,
     integer_io: bool = False,
     apart: bool = False,
+    switched: bool = False,
 ) -> Emitted:
     """Return the graph with the taken nodes on integers.
 
@@ -39,8 +44,11 @@ def emit(
     integer_io: whether inputs and outputs of the graph are integers where a taken node has them
     apart: whether each taken node reads integers made of the float values, beside the float graph,
         so that its integers have the error that is made there alone
+    switched: whether each taken node is there twice, on floats and on integers, and an input of the
+        graph says which result later nodes read, so that one graph shows any choice of nodes
     """
-    return _Emitter(graph, taken, quants, scheme, name, integer_io, apart).run()
+    emitter = _Emitter(graph, taken, quants, scheme, name, integer_io, apart or switched)
+    return emitter.switched() if switched else emitter.run()
 
 
 class _Emitter:
@@ -61,6 +69,12 @@ class _Emitter:
         self.typed: dict[tuple[int, Quant], int] = {}
         self.own: dict[int, int] = {}
         self.made: set[int] = set()
+        self.switches: dict[int, str] | None = None
+
+    def switched(self) -> Emitted:
+        """Return the graph with each taken node on floats and on integers, and its switches."""
+        self.switches = {}
+        return replace(self.run(), switches=self.switches)
 
     def run(self) -> Emitted:
         """Return the whole graph."""
@@ -73,6 +87,8 @@ class _Emitter:
             if node.id in self.taken:
                 made = self._integer_node(node)
                 alone.update(made)
+                if self.switches is not None:
+                    self._switch(node, made, self.switches)
                 if not self.apart:
                     self._keep(made)
         if self.apart:
@@ -89,6 +105,17 @@ class _Emitter:
         for out, new in made.items():
             self.own[out] = self.typed[out, self.quants[out]] = new
             self.made.add(out)
+
+    def _switch(self, node: Node, made: Mapping[int, int], switches: dict[int, str]) -> None:
+        """Let later nodes read the integers that a node made where its switch is on."""
+        name = f"switch {node.id}"
+        while any(name == value.name for value in self.graph.input_values()):
+            name += "_"
+        switches[node.id] = name
+        switch = self.builder.input(name, TensorType((1,), "bool"))
+        for out, new in made.items():
+            floats = self.builder.add("dequantize", new)
+            self.real[out] = self.builder.add("where", switch, floats, self.real[out])
 
     def _input(self, value: int) -> None:
         known = self.graph.values[value]

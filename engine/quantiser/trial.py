@@ -39,6 +39,7 @@ class QuantTrial:
         integer_io: bool = False,
         without: Collection[int] = (),
         apart: bool = False,
+        switched: bool = False,
     ) -> Emitted:
         """Return the quantised graph; the nodes in `without` stay float."""
         if without:
@@ -51,6 +52,7 @@ class QuantTrial:
             name=self.name,
             integer_io=integer_io,
             apart=apart,
+            switched=switched,
         )
 
     def _without(self, nodes: Collection[int]) -> QuantTrial:

@@ -1,0 +1,50 @@
+"""The usual ways to choose what stays float. None of them looks at the machine.
+
+The search starts from them, so that its answer is never slower than any of them at the same loss.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from trireme.quantiser.precision.evaluate import MixedEvaluator, Units
+from trireme.quantiser.scheme import is_product
+
+ALL, ENDS, GREEDY = "all integers", "first and last product float", "greedy by sensitivity"
+
+
+def sensitivities(evaluator: MixedEvaluator) -> dict[int, float]:
+    """Return the output's noise over its signal if one unit alone is integers, by unit."""
+    return {unit: evaluator.meter.noise(frozenset({unit})) for unit in evaluator.units}
+
+
+def baselines(evaluator: MixedEvaluator, sensitivity: Mapping[int, float]) -> dict[str, Units]:
+    """Return the choice of each usual way, placed and measured.
+
+    "greedy by sensitivity" leaves the most sensitive units float, one after another, until the
+    budget is met.
+    """
+    every = evaluator.settle(evaluator.units)
+    ends = evaluator.settle(set(evaluator.units) - set(_ends(evaluator)))
+    found = {ALL: every, ENDS: ends, GREEDY: _greedy(evaluator, sensitivity)}
+    for taken in found.values():
+        evaluator.point(taken)
+    return found
+
+
+def _ends(evaluator: MixedEvaluator) -> Sequence[int]:
+    """Return the first and the last product."""
+    graph = evaluator.graph
+    products = [unit for unit in evaluator.units if is_product(graph.node(unit))]
+    return products[:1] + products[-1:]
+
+
+def _greedy(evaluator: MixedEvaluator, sensitivity: Mapping[int, float]) -> Units:
+    order = sorted(evaluator.units, key=lambda unit: (-sensitivity[unit], unit))
+    left = set(evaluator.units)
+    for unit in order:
+        taken = evaluator.settle(left)
+        if evaluator.meets(taken):
+            return taken
+        left.discard(unit)
+    return evaluator.settle(left)

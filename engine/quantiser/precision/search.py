@@ -1,0 +1,210 @@
+"""Find the fastest choice of integers and floats within a budget, and the front around it.
+
+Three sources of choices: the usual ways; the joint model of precision and device for a series of
+weights of noise; moves from the best choice so far. Every choice that counts is placed by `place`
+and measured, so the sums of prices decide only what is tried, and in which order.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from trireme.quantiser.precision.baselines import baselines, sensitivities
+from trireme.quantiser.precision.evaluate import MixedEvaluator, MixedPoint, Units
+from trireme.quantiser.precision.joint import JointModel
+from trireme.quantiser.precision.prices import ModePrices
+
+MOST_PLACEMENTS = 240
+"""The placements that a search asks for at most."""
+EXHAUSTIVE = 6
+"""So many units or fewer are searched through: all choices are placed and measured."""
+_WEIGHTS = 16
+"""The weights of noise that the joint model is asked for."""
+_TRIED = 16
+"""The moves of one round that are placed: those of the least predicted latency."""
+_PAIRS = 24
+"""Units of either precision, the best to flip, whose pairs are moves too."""
+_BEYOND = 4.0
+"""A choice of so many times the noise of one that broke the budget is taken to break it too."""
+
+
+@dataclass(frozen=True)
+class SearchResult:
+    """The fastest choice within the budget, if any, the usual ways, and whether all were tried."""
+
+    best: MixedPoint | None
+    usual: Mapping[str, Units]
+    sensitivity: Mapping[int, float]
+    is_exhaustive: bool
+
+
+def search(evaluator: MixedEvaluator, seed: int, exhaustive: int = EXHAUSTIVE) -> SearchResult:
+    """Return the fastest choice within the budget that was found.
+
+    exhaustive: the most units of which all choices are tried
+    """
+    sensitivity = sensitivities(evaluator)
+    usual = baselines(evaluator, sensitivity)
+    is_exhaustive = len(evaluator.units) <= exhaustive
+    if is_exhaustive:
+        for units in _subsets(evaluator.units):
+            evaluator.point(evaluator.settle(units))
+    else:
+        _Search(evaluator, sensitivity, seed).run()
+    return SearchResult(fastest(evaluator), usual, sensitivity, is_exhaustive)
+
+
+def fastest(evaluator: MixedEvaluator) -> MixedPoint | None:
+    """Return the fastest choice that was tried and keeps the budget; of equals that of least loss."""
+    limit = evaluator.meter.budget.limit
+    kept = [point for point in evaluator.points if point.loss <= limit]
+    return min(kept, key=_rank, default=None)
+
+
+def _rank(point: MixedPoint) -> tuple[float, float, list[int]]:
+    return point.latency_s, point.loss, sorted(point.taken)
+
+
+def _subsets(units: Iterable[int]) -> Iterator[tuple[int, ...]]:
+    known = tuple(units)
+    for count in range(len(known) + 1):
+        yield from itertools.combinations(known, count)
+
+
+class _Search:
+    def __init__(
+        self, evaluator: MixedEvaluator, sensitivity: Mapping[int, float], seed: int
+    ) -> None:
+        self.evaluator, self.sensitivity = evaluator, sensitivity
+        self.rng = random.Random(seed)
+        prices = ModePrices(evaluator.trial, evaluator.method, evaluator.target.costs)
+        self.model = JointModel(prices, sensitivity)
+        self.predicted: dict[Units, float] = {}
+        self.broke = float("inf")
+
+    def run(self) -> None:
+        """Place and measure choices until no move helps or the placements are used up."""
+        evaluator = self.evaluator
+        evaluator.point(evaluator.settle(()))
+        for taken in self._of_weights():
+            if evaluator.may_place:
+                evaluator.point(taken)
+        started: set[Units] = set()
+        while evaluator.may_place:
+            best = self._next(started)
+            if best is None:
+                return
+            started.add(best)
+            self._improve(best)
+
+    def _next(self, started: set[Units]) -> Units | None:
+        """Return the choice to move on from: the best, then the next best that are near it."""
+        limit = self.evaluator.meter.budget.limit
+        ranked = sorted(self.evaluator.points, key=_rank)
+        kept = [point.taken for point in ranked if point.loss <= limit][:3]
+        broken = [point for point in ranked if point.loss > limit]
+        kept += [point.taken for point in sorted(broken, key=lambda p: p.noise)[:2]]
+        return next((taken for taken in kept if taken not in started), None)
+
+    def _of_weights(self) -> list[Units]:
+        """Return the choices of the joint model between the fastest and the one without noise.
+
+        Each weight is the slope between two choices known, which finds one between them, if any.
+        """
+        ends = [self._joint(0.0), self._joint(self._most_weight())]
+        found = {taken: (noise, seconds) for taken, noise, seconds in ends}
+        queue = [(ends[0], ends[1])]
+        for _ in range(_WEIGHTS):
+            if not queue:
+                break
+            low, high = queue.pop(0)
+            if low[1] <= high[1] or high[2] <= low[2]:
+                continue
+            middle = self._joint((high[2] - low[2]) / (low[1] - high[1]))
+            if middle[0] not in found:
+                found[middle[0]] = middle[1], middle[2]
+                queue += [(low, middle), (middle, high)]
+        return list(found)
+
+    def _most_weight(self) -> float:
+        """Return a weight at which the least noise outweighs any latency."""
+        least = min((one for one in self.sensitivity.values() if one > 0), default=1.0)
+        return 1.0 / least
+
+    def _joint(self, weight: float) -> tuple[Units, float, float]:
+        """Return a choice of the joint model: the nodes, their summed noise, their seconds."""
+        chosen = self.model.best(weight)
+        units = chosen.integers.intersection(self.evaluator.units)
+        return self.evaluator.settle(units), self._summed(units), chosen.seconds
+
+    def _summed(self, units: Iterable[int]) -> float:
+        return sum(self.sensitivity.get(unit, 0.0) for unit in units)
+
+    def _predict(self, taken: Units) -> float:
+        if taken not in self.predicted:
+            fixed = {unit: unit in taken for unit in self.evaluator.units}
+            self.predicted[taken] = self.model.best(0.0, fixed).seconds
+        return self.predicted[taken]
+
+    def _improve(self, start: Units) -> None:
+        """Place and measure the moves of one choice that promise most."""
+        evaluator = self.evaluator
+        best = fastest(evaluator)
+        moved = {evaluator.settle(units) for units in self._moves(start)} - {start}
+        known = {point.taken for point in evaluator.points}
+        ranked = sorted(moved - known, key=lambda taken: (self._predict(taken), sorted(taken)))
+        tried = 0
+        for taken in ranked:
+            if tried == _TRIED or not evaluator.may_place:
+                return
+            if self._breaks(taken):
+                continue
+            tried += 1
+            latency_s = evaluator.latency_s(taken)
+            if best is None or latency_s <= best.latency_s or not evaluator.meets(taken):
+                evaluator.point(taken)
+
+    def _breaks(self, taken: Units) -> bool:
+        """Whether a choice breaks the budget, or has much more noise than one that did."""
+        meter = self.evaluator.meter
+        if meter.budget.is_snr:
+            return not self.evaluator.meets(taken)
+        noise = meter.noise(taken)
+        if noise > _BEYOND * self.broke:
+            return True
+        if not self.evaluator.meets(taken):
+            self.broke = min(self.broke, noise)
+            return True
+        return False
+
+    def _moves(self, taken: Units) -> Iterator[set[int]]:
+        """Yield the units of each move: one flipped, a run of neighbours flipped, two swapped."""
+        units = self.evaluator.units
+        now = set(taken).intersection(units)
+        for unit in units:
+            yield now ^ {unit}
+        for run in self._runs(now):
+            yield now ^ run
+        floats = [unit for unit in units if unit not in now]
+        integers = [unit for unit in units if unit in now]
+        for one, other in itertools.product(self._few(floats), self._few(integers)):
+            yield now ^ {one, other}
+        for few in (floats, integers):
+            for one, other in itertools.combinations(self._few(few)[:8], 2):
+                yield now ^ {one, other}
+
+    def _few(self, units: list[int]) -> list[int]:
+        """Return some units, at random where there are many."""
+        return sorted(self.rng.sample(units, _PAIRS)) if len(units) > _PAIRS else units
+
+    def _runs(self, now: set[int]) -> Iterator[set[int]]:
+        """Yield runs of units that follow one another in graph order and are alike."""
+        for integers, run in itertools.groupby(self.evaluator.units, key=now.__contains__):
+            whole = list(run)
+            for count in {len(whole), len(whole) // 2}:
+                if count > 1:
+                    yield set(whole[:count])
+                    yield set(whole[-count:])

@@ -1,0 +1,78 @@
+"""Random small float graphs and random described machines, to choose precisions for."""
+
+import numpy as np
+from float_graphs import CONV, POOL, weights
+
+from trireme.ir.builder import GraphBuilder
+from trireme.ir.graph import TensorType
+
+_DEVICE = """
+[devices.{name}]
+memory = "{name}"
+flops = {{ {flops} }}
+bandwidth = {bandwidth}
+launch_s = {launch_s}
+link_latency_s = {latency_s}
+link_bandwidth = {link}
+dtypes = [{dtypes}]
+[devices.{name}.sources]
+flops = "made up"
+bandwidth = "made up"
+launch_s = "made up"
+link_latency_s = "made up"
+link_bandwidth = "made up"
+"""
+_CPU = """
+name = "random machine"
+[devices.cpu]
+flops = {{ float32 = {slow}, int8 = {fast} }}
+bandwidth = {bandwidth}
+launch_s = 2e-6
+[devices.cpu.sources]
+flops = "made up"
+bandwidth = "made up"
+launch_s = "made up"
+"""
+
+
+def random_machine(rng):
+    """The text of a machine: a cpu, an npu of integers, and often a gpu of floats."""
+    slow = rng.uniform(1e9, 2e10)
+    text = _CPU.format(slow=slow, fast=slow * rng.uniform(0.8, 5), bandwidth=rng.uniform(2e9, 2e10))
+    shapes = [("npu", "int8", ["int8"])]
+    shapes += [("gpu", "float32", ["float32"])] if rng.random() < 0.7 else []
+    for name, kind, dtypes in shapes:
+        text += _DEVICE.format(
+            name=name,
+            flops=f"{kind} = {rng.uniform(3e10, 1e12)}",
+            bandwidth=rng.uniform(1e10, 1e11),
+            launch_s=rng.uniform(1e-6, 4e-5),
+            latency_s=rng.uniform(1e-6, 2e-5),
+            link=rng.uniform(2e8, 1e10),
+            dtypes=", ".join(f'"{one}"' for one in dtypes),
+        )
+    return text
+
+
+def random_net(rng, products):
+    """Products in a row with branches, sums, pools and tables between them, of unlike sizes."""
+    b = GraphBuilder("random")
+    side = 16
+    live = [(b.input("x", TensorType((1, side, side, 8), "float32")), 8)]
+    for k in range(products):
+        x, inside = live[-1] if rng.random() < 0.8 else live[int(rng.integers(len(live)))]
+        out, size = int(rng.choice([4, 8, 16, 48])), int(rng.choice([1, 3, 5]))
+        w = b.constant(f"w{k}", weights(rng, out, size, size, inside))
+        bias = b.constant(f"b{k}", rng.standard_normal(out).astype(np.float32))
+        pads = {"pads": (size // 2,) * 4}
+        y = b.add("conv", x, w, bias, names=[f"conv{k}"], groups=1, **(CONV | pads))
+        y = b.add("relu", y, names=[f"act{k}"]) if rng.random() < 0.6 else y
+        same = [value for value, channels in live if channels == out]
+        if same and rng.random() < 0.6:
+            y = b.add("add", y, same[int(rng.integers(len(same)))], names=[f"sum{k}"])
+        live.append((y, out))
+    y = live[-1][0]
+    if rng.random() < 0.5:
+        y = b.add("max_pool", y, names=["pool"], **POOL)
+    ends = [y, *(value for value, _ in live[1:-1] if rng.random() < 0.15)]
+    return b.finish(*ends)
