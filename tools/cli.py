@@ -197,6 +197,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "quantize": (
         "model.onnx --data samples.npz -o m8.trm",
         "model.tflite --loader samples.py:images --keep-float op:softmax --report q.json",
+        "model.onnx --data d.npz --max-loss 0.01 --metric top1 --labels y.npy --soc rk3588",
     ),
     "bench": ("model.onnx --against onnxruntime,openvino --threads 1,2",),
     "serve": (

@@ -21,6 +21,7 @@ from trireme.support.errors import RunError
 from trireme.support.limits import MOST_THREADS
 from trireme.support.units import bytes_text
 from trireme.tools.commands import load
+from trireme.tools.loss_budget import BUDGET_ARGUMENTS, budget_options
 from trireme.tools.number_options import MOST_SEED, seconds_or_none, whole
 from trireme.tools.options import argument
 from trireme.tools.output import emit
@@ -103,6 +104,7 @@ ARGUMENTS = (
         action="store_true",
         help="measure which nodes make the error, and what each would gain as float",
     ),
+    *BUDGET_ARGUMENTS,
     argument("--report", metavar="FILE", help="write the report to this JSON file"),
     argument(
         "--export",
@@ -144,6 +146,7 @@ def quantize_model(options: argparse.Namespace) -> int:
         repairs=_repairs(options.repairs),
         round_limit_s=options.round_limit_s,
         explain=options.explain,
+        **budget_options(options),
         seed=options.seed,
         threads=options.threads,
         progress=progress,

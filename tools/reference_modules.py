@@ -27,6 +27,7 @@ MODULES = {
         "quantiser.scheme",
         "quantiser.report",
         "quantiser.compare_models",
+        "quantiser.precision.outcome",
     ),
     "Results": (
         "placement.placement",

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from trireme.backend.device import Device
 from trireme.ir.bind_shapes import Shapes
 from trireme.ir.graph import Graph, Quant, node_names
 from trireme.model_file.convert import convert
@@ -16,6 +17,9 @@ from trireme.quantiser.assign import watched_values
 from trireme.quantiser.culprits import Culprits, culprits
 from trireme.quantiser.grouping import group
 from trireme.quantiser.measure import Noise, Yardstick, float_outputs, worst_db
+from trireme.quantiser.precision.budget import Score, budget_of
+from trireme.quantiser.precision.mixing import Mixing
+from trireme.quantiser.precision.outcome import PrecisionReport
 from trireme.quantiser.prepare import prepare
 from trireme.quantiser.ranges import METHODS
 from trireme.quantiser.repair import RepairData, Repaired, repair, repairs_named
@@ -28,7 +32,7 @@ from trireme.quantiser.report import (
     output_reports,
     vars_of,
 )
-from trireme.quantiser.samples import RANDOM, Feeds, Samples, open_samples
+from trireme.quantiser.samples import RANDOM, Feeds, Samples, open_samples, samples_again
 from trireme.quantiser.scheme import ModelKind, QuantScheme, WeightScheme, scheme_named
 from trireme.quantiser.select import Selection, select
 from trireme.quantiser.statistics import gather
@@ -70,6 +74,11 @@ def quantize(
     repairs: str | Collection[str] = "auto",
     round_limit_s: float = 30.0,
     explain: bool = False,
+    budget: float | None = None,
+    metric: str | Score | None = None,
+    labels: Any = None,
+    devices: Sequence[str | Device] | None = None,
+    soc: str | None = None,
     shapes: Shapes | None = None,
     seed: int = 0,
     threads: int | None = None,
@@ -95,6 +104,13 @@ def quantize(
         "bias_correction"
     round_limit_s: the time that rounding of weights may take, in seconds; 0 leaves it out
     explain: whether to measure which nodes make the error, and what each would gain as float
+    budget: what may be lost; which nodes stay float is then decided together with where they run.
+        Of the metric "snr" the least signal-to-noise of an output in dB, of others the most loss
+    metric: "snr"; "top1", the share of labels that are right; "agreement", of answers that are the
+        float model's; or a function of (outputs by name, samples along a first axis, labels)
+    labels: of all samples in order, or the path of an .npy file
+    devices: with a budget, the devices that nodes are placed on; the cpu when None
+    soc: with a budget, the described machine that nodes are placed on, by name or as a .toml file
     shapes: shapes of inputs that the model leaves open
     progress: told each step: (what, done, total), total 0 where it is not known
     Errors: RunError, if the data do not fit; GraphError, if the model cannot be quantised
@@ -104,9 +120,12 @@ def quantize(
         known = ", ".join((AUTO, *METHODS))
         raise GraphError(f"unknown ranges {ranges!r}", facts=[f"known: {known}"])
     names = [n for n in repairs_named(repairs) if n != "rounding" or round_limit_s > 0]
+    allowed = budget_of(budget, metric, labels, devices, soc)
     found = scheme_named(scheme)
     if isinstance(found, WeightScheme):
         refuse_range_options(found, ranges == AUTO, io == "float32", not explain)
+        if allowed is not None:
+            raise GraphError(f"{found.name} takes no budget: it leaves all values float")
         source = model if isinstance(model, Graph) else _converted(model)
         request = WeightRequest(found, group, tuple(keep_float), shapes or {}, seed, threads)
         return quantize_weights(source, data, request, progress or _quiet)
@@ -117,7 +136,11 @@ def quantize(
     work = _Quantisation(original, found, ranges, io == "int8", explain, *limits)
     with work.step("folding the model"):
         graph = prepare(original, shapes)
-        samples = open_samples(data, list(graph.input_values()), seed)
+        inputs = list(graph.input_values())
+        samples = open_samples(data, inputs, seed)
+    if allowed is not None:
+        again = samples_again(data, inputs, seed)
+        work.mixing = Mixing(allowed, devices, soc, seed, again)
     return work.run(graph, samples, keep_float)
 
 
@@ -142,6 +165,7 @@ class _Quantisation:
     round_limit_s: float
     threads: int | None
     progress: Progress
+    mixing: Mixing | None = None
     seconds: dict[str, float] = field(default_factory=dict)
 
     @contextmanager
@@ -198,8 +222,17 @@ class _Quantisation:
                 watch = tuple(dict.fromkeys((*values, *float_outputs(best.real))))
                 yardstick = Yardstick(best.real, watch, yardstick.feeds, self.threads)
             build = best.with_samples(yardstick.real if split.held else ())
+        precision: PrecisionReport | None = None
+        if self.mixing is not None:
+            with self.step("placing precision"):
+                build, precision = self.mixing.place(
+                    build, best.method, yardstick.feeds, self.threads, self.progress
+                )
+        with self.step("measuring the error"):
+            values = watched_values(best.real, build.selection)
             inside = build(best.method)
-            noises = yardstick.compare(inside, yardstick.values)
+            watch = tuple(dict.fromkeys((*values, *float_outputs(best.real))))
+            noises = yardstick.compare(inside, watch)
         found: Culprits = Culprits({}, ())
         if self.explains:
             with self.step("naming culprits"):
@@ -213,7 +246,7 @@ class _Quantisation:
             len(yardstick.feeds),
             tuple(
                 _tensor(build, value, noises[value], best.method, quants, found.made_db.get(value))
-                for value in build.statistics
+                for value in values
             ),
             _floats(graph, build.selection),
             output_reports(graph, noises),
@@ -230,6 +263,7 @@ class _Quantisation:
             dict(tried),
             repaired,
             dict(self.seconds),
+            precision=precision,
         )
         made = build(best.method, integer_io=True) if self.integer_io else inside
         return QuantizedGraph(**vars_of(made.graph), quantization=report)

@@ -9,6 +9,7 @@ from typing import Any
 
 from trireme.ir.graph import Graph
 from trireme.quantiser.measure import Noise, float_outputs
+from trireme.quantiser.precision.outcome import FrontPoint, PrecisionReport
 from trireme.support.units import bytes_text
 
 _WORST = 8
@@ -134,6 +135,7 @@ class QuantizationReport:
     repairs: the repairs that were tried, in order
     seconds: the time of each step
     weights: the weights that became smaller, of a scheme that measures no ranges
+    precision: which nodes a loss budget left float, where one was given
     """
 
     scheme: str
@@ -150,6 +152,12 @@ class QuantizationReport:
     repairs: tuple[RepairReport, ...] = ()
     seconds: Mapping[str, float] = field(default_factory=dict)
     weights: tuple[WeightReport, ...] = ()
+    precision: PrecisionReport | None = None
+
+    @property
+    def front(self) -> tuple[FrontPoint, ...]:
+        """Loss against predicted latency, from the fastest point on; empty without a budget."""
+        return self.precision.front if self.precision else ()
 
     def to_json(self) -> dict[str, Any]:
         """Return the report as JSON data; an infinite ratio is null."""
@@ -184,6 +192,7 @@ class QuantizationReport:
         lines += _weight_lines(self.weights)
         lines += _float_lines(self.floats)
         lines += [f"  repair: {row}" for row in self.repairs]
+        lines += [f"  {line}" for line in str(self.precision or "").splitlines()]
         lines += [f"  culprit: {row}" for row in self.culprits]
         return "\n".join([*lines, *(f"  warning: {warning}" for warning in self.warnings)])
 

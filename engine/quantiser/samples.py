@@ -6,7 +6,7 @@ Each feed is checked. Only one is in memory at a time, where its source allows i
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -58,6 +58,23 @@ def open_samples(data: Any, inputs: Sequence[Value], seed: int) -> Samples:
         raise RunError(f"data is {type(data).__name__}, expected sample inputs", fix=_HOW)
     total = len(data) if isinstance(data, Sequence) else 0
     return Samples(_checked((_named(one, inputs) for one in data), inputs), total, "an iterable")
+
+
+def samples_again(data: Any, inputs: Sequence[Value], seed: int) -> Callable[[], Iterable[Feeds]]:
+    """Return what reads all samples once more, at each call.
+
+    Its errors: RunError, if the data are an iterable that can be read once
+    """
+
+    def again() -> Iterable[Feeds]:
+        if isinstance(data, Iterator):
+            raise RunError(
+                "a metric reads the samples again and again, and the data can be read once",
+                fix="give a list of feeds, arrays, a file, or a function that returns an iterable",
+            )
+        return open_samples(data, inputs, seed).feeds
+
+    return again
 
 
 def _of_path(data: str | os.PathLike[str], inputs: Sequence[Value], seed: int) -> Samples:

@@ -1,10 +1,24 @@
 """Random small float graphs and random described machines, to choose precisions for."""
 
+from contextlib import contextmanager
+
 import numpy as np
-from float_graphs import CONV, POOL, weights
+from float_graphs import CONV, POOL, samples_of, weights
 
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import TensorType
+from trireme.quantiser.assign import watched_values
+from trireme.quantiser.grouping import group
+from trireme.quantiser.precision.budget import budget_of
+from trireme.quantiser.precision.evaluate import MixedEvaluator
+from trireme.quantiser.precision.meter import LossMeter
+from trireme.quantiser.precision.search import MOST_PLACEMENTS
+from trireme.quantiser.precision.target import opened_target
+from trireme.quantiser.prepare import prepare
+from trireme.quantiser.scheme import scheme_named
+from trireme.quantiser.select import select
+from trireme.quantiser.statistics import gather
+from trireme.quantiser.trial import QuantTrial
 
 _DEVICE = """
 [devices.{name}]
@@ -76,3 +90,27 @@ def random_net(rng, products):
         y = b.add("max_pool", y, names=["pool"], **POOL)
     ends = [y, *(value for value, _ in live[1:-1] if rng.random() < 0.15)]
     return b.finish(*ends)
+
+
+def trial_of(graph, samples=3, seed=1):
+    """A float graph folded, some of its samples, and the trial that quantises it whole."""
+    graph = prepare(graph, None)
+    data = samples_of(graph, samples, seed)
+    feeds = [{name: rows[k] for name, rows in data.items()} for k in range(samples)]
+    scheme = scheme_named("int8")
+    selection = select(graph, scheme, scheme.kind_of(graph), ())
+    values = watched_values(graph, selection)
+    known = gather(graph, values, feeds, threads=1, on_sample=lambda done: None)
+    groups = group(graph, selection, scheme)
+    return QuantTrial(graph, selection, groups, known, scheme, "mixed"), feeds
+
+
+@contextmanager
+def evaluator_of(trial, feeds, soc, min_snr_db=30.0, most=MOST_PLACEMENTS):
+    """An evaluator of choices on a described machine, under a budget of signal-to-noise."""
+    budget = budget_of(min_snr_db, "snr", None)
+    with (
+        opened_target(None, soc, 1) as target,
+        LossMeter(trial, "min_max", feeds, lambda: feeds, budget, 1) as meter,
+    ):
+        yield MixedEvaluator(trial, "min_max", target, meter, most, lambda done: None)

@@ -53,16 +53,20 @@ class LossBudget:
 
 
 def budget_of(
-    budget: float | None, metric: str | Score | None, labels: Any
+    budget: float | None, metric: str | Score | None, labels: Any, *machine: Any
 ) -> LossBudget | None:
     """Return the budget that the arguments of `quantize` say, None where they say none.
 
+    machine: devices and a described machine, which mean nothing without a budget
     Errors: GraphError, if they do not go together; RunError, if labels cannot be read
     """
     if budget is None:
-        if metric is not None or labels is not None:
-            what = "metric" if metric is not None else "labels"
-            raise GraphError(f"{what} is of a budget, and none is given", fix="add budget=")
+        named = zip(
+            ("metric", "labels", "devices", "soc"), (metric, labels, *machine), strict=False
+        )
+        for what, given in named:
+            if given is not None:
+                raise GraphError(f"{what} is of a budget, and none is given", fix="add budget=")
         return None
     _check_metric(budget, metric)
     known = None if labels is None else _labels(labels)
@@ -110,4 +114,5 @@ def _labels(labels: Any) -> Array:
 
 def best_class(output: Array) -> Array:
     """Return the index of the greatest number along the last axis, flat."""
-    return np.argmax(output.reshape(-1, output.shape[-1]), axis=-1)
+    best: Array = np.argmax(output.reshape(-1, output.shape[-1]), axis=-1)
+    return best

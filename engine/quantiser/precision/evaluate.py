@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from trireme.ir.graph import Graph
@@ -12,9 +12,10 @@ from trireme.placement.placement import Placement
 from trireme.quantiser.precision.meter import LossMeter
 from trireme.quantiser.precision.target import PrecisionTarget
 from trireme.quantiser.scheme import form_of
-from trireme.quantiser.select import settled
+from trireme.quantiser.select import Selection, settled
 from trireme.quantiser.trial import QuantTrial
 
+FLOAT_REASON = "float keeps the loss budget, or is as fast on the target"
 Units = frozenset[int]
 """Nodes, by id, that are integers. Nodes that keep their input's integers follow these."""
 
@@ -27,6 +28,13 @@ class MixedPoint:
     latency_s: float
     noise: float
     loss: float
+
+
+def with_nodes(trial: QuantTrial, taken: Units) -> QuantTrial:
+    """Return the trial whose integer nodes are these of the nodes that it had."""
+    reasons = dict(trial.selection.reasons)
+    reasons.update(dict.fromkeys(trial.selection.taken - taken, FLOAT_REASON))
+    return replace(trial, selection=Selection(taken, reasons))
 
 
 @dataclass
@@ -99,8 +107,8 @@ class MixedEvaluator:
         return self.target.place(self.emitted(taken))
 
     def emitted(self, taken: Units) -> Graph:
-        """Return the mixed graph."""
-        return self.trial(self.method, without=self.trial.selection.taken - taken).graph
+        """Return the mixed graph; its ranges are those of the switched graph."""
+        return with_nodes(self.trial, taken)(self.method).graph
 
     def point(self, taken: Units) -> MixedPoint:
         """Return the latency, the noise and the loss of a choice."""

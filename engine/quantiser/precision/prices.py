@@ -7,7 +7,7 @@ these, so that a search can compare thousands of mixtures before it places the p
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -27,8 +27,6 @@ class Mode(NamedTuple):
 
 CALLER = Mode(False, "")
 """The mode of the caller, who gives floats and takes floats in host memory."""
-
-
 
 
 class ModePrices:
@@ -128,6 +126,4 @@ def isolated(graph: Graph, node: Node) -> Graph:
     known = {*inputs, *node.used, *node.outputs}
     values = {value: one for value, one in graph.values.items() if value in known}
     node = replace(node, after=())
-    return replace(
-        graph, inputs=tuple(inputs), outputs=node.outputs, nodes=(node,), values=values
-    )
+    return replace(graph, inputs=tuple(inputs), outputs=node.outputs, nodes=(node,), values=values)

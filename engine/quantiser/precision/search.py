@@ -17,7 +17,7 @@ from trireme.quantiser.precision.evaluate import MixedEvaluator, MixedPoint, Uni
 from trireme.quantiser.precision.joint import JointModel
 from trireme.quantiser.precision.prices import ModePrices
 
-MOST_PLACEMENTS = 240
+MOST_PLACEMENTS = 160
 """The placements that a search asks for at most."""
 EXHAUSTIVE = 6
 """So many units or fewer are searched through: all choices are placed and measured."""
@@ -58,7 +58,7 @@ def search(evaluator: MixedEvaluator, seed: int, exhaustive: int = EXHAUSTIVE) -
 
 
 def fastest(evaluator: MixedEvaluator) -> MixedPoint | None:
-    """Return the fastest choice that was tried and keeps the budget; of equals that of least loss."""
+    """Return the fastest choice tried that keeps the budget; of equals that of least loss."""
     limit = evaluator.meter.budget.limit
     kept = [point for point in evaluator.points if point.loss <= limit]
     return min(kept, key=_rank, default=None)
@@ -202,7 +202,7 @@ class _Search:
 
     def _runs(self, now: set[int]) -> Iterator[set[int]]:
         """Yield runs of units that follow one another in graph order and are alike."""
-        for integers, run in itertools.groupby(self.evaluator.units, key=now.__contains__):
+        for _, run in itertools.groupby(self.evaluator.units, key=now.__contains__):
             whole = list(run)
             for count in {len(whole), len(whole) // 2}:
                 if count > 1:

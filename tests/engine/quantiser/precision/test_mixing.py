@@ -1,0 +1,123 @@
+"""quantize with a budget: what it may lose, the front, the reasons, and its errors."""
+
+import json
+import re
+
+import numpy as np
+import pytest
+from float_graphs import conv_net, samples_of
+
+import trireme
+
+SEED = 6
+NET = conv_net(SEED)
+DATA = samples_of(NET, 12, SEED)
+
+
+def placed(budget, metric, **more):
+    return trireme.quantize(
+        NET, DATA, ranges="min_max", repairs="none", budget=budget, metric=metric, **more
+    )
+
+
+@pytest.fixture(scope="module")
+def made():
+    whole = trireme.quantize(NET, DATA, ranges="min_max", repairs="none").quantization
+    return placed(whole.outputs[0].snr_db + 2, "snr", soc="rk3588")
+
+
+def test_the_budget_is_kept_and_costs_least(made):
+    report = made.quantization.precision
+    assert report.chosen.loss <= report.limit and report.target == "rk3588"
+    assert report.front == made.quantization.front
+    measured = min(one.snr_db for one in made.quantization.outputs)
+    assert measured == pytest.approx(report.chosen.snr_db, abs=1e-6), f"seed {SEED}"
+    latencies = [point.latency_s for point in report.front]
+    losses = [point.loss for point in report.front]
+    assert latencies == sorted(latencies) and losses == sorted(losses, reverse=True)
+    names = [one.name for one in report.usual]
+    assert names == ["all integers", "first and last product float", "greedy by sensitivity"]
+    assert not report.usual[0].meets
+    for one in report.usual:
+        assert not one.meets or report.chosen.latency_s <= one.latency_s
+
+
+def test_each_float_node_has_its_reason(made):
+    report = made.quantization.precision
+    assert tuple(one.name for one in report.reasons) == report.chosen.float_names != ()
+    for one in report.reasons:
+        assert one.device in ("cpu", "gpu", "npu")
+        if one.why in ("budget", "both"):
+            assert one.loss > report.limit
+        if one.why in ("latency", "both"):
+            assert one.latency_s >= report.chosen.latency_s
+        assert f"{one.op} {one.name} is float on" in report.sentence(one)
+    text = str(made.quantization)
+    assert "for a millisecond more" in text and "precision placed on rk3588" in text
+    data = json.loads(json.dumps(made.quantization.to_json()))["precision"]
+    assert len(data["front"]) == len(report.front) and data["metric"] == "snr"
+
+
+def test_the_mixed_graph_runs_as_measured(made):
+    floats = {one.name for one in made.quantization.floats}
+    assert floats == set(made.quantization.precision.chosen.float_names)
+    with trireme.Session(made) as session, trireme.Session(NET) as real:
+        x = DATA["x"][0]
+        y, want = session.run({"x": x})["y"], real.run({"x": x})["y"]
+    assert np.abs(y - want).max() < 0.2
+
+
+def test_a_metric_may_be_a_function_or_agreement():
+    def mean_error(outputs, labels):
+        assert outputs["y"].shape == (12, 1, 10) and labels is None
+        return -float(np.abs(outputs["y"]).sum())
+
+    assert placed(10.0, mean_error).quantization.precision.metric == "mean_error"
+    report = placed(0.0, "agreement").quantization.precision
+    assert report.float_score == 1.0 and report.chosen.loss <= 0
+
+
+def test_labels_are_compared_in_order(tmp_path):
+    with trireme.Session(NET) as real:
+        labels = [int(real.run({"x": x})["y"].argmax()) for x in DATA["x"]]
+    wrong = labels[:-3] + [(label + 1) % 10 for label in labels[-3:]]
+    report = placed(0.0, "top1", labels=wrong).quantization.precision
+    assert report.float_score == pytest.approx(9 / 12)
+    np.save(tmp_path / "y.npy", labels)
+    report = placed(0.0, "top1", labels=tmp_path / "y.npy").quantization.precision
+    assert report.float_score == 1.0
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"budget": 400, "metric": "snr"}, "no choice with an integer node.*\n.*best that is reac"),
+        ({"budget": 0.1}, "a budget is of a metric"),
+        ({"metric": "top1"}, "metric is of a budget"),
+        ({"labels": [1]}, "labels is of a budget"),
+        ({"soc": "rk3588"}, "soc is of a budget"),
+        ({"budget": 0.1, "metric": "top5"}, "unknown metric 'top5'"),
+        ({"budget": 0.1, "metric": "top1"}, "needs? .*labels|with labels, and none"),
+        ({"budget": 0.1, "metric": "top1", "labels": [1, 2]}, "2 labels are given.*12 answers"),
+        ({"budget": 9, "metric": "snr", "labels": [1]}, "the metric snr needs no labels"),
+        ({"budget": -0.1, "metric": "agreement"}, "a loss below 0"),
+        ({"budget": float("nan"), "metric": "snr"}, "expected a finite number"),
+        ({"budget": 9, "metric": "snr", "soc": "rk1"}, "no description 'rk1'"),
+        ({"budget": 9, "metric": "snr", "soc": "rk3588", "devices": ["tpu"]}, "no device 'tpu'"),
+        ({"budget": 9, "metric": lambda outputs, labels: 1 / 0}, "the metric failed"),
+        ({"budget": 9, "metric": lambda outputs, labels: np.nan}, "the metric returned nan"),
+        ({"budget": 0.1, "metric": "top1", "labels": "no.npy"}, "no.npy cannot be read as labels"),
+    ],
+)
+def test_what_does_not_fit_has_a_sentence(options, sentence):
+    with pytest.raises(trireme.TriremeError) as caught:
+        trireme.quantize(NET, DATA, ranges="min_max", repairs="none", **options)
+    assert re.search(sentence, str(caught.value)), str(caught.value)
+
+
+def test_data_that_can_be_read_once_serve_no_metric():
+    feeds = iter([{"x": x} for x in DATA["x"]])
+    with pytest.raises(trireme.RunError, match="the data can be read once"):
+        trireme.quantize(
+            NET, feeds, ranges="min_max", repairs="none", budget=0.1, metric="agreement"
+        )
