@@ -22,12 +22,12 @@ Frontier = tuple[tuple[int, Mode], ...]
 
 
 @dataclass(frozen=True)
-class _Step:
+class _ModeStep:
     """The mode of one node, and the steps before it."""
 
     node: int
     mode: Mode
-    before: _Step | None
+    before: _ModeStep | None
 
 
 @dataclass(frozen=True)
@@ -66,11 +66,11 @@ class JointModel:
         fixed: whether some nodes are integers, by id
         """
         fixed = fixed or {}
-        states: dict[Frontier, tuple[float, float, _Step | None]] = {(): (0.0, 0.0, None)}
+        states: dict[Frontier, tuple[float, float, _ModeStep | None]] = {(): (0.0, 0.0, None)}
         for node in self.graph.nodes:
             modes = self._modes(node.id, fixed)
             dying = self._dying(node.id)
-            found: dict[Frontier, tuple[float, float, _Step | None]] = {}
+            found: dict[Frontier, tuple[float, float, _ModeStep | None]] = {}
             for frontier, (cost, seconds, step) in states.items():
                 makers = dict(frontier)
                 kept = tuple(one for one in frontier if one[0] not in dying)
@@ -80,7 +80,7 @@ class JointModel:
                     total += weight * self._noise.get(node.id, 0.0) if mode.integers else 0.0
                     key = kept if node.id not in self._dies_at else (*kept, (node.id, mode))
                     if key not in found or total < found[key][0]:
-                        found[key] = total, seconds + added, _Step(node.id, mode, step)
+                        found[key] = total, seconds + added, _ModeStep(node.id, mode, step)
             states = dict(sorted(found.items(), key=_cost)[:WIDTH])
         _, seconds, step = min(states.values(), key=lambda state: state[0])
         return JointChoice(_integers(step), seconds)
@@ -111,11 +111,11 @@ class JointModel:
         return {maker for maker, last in self._dies_at.items() if last == node}
 
 
-def _cost(item: tuple[Frontier, tuple[float, float, _Step | None]]) -> float:
+def _cost(item: tuple[Frontier, tuple[float, float, _ModeStep | None]]) -> float:
     return item[1][0]
 
 
-def _integers(step: _Step | None) -> frozenset[int]:
+def _integers(step: _ModeStep | None) -> frozenset[int]:
     found = set()
     while step is not None:
         if step.mode.integers:

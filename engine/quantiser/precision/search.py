@@ -53,7 +53,7 @@ def search(evaluator: MixedEvaluator, seed: int, exhaustive: int = EXHAUSTIVE) -
         for units in _subsets(evaluator.units):
             evaluator.point(evaluator.settle(units))
     else:
-        _Search(evaluator, sensitivity, seed).run()
+        _MixSearch(evaluator, sensitivity, seed).run()
     return SearchResult(fastest(evaluator), usual, sensitivity, is_exhaustive)
 
 
@@ -74,7 +74,7 @@ def _subsets(units: Iterable[int]) -> Iterator[tuple[int, ...]]:
         yield from itertools.combinations(known, count)
 
 
-class _Search:
+class _MixSearch:
     def __init__(
         self, evaluator: MixedEvaluator, sensitivity: Mapping[int, float], seed: int
     ) -> None:
