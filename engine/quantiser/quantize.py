@@ -101,7 +101,7 @@ def quantize(
     io: the dtype of inputs and outputs; "int8" has no conversions at the ends
     repairs: the repairs to try, each kept only if it helps on held samples: "auto" for all,
         "none", or names of "equalisation", "smooth_quant", "outlier_clipping", "rounding",
-        "bias_correction"
+        "bias_correction". The last two do not go with a budget
     round_limit_s: the time that rounding of weights may take, in seconds; 0 leaves it out
     explain: whether to measure which nodes make the error, and what each would gain as float
     budget: what may be lost; which nodes stay float is then decided together with where they run.
@@ -119,8 +119,9 @@ def quantize(
     if ranges not in (AUTO, *METHODS):
         known = ", ".join((AUTO, *METHODS))
         raise GraphError(f"unknown ranges {ranges!r}", facts=[f"known: {known}"])
-    names = [n for n in repairs_named(repairs) if n != "rounding" or round_limit_s > 0]
     allowed = budget_of(budget, metric, labels, devices, soc)
+    fitting = repairs_named(repairs, has_budget=allowed is not None)
+    names = [name for name in fitting if name != "rounding" or round_limit_s > 0]
     found = scheme_named(scheme)
     if isinstance(found, WeightScheme):
         refuse_range_options(found, ranges == AUTO, io == "float32", not explain)

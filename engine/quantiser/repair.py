@@ -145,12 +145,16 @@ REPAIRS: Mapping[str, Callable[[Repaired, RepairData], Made]] = {
     "bias_correction": _correct,
 }
 """The repairs by name, in the order in which they are tried."""
+OF_WHOLE = frozenset({"rounding", "bias_correction"})
+"""Repairs whose constants are right only if all nodes become the integers that they were made for:
+a node that stays float would add a correction of an error that it does not make."""
 
 
-def repairs_named(repairs: str | Collection[str]) -> list[str]:
+def repairs_named(repairs: str | Collection[str], has_budget: bool = False) -> list[str]:
     """Return the names of repairs in the order to try them.
 
-    Errors: GraphError, if a name is unknown
+    has_budget: whether some of the nodes may be float after all; "auto" then leaves out OF_WHOLE
+    Errors: GraphError, if a name is unknown or does not go with a budget
     """
     if repairs == NONE:
         return []
@@ -159,6 +163,13 @@ def repairs_named(repairs: str | Collection[str]) -> list[str]:
         if name not in REPAIRS:
             known = ", ".join((AUTO, NONE, *REPAIRS))
             raise GraphError(f"unknown repair {name!r}", facts=[f"known: {known}"])
+        if has_budget and name in OF_WHOLE and repairs != AUTO:
+            raise GraphError(
+                f"{name} does not go with a budget: nodes that it corrects may stay float",
+                fix="leave it out of repairs, or leave out the budget",
+            )
+    if has_budget:
+        names = [name for name in names if name not in OF_WHOLE]
     return [name for name in REPAIRS if name in names]
 
 

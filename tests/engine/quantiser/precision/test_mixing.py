@@ -15,9 +15,8 @@ DATA = samples_of(NET, 12, SEED)
 
 
 def placed(budget, metric, **more):
-    return trireme.quantize(
-        NET, DATA, ranges="min_max", repairs="none", budget=budget, metric=metric, **more
-    )
+    options = {"ranges": "min_max", "repairs": "none", **more}
+    return trireme.quantize(NET, DATA, budget=budget, metric=metric, **options)
 
 
 @pytest.fixture(scope="module")
@@ -40,6 +39,18 @@ def test_the_budget_is_kept_and_costs_least(made):
     assert not report.usual[0].meets
     for one in report.usual:
         assert not one.meets or report.chosen.latency_s <= one.latency_s
+
+
+def test_with_repairs_the_budget_is_of_the_float_model_too():
+    """A correction of a node that stays float would be an error that the search does not see."""
+    made = trireme.quantize(NET, DATA, budget=33, metric="snr", soc="rk3588").quantization
+    tried = {one.name for one in made.repairs}
+    assert "equalisation" in tried and not tried & {"bias_correction", "rounding"}
+    measured = min(one.snr_db for one in made.outputs)
+    assert measured == pytest.approx(made.precision.chosen.snr_db, abs=1e-6), f"seed {SEED}"
+    assert measured >= 33
+    with pytest.raises(trireme.GraphError, match="bias_correction does not go with a budget"):
+        placed(33, "snr", repairs=["bias_correction"])
 
 
 def test_each_float_node_has_its_reason(made):
