@@ -50,7 +50,7 @@ from trireme.support.errors import GraphError
 AUTO = "auto"
 TRIED = ("min_max", "mean_squared_error", "percentile")
 """The ways to take ranges that "auto" measures; the first of equals is kept."""
-_MEASURED = 8
+_MEASURED = 24
 """The most samples that are kept in memory, to measure the error with."""
 _MEASURED_BYTES = 256 << 20
 """The most bytes that float values of kept samples may take."""

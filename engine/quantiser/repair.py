@@ -27,7 +27,7 @@ from trireme.quantiser.trial import QuantTrial
 from trireme.support.errors import GraphError
 
 AUTO, NONE = "auto", "none"
-_LEAST_GAIN_DB = 0.05
+_LEAST_GAIN_DB = 0.3
 """A repair that gains less is noise, and is not kept."""
 OnStep = Callable[[str, int, int], None]
 
