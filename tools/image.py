@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageOps
 
-from trireme.ir.graph import TensorType
+from trireme.ir.graph import TensorType, Value
+from trireme.quantiser.samples import Samples
 from trireme.support.dtypes import INTS, Array, numpy_dtype
 from trireme.support.errors import RunError
 
@@ -25,6 +26,9 @@ NORMALISATIONS: Mapping[str, tuple[Sequence[float], Sequence[float]]] = {
 Source of "imagenet": mean and standard deviation of ImageNet's training images, as torchvision
 states them, times 255
 """
+
+SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp")
+"""The files of a folder that are taken for pictures."""
 
 _MODES = {1: "L", 3: "RGB", 4: "RGBA"}
 """Pillow's name of a picture with so many channels."""
@@ -61,6 +65,21 @@ def load_image(
     if len(type.shape) == 4:
         values = np.repeat(values[np.newaxis], batch, axis=0)
     return np.ascontiguousarray(values)
+
+
+def load_images(folder: str | os.PathLike[str], value: Value, normalise: str) -> Samples:
+    """Return the pictures of a folder, in the order of their names, as samples of an input.
+
+    Errors: RunError, if the folder holds no picture, or the input takes none
+    """
+    _layout(value.type)
+    files = sorted(file for file in Path(folder).iterdir() if file.suffix.lower() in SUFFIXES)
+    if not files:
+        known = ", ".join(SUFFIXES)
+        raise RunError(f"{os.fspath(folder)} holds no picture", facts=[f"suffixes: {known}"])
+    feeds = ({value.name: load_image(file, value.type, normalise=normalise)} for file in files)
+    source = f"{len(files)} pictures of {Path(folder).name}/ by {normalise}"
+    return Samples(feeds, len(files), source)
 
 
 def _layout(type: TensorType) -> tuple[int, int, int, int, bool]:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+from trireme.ir.graph import Graph
 from trireme.model_file import save
 from trireme.model_file.export import export
 from trireme.quantiser.quantize import AUTO, quantize
@@ -21,6 +22,7 @@ from trireme.support.errors import RunError
 from trireme.support.limits import MOST_THREADS
 from trireme.support.units import bytes_text
 from trireme.tools.commands import load
+from trireme.tools.image import NORMALISATIONS, load_images
 from trireme.tools.loss_budget import BUDGET_ARGUMENTS, budget_options
 from trireme.tools.number_options import MOST_SEED, seconds_or_none, whole
 from trireme.tools.options import argument
@@ -28,12 +30,23 @@ from trireme.tools.output import emit
 from trireme.tools.programs import load_code
 from trireme.tools.progress import Progress
 
+_SAME = {"mobilenet": "signed"}
+PREPROCESSES = (*NORMALISATIONS, *_SAME)
+"""How pixels become numbers; another name for one of tools/image.py in _SAME."""
 ARGUMENTS = (
     argument(
         "--data",
         metavar="FILE",
         help="sample inputs: an .npz file with an array for each input, samples along its first "
-        "axis; an .npy file for one input; a folder of them; or random",
+        "axis; an .npy file for one input; a folder of them; a folder of pictures with "
+        "--preprocess; or random",
+    ),
+    argument(
+        "--preprocess",
+        choices=PREPROCESSES,
+        help="how the pixels of a folder of pictures become numbers: imagenet subtracts the mean "
+        "and divides by the standard deviation, mobilenet and signed give -1..1, unit 0..1, none "
+        "0..255",
     ),
     argument(
         "--loader",
@@ -81,7 +94,7 @@ ARGUMENTS = (
     argument(
         "--io",
         default="float32",
-        choices=("float32", "int8"),
+        choices=("float32", "int8", "uint8"),
         help="dtype of the model's inputs and outputs (default: float32)",
     ),
     argument(
@@ -133,11 +146,11 @@ def quantize_model(options: argparse.Namespace) -> int:
     """Quantise a model, write it, and show the report."""
     if options.data and options.loader:
         raise RunError("--data and --loader both give samples; give one of them")
-    scheme = _scheme(options)
+    scheme, graph = _scheme(options), load(options)
     progress = Progress()
     made = quantize(
-        load(options),
-        _loader(options.loader) if options.loader else options.data,
+        graph,
+        _samples(options, graph),
         scheme=scheme,
         group=options.group,
         ranges=options.ranges,
@@ -180,6 +193,25 @@ def _scheme(options: argparse.Namespace) -> str:
 
 def _repairs(names: str) -> str | list[str]:
     return names if names in (ALL, NONE) else names.split(",")
+
+
+def _samples(options: argparse.Namespace, graph: Graph) -> Any:
+    """Return what --data, --preprocess and --loader name.
+
+    Errors: RunError, if --preprocess has no folder of pictures, or the model has several inputs
+    """
+    if options.loader:
+        return _loader(options.loader)
+    if not options.preprocess:
+        return options.data
+    if not options.data or not Path(options.data).is_dir():
+        raise RunError("--preprocess is for a folder of pictures: --data FOLDER")
+    inputs = list(graph.input_values())
+    if len(inputs) != 1:
+        names = ", ".join(value.name for value in inputs)
+        raise RunError(f"--preprocess is for models of one input, and this one has {names}")
+    normalise = _SAME.get(options.preprocess, options.preprocess)
+    return load_images(options.data, inputs[0], normalise)
 
 
 def _loader(name: str) -> Callable[[], Iterable[Any]]:

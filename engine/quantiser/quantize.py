@@ -70,7 +70,7 @@ def quantize(
     group: int | None = None,
     ranges: str = "auto",
     keep_float: Collection[str] = (),
-    io: Literal["float32", "int8"] = "float32",
+    io: Literal["float32", "int8", "uint8"] = "float32",
     repairs: str | Collection[str] = "auto",
     round_limit_s: float = 30.0,
     explain: bool = False,
@@ -90,7 +90,8 @@ def quantize(
     data: sample inputs: arrays by input name with one more axis, an iterable of feeds, a function
         that returns one, or the path of an .npz file or of a folder of them. "random" makes random
         numbers, which the report and the name of the graph say
-    scheme: "int8" is TensorFlow Lite's 8-bit quantisation. "weights_int4" and "weights_int8" make
+    scheme: "int8" is TensorFlow Lite's 8-bit quantisation, "uint8" the same with unsigned values.
+        "weights_int4" and "weights_int8" make
         integers of weights alone, in groups. "dynamic" makes weights int8 and rounds the inputs of
         products in the run. "float16" stores weights as float16. All but int8 need no data; with
         data the error is measured
@@ -98,7 +99,7 @@ def quantize(
     ranges: how the range of a value is taken from the samples; "auto" measures several ways and
         keeps the one with the least error
     keep_float: nodes that stay float, by name, or "op:NAME" for all nodes of an op
-    io: the dtype of inputs and outputs; "int8" has no conversions at the ends
+    io: the dtype of inputs and outputs; that of the scheme's values has no conversions at the ends
     repairs: the repairs to try, each kept only if it helps on held samples: "auto" for all,
         "none", or names of "equalisation", "smooth_quant", "outlier_clipping", "rounding",
         "bias_correction". The last two do not go with a budget
@@ -132,9 +133,11 @@ def quantize(
         return quantize_weights(source, data, request, progress or _quiet)
     if group is not None:
         raise GraphError(f"{found.name} has no groups, and group is {group}")
+    if io not in ("float32", found.activations):
+        raise GraphError(f"io is {io}, and values of {found.name} are {found.activations}")
     limits = (names, round_limit_s, threads, progress or _quiet)
     original = model if isinstance(model, Graph) else _converted(model)
-    work = _Quantisation(original, found, ranges, io == "int8", explain, *limits)
+    work = _Quantisation(original, found, ranges, io != "float32", explain, *limits)
     with work.step("folding the model"):
         graph = prepare(original, shapes)
         inputs = list(graph.input_values())
@@ -337,7 +340,7 @@ def _tensor(
         statistics.high,
         quant.scale,
         quant.zero_point,
-        statistics.share_beyond(quant),
+        statistics.share_beyond(quant, build.scheme.activations),
         "fixed" if build.groups.fixed_of(value) else method,
         noise.db,
         made_db,

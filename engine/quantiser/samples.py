@@ -47,6 +47,8 @@ def open_samples(data: Any, inputs: Sequence[Value], seed: int) -> Samples:
     """
     if data is None:
         raise RunError("quantising needs sample inputs, from which ranges are measured", fix=_HOW)
+    if isinstance(data, Samples):
+        return Samples(_checked(iter(data.feeds), inputs), data.total, data.source)
     if isinstance(data, (str, os.PathLike)):
         return _of_path(data, inputs, seed)
     if callable(data):
@@ -86,7 +88,10 @@ def _of_path(data: str | os.PathLike[str], inputs: Sequence[Value], seed: int) -
     if path.is_dir():
         files = sorted(file for file in path.iterdir() if file.suffix in (".npz", ".npy"))
         if not files:
-            raise RunError(f"{path} holds no .npz and no .npy file", fix=_HOW)
+            raise RunError(
+                f"{path} holds no .npz and no .npy file",
+                fix="for pictures say how pixels become numbers: --preprocess on the command line",
+            )
         found = (feeds for file in files for feeds in _of_file(file, inputs)[0])
         return Samples(_checked(found, inputs), 0, f"{len(files)} files of {path.name}/")
     feeds, total = _of_file(path, inputs)

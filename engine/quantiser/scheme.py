@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from trireme.ir.graph import Graph, Node, Quant
@@ -113,6 +113,17 @@ INT8 = QuantScheme(
     },
     kinds=(TRANSFORMER, CONVOLUTIONAL),
 )
+UINT8 = replace(
+    INT8,
+    name="uint8",
+    activations="uint8",
+    outputs={
+        "softmax": Quant((1 / 256,), (0,)),
+        "sigmoid": Quant((1 / 256,), (0,)),
+        "tanh": Quant((1 / 128,), (128,)),
+    },
+)
+"""ONNX's unsigned values with signed weights; the steps are those of int8."""
 GROUPS = (16, 32, 64, 128, 256)
 """The groups that a scheme of blocks takes."""
 _TABLES_AND_PRODUCTS = {"fully_connected": 1, "gather": 0}
@@ -127,7 +138,7 @@ FLOAT16 = WeightScheme(
 DYNAMIC = WeightScheme("dynamic", "dynamic", 8, {"conv": 1, "fully_connected": 1, "gather": 0})
 Scheme = QuantScheme | WeightScheme
 SCHEMES: Mapping[str, Scheme] = {
-    scheme.name: scheme for scheme in (INT8, DYNAMIC, WEIGHTS_INT8, WEIGHTS_INT4, FLOAT16)
+    scheme.name: scheme for scheme in (INT8, UINT8, DYNAMIC, WEIGHTS_INT8, WEIGHTS_INT4, FLOAT16)
 }
 
 

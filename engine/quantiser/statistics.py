@@ -81,9 +81,9 @@ class ValueStatistics:
             self, lows=list(self.lows), highs=list(self.highs), counts=self.counts.copy()
         )
 
-    def share_beyond(self, quant: Quant) -> float:
-        """Return the share of elements that a quantisation to int8 clips, from the histogram."""
-        low, high = range_of(quant, "int8")
+    def share_beyond(self, quant: Quant, dtype: str) -> float:
+        """Return the share of elements that a quantisation clips, from the histogram."""
+        low, high = range_of(quant, dtype)
         x, half = self.centres, quant.scale / 2
         return float(self.counts[(x < low - half) | (x > high + half)].sum() / max(self.seen, 1))
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from commands import call
 from float_graphs import conv_net, samples_of
+from PIL import Image
 
 import trireme
 
@@ -62,3 +63,30 @@ def test_weights_alone_need_no_samples(files, capsys):
         capsys, "quantize", str(files / "net.trm"), "--weights", "int8", "--scheme", "int8"
     )
     assert code == 2 and "--weights int8 is scheme weights_int8" in err
+
+
+def test_a_folder_of_pictures(files, capsys):
+    """Pixels go through the preprocessing, which the report names."""
+    folder = files / "pictures"
+    folder.mkdir()
+    rng = np.random.default_rng(2)
+    for number in range(9):
+        pixels = rng.integers(0, 256, (20, 16, 3)).astype(np.uint8)
+        Image.fromarray(pixels).save(folder / f"{number}.png")
+    model = str(files / "net.trm")
+    report = str(files / "p.json")
+    low = {}
+    for how in ("mobilenet", "unit"):
+        arguments = ["--data", str(folder), "--preprocess", how, "--report", report]
+        code, out, err = call(capsys, "quantize", model, *arguments)
+        assert code == 0, err
+        found = json.loads((files / "p.json").read_text())
+        assert found["samples"] == 9 and found["source"].startswith("9 pictures of pictures/ by ")
+        low[how] = next(one for one in found["tensors"] if one["name"] == "x")["low"]
+    assert -1 <= low["mobilenet"] < -0.5 and 0 <= low["unit"] < 0.25
+    code, _, err = call(capsys, "quantize", model, "--data", str(folder))
+    assert code == 2 and "--preprocess" in err
+    code, _, err = call(capsys, "quantize", model, "--data", str(files), "--preprocess", "unit")
+    assert code == 2 and "holds no picture" in err
+    code, _, err = call(capsys, "quantize", model, "--preprocess", "unit")
+    assert code == 2 and "--preprocess is for a folder of pictures" in err

@@ -103,7 +103,7 @@ class WrittenNode:
         found: dict[str, Any] = {}
         for name, value in self.attrs.items():
             attr = theirs.get(snake(ATTRIBUTE_NAMES.get(name, name)))
-            if attr is not None and value is not None and not _is_beside(name, value):
+            if attr is not None and value is not None and not _is_left_out(name, value):
                 found[attr.name] = _fit(attr, value)
             elif attr is None and name not in _BESIDE and value != self.op.attrs[name].default:
                 raise self.error(f"{name}={value!r} has no form in ONNX's {schema.name}")
@@ -124,8 +124,11 @@ class WrittenNode:
                 )
 
 
-def _is_beside(name: str, value: Any) -> bool:
-    return name in _BESIDE and isinstance(value, str)
+def _is_left_out(name: str, value: Any) -> bool:
+    """Whether a value is written beside the operator, or is what ONNX takes where there is none."""
+    return (name in _BESIDE and isinstance(value, str)) or (
+        name == "dilations" and set(value) <= {1}
+    )
 
 
 def _fit(attr: Any, value: Any) -> Any:

@@ -3,6 +3,7 @@
 import json
 
 import numpy as np
+import onnxruntime
 import pytest
 from float_graphs import conv_net, samples_of
 
@@ -132,3 +133,43 @@ def test_activations_are_clamps_or_tables(activation):
     assert len(nodes_of(made, activation)) == (0 if activation == "relu6" else 2)
     with trireme.Session(made) as session:
         assert np.array_equal(session.run(feeds)["y"], run_reference(made, feeds)["y"])
+
+
+@pytest.fixture(scope="module")
+def unsigned(net):
+    return trireme.quantize(net, samples_of(net, 12, SEED), scheme="uint8", ranges="min_max")
+
+
+@pytest.mark.parametrize("device", ["cpu", "opencl", "npu"])
+def test_unsigned_values_have_the_steps_of_signed_ones(net, made, unsigned, device):
+    """Devices agree bit for bit; halves of means round to the other side than those of int8."""
+    options = trireme.PlacementOptions(single_device=device)
+    devices = list(dict.fromkeys([device, "cpu"]))
+    feeds = {k: v[0] for k, v in samples_of(net, 1, SEED + 1).items()}
+    with trireme.Session(unsigned, devices=devices, placement_options=options) as session:
+        found = session.run(feeds)["y"]
+        assert np.array_equal(found, run_reference(unsigned, feeds)["y"])
+        assert np.abs(found - run_reference(made, feeds)["y"]).max() <= 2 / 256
+        if device == "cpu":
+            assert "reference" not in str(session.profile(feeds, runs=1))
+    kinds = {v.dtype for v in unsigned.values.values() if v.quant and not v.is_constant}
+    assert kinds == {"uint8"}
+
+
+def test_onnx_runtime_runs_unsigned_values(net, unsigned, tmp_path):
+    trireme.export(unsigned, tmp_path / "u.onnx")
+    theirs = onnxruntime.InferenceSession(
+        str(tmp_path / "u.onnx"), providers=["CPUExecutionProvider"]
+    )
+    for number in range(4):
+        feeds = {k: v[number] for k, v in samples_of(net, 4, SEED + 1).items()}
+        want = run_reference(unsigned, feeds)["y"]
+        assert np.abs(theirs.run(None, feeds)[0] - want).max() <= 4 / 256, f"seed {SEED}"
+
+
+def test_integer_ends_are_those_of_the_scheme(net):
+    data = samples_of(net, 8, SEED)
+    made = trireme.quantize(net, data, scheme="uint8", io="uint8", ranges="min_max")
+    assert {made.type(v).dtype for v in (*made.inputs, *made.outputs)} == {"uint8"}
+    with pytest.raises(trireme.GraphError, match="io is int8, and values of uint8 are uint8"):
+        trireme.quantize(net, data, scheme="uint8", io="int8")
