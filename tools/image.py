@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from PIL import Image, ImageOps
 
 from trireme.ir.graph import TensorType, Value
-from trireme.quantiser.samples import Samples
+from trireme.quantiser.samples import Feeds, Samples
 from trireme.support.dtypes import INTS, Array, numpy_dtype
 from trireme.support.errors import RunError
 
@@ -67,6 +68,20 @@ def load_image(
     return np.ascontiguousarray(values)
 
 
+@dataclass(frozen=True)
+class _Pictures:
+    """Feeds of picture files; each pass reads the files again."""
+
+    files: tuple[Path, ...]
+    value: Value
+    normalise: str
+
+    def __iter__(self) -> Iterator[Feeds]:
+        for file in self.files:
+            array = load_image(file, self.value.type, normalise=self.normalise)
+            yield {self.value.name: array}
+
+
 def load_images(folder: str | os.PathLike[str], value: Value, normalise: str) -> Samples:
     """Return the pictures of a folder, in the order of their names, as samples of an input.
 
@@ -77,7 +92,7 @@ def load_images(folder: str | os.PathLike[str], value: Value, normalise: str) ->
     if not files:
         known = ", ".join(SUFFIXES)
         raise RunError(f"{os.fspath(folder)} holds no picture", facts=[f"suffixes: {known}"])
-    feeds = ({value.name: load_image(file, value.type, normalise=normalise)} for file in files)
+    feeds = _Pictures(tuple(files), value, normalise)
     source = f"{len(files)} pictures of {Path(folder).name}/ by {normalise}"
     return Samples(feeds, len(files), source)
 

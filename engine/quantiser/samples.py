@@ -69,7 +69,7 @@ def samples_again(data: Any, inputs: Sequence[Value], seed: int) -> Callable[[],
     """
 
     def again() -> Iterable[Feeds]:
-        if isinstance(data, Iterator):
+        if isinstance(data.feeds if isinstance(data, Samples) else data, Iterator):
             raise RunError(
                 "a metric reads the samples again and again, and the data can be read once",
                 fix="give a list of feeds, arrays, a file, or a function that returns an iterable",

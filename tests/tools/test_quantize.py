@@ -90,3 +90,17 @@ def test_a_folder_of_pictures(files, capsys):
     assert code == 2 and "holds no picture" in err
     code, _, err = call(capsys, "quantize", model, "--preprocess", "unit")
     assert code == 2 and "--preprocess is for a folder of pictures" in err
+
+
+def test_a_metric_reads_pictures_again(files, capsys):
+    folder = files / "again"
+    folder.mkdir()
+    rng = np.random.default_rng(3)
+    for number in range(9):
+        pixels = rng.integers(0, 256, (20, 16, 3)).astype(np.uint8)
+        Image.fromarray(pixels).save(folder / f"{number}.png")
+    arguments = ["--data", str(folder), "--preprocess", "unit", "--ranges", "min_max"]
+    budget = ["--max-loss", "1", "--metric", "agreement", "--soc", "rk3588", "--repairs", "none"]
+    code, out, err = call(capsys, "quantize", str(files / "net.trm"), *arguments, *budget)
+    assert code == 0, err
+    assert "precision placed on rk3588: loss by agreement" in out
