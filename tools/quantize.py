@@ -73,7 +73,7 @@ ARGUMENTS = (
     ),
     argument(
         "--group",
-        type=int,
+        type=whole(min(GROUPS), max(GROUPS)),
         choices=GROUPS,
         help="how many weights along the depth share a scale (default: 32)",
     ),

@@ -18,7 +18,8 @@ _COMPLAINTS = ("Invalid", "race", "divergence", "Uninitialized")
 _SCRIPT = """
 import sys
 import opencl
-from op_samples import assert_close, op_samples, sample_graph
+from op_samples import assert_close
+from trireme.testing.samples import op_samples, sample_graph
 from trireme.backend.registry import open_device
 from trireme.ir.interpreter import interpret
 from trireme.ir.op import get_op
