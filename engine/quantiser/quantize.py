@@ -125,7 +125,8 @@ def quantize(
     names = [name for name in fitting if name != "rounding" or round_limit_s > 0]
     found = scheme_named(scheme)
     if isinstance(found, WeightScheme):
-        refuse_range_options(found, ranges == AUTO, io == "float32", not explain)
+        plain = {"ranges": ranges == AUTO, "io": io == "float32", "explain": not explain}
+        refuse_range_options(found, plain | {"repairs": repairs in (AUTO, "none")})
         if allowed is not None:
             raise GraphError(f"{found.name} takes no budget: it leaves all values float")
         source = model if isinstance(model, Graph) else _converted(model)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,10 +45,12 @@ class WeightRequest:
     threads: int | None
 
 
-def refuse_range_options(scheme: WeightScheme, auto: bool, float_io: bool, plain: bool) -> None:
-    """Raise GraphError for an option of ranges, which this scheme does not measure."""
-    given = [("ranges", auto), ("io", float_io), ("explain", plain)]
-    wrong = [name for name, is_default in given if not is_default]
+def refuse_range_options(scheme: WeightScheme, are_defaults: Mapping[str, bool]) -> None:
+    """Raise GraphError for an option of ranges, which this scheme does not measure.
+
+    are_defaults: whether each of these options asks for nothing, by name
+    """
+    wrong = [name for name, is_default in are_defaults.items() if not is_default]
     if wrong:
         raise GraphError(
             f"{scheme.name} measures no ranges, so {' and '.join(wrong)} has no meaning",

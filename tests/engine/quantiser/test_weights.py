@@ -177,6 +177,7 @@ def test_kept_and_unfit_weights_have_a_reason(net):
         ({"group": 48}, "group is 48"),
         ({"scheme": "int8", "data": "random"}, "int8 has no groups"),
         ({"ranges": "min_max"}, "measures no ranges, so ranges has no meaning"),
+        ({"repairs": ["smooth_quant"]}, "measures no ranges, so repairs has no meaning"),
         ({"keep_float": ["nobody"]}, "no node is called 'nobody'"),
         ({"keep_float": ["op:gather", "op:fully_connected"]}, "has weights that weights_int4"),
     ],
