@@ -80,7 +80,7 @@ def test_a_killed_writer_leaves_whole_files_alone(tmp_path, count):
     """Killed while models, kernels, graphs and programs are written, at a call and at a time."""
     told = crash("kill", tmp_path, count)
     print("seed", SEED, told)
-    assert told["killed"] >= count // 2 and told["calls"] > 25 and told["left"] == []
+    assert told["killed"] >= count // 2 and told["calls"] > 20 and told["left"] == []
 
 
 @pytest.mark.parametrize("most", [0, 100, 900, 3000, 40_000])

@@ -17,6 +17,7 @@ from trireme.backend.registry import open_device
 from trireme.cost.calibration import load_calibration
 from trireme.devices.opencl import pocl
 from trireme.model_file.cache import optimised
+from trireme.support import disk_cache
 from trireme.support.disk_cache import DiskCache
 from trireme.support.user_files import cache_folder, calibration_file
 
@@ -74,6 +75,21 @@ def test_a_full_disk_is_told_once_and_nothing_is_left(folder, monkeypatch, caplo
         assert kept(folder) is None
     assert caplog.messages == [f"nothing is cached in {folder}: No space left on device"]
     assert not list(folder.iterdir())
+
+
+def test_a_process_prunes_a_folder_once_and_then_as_it_stores(folder, monkeypatch):
+    """However many caches it opens: a session opens one, and to prune takes as long as files are
+    many.
+    """
+    pruned = []
+    prune = disk_cache._prune
+    monkeypatch.setattr(disk_cache, "_prune", lambda *args: pruned.append(prune(*args)))
+    for number in range(12):
+        DiskCache(folder, ".bin", 64).store(str(number), b"data")
+    assert len(pruned) == 3  # behind the first, and behind every fifth
+    for number in range(100):
+        DiskCache(folder, ".bin", 64).store(str(number), b"data")
+    assert 64 <= len(list(folder.iterdir())) <= 64 + 5
 
 
 def use_cpu(model, folder):
