@@ -9,7 +9,8 @@ import hashlib
 import logging
 import re
 import threading
-from collections.abc import Mapping
+import warnings
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -71,12 +72,29 @@ class Programs:
     def _compile(self, source: str) -> Any:
         import pyopencl as cl
 
+        program = cl.Program(self.context, source)
         try:
-            return cl.Program(self.context, source).build(
-                self.options, [self.device], cache_dir=False
+            return self._quietly(
+                lambda: program.build(self.options, [self.device], cache_dir=False)
             )
         except cl.RuntimeError as error:
             raise build_error(str(error), source) from error
+
+    def _quietly(self, build: Callable[[], Any]) -> Any:
+        """Return the built program; its compiler's remarks go to the log at DEBUG.
+
+        NVIDIA's compiler remarks on every program, and pyopencl warns the user of each remark.
+        """
+        import pyopencl as cl
+
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", cl.CompilerWarning)
+            program = build()
+        if log.isEnabledFor(logging.DEBUG):
+            remarks = str(program.get_build_info(self.device, cl.program_build_info.LOG)).strip()
+            if remarks:
+                log.debug("opencl: the compiler's remarks: %s", remarks)
+        return program
 
     def _load(self, key: str) -> Any:
         import pyopencl as cl
@@ -85,7 +103,8 @@ class Programs:
         if binary is None:
             return None
         try:
-            return cl.Program(self.context, [self.device], [binary]).build(cache_dir=False)
+            program = cl.Program(self.context, [self.device], [binary])
+            return self._quietly(lambda: program.build(cache_dir=False))
         except cl.Error as error:
             log.warning("opencl: the driver refused a cached program (%s)", error)
             self.cache.remove(key)

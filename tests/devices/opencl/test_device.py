@@ -1,5 +1,6 @@
 """The OpenCL device beside its kernels: choosing, caching, errors, cores, memory."""
 
+import warnings
 from dataclasses import replace
 
 import numpy as np
@@ -127,6 +128,41 @@ def test_build_errors_of_other_compilers_name_their_line():
         "a.cl(2) : error: x",
     ):
         assert "source line 2: second" in str(build_error(message, source))
+
+
+def test_a_compiler_that_remarks_is_not_heard_except_at_debug(tmp_path, caplog):
+    """NVIDIA's compiler remarks on every program, and pyopencl warns of it in the terminal."""
+    opencl.need_opencl()
+    import pyopencl as cl
+
+    class Program:
+        def __init__(self, *_):
+            pass
+
+        def build(self, *_, **__):
+            cl.compiler_output("remark")
+            return self
+
+        def get_build_info(self, _, what):
+            return "registers: 40\n" if what == cl.program_build_info.LOG else ""
+
+        def get_info(self, _):
+            return [b"binary"]
+
+    device = open_device("opencl", cache_dir=tmp_path)
+    programs = device.programs
+    with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
+        warnings.simplefilter("error")
+        patch.setattr(cl, "Program", Program)
+        programs.build({"quiet": "text"}, "")
+        assert "registers" not in caplog.text
+        programs.built.clear()
+        with caplog.at_level("DEBUG", logger="trireme.devices.opencl.programs"):
+            programs.build({"quiet": "text"}, "")  # from the cache
+        assert "registers: 40" in caplog.text
+        with pytest.raises(cl.CompilerWarning):
+            cl.compiler_output("the user's own filters stay")
+    device.close()
 
 
 def test_devices_are_chosen_by_name_and_an_absent_one_lists_what_is_there():
