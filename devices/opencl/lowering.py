@@ -70,6 +70,9 @@ class Report:
     message: Callable[[int], str]
 
 
+SIGNED: Mapping[str, str] = {"u8": "s8", "uint8": "int8", "uchar": "char"}
+"""Forms of unsigned bytes, and those of signed bytes."""
+
 Traffic = Literal["whole", "as written", "as read"]
 
 
@@ -79,7 +82,8 @@ class KernelName:
 
     does: its work ("conv", "depthwise")
     form: its dtype or method ("f32", "strided")
-    family: kernels that grow alike and share a fit; does_form if not given
+    family: kernels that grow alike and share a fit; does_form if not given. Signed and unsigned
+        bytes share one, because their kernels differ in one conversion
     tile: rows and columns of results that an item of a product makes
     variant: distinguishes kernels with the same work
     fused: ops behind the first
@@ -96,7 +100,9 @@ class KernelName:
     traffic: Traffic = "whole"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "family", self.family or self._base)
+        form = SIGNED.get(self.form, self.form)
+        own = f"{self.does}_{form}" if form else self.does
+        object.__setattr__(self, "family", self.family or own)
 
     @property
     def _base(self) -> str:

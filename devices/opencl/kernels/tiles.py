@@ -15,7 +15,7 @@ import numpy as np
 
 from trireme.devices.opencl.kernels.epilogue import Finish, FloatEpilogue
 from trireme.devices.opencl.kernels.source import Lanes, lanes_for
-from trireme.devices.opencl.lowering import KernelName, Lowering, Ref
+from trireme.devices.opencl.lowering import SIGNED, KernelName, Lowering, Ref
 from trireme.ir.graph import Node
 from trireme.support.dtypes import Array
 
@@ -222,7 +222,7 @@ def product_name(
     return KernelName(
         op,
         kind,
-        f"{family}_{kind}{variant}",
+        f"{family}_{SIGNED.get(kind, kind)}{variant}",
         (tile.rows, tile.width),
         variant,
         product.finish.fused,
