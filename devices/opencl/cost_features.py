@@ -17,6 +17,7 @@ from dataclasses import replace
 
 from trireme.backend.core_latency import BYTES, FLAGS
 from trireme.backend.device import WAKES, KernelCost
+from trireme.devices.opencl.gpu_prices import GpuFacts
 from trireme.devices.opencl.kernels.source import lanes_for
 from trireme.devices.opencl.lowering import KernelLaunch, Lowering, Ref
 from trireme.ir.graph import Node
@@ -51,12 +52,19 @@ _SHARED_S = 12e-6
 then wakes the core again for the next kernel."""
 
 
-def cost_features_of(lowering: Lowering, units: int, on_cores: bool = False) -> list[KernelCost]:
+def cost_features_of(
+    lowering: Lowering, units: int, on_cores: bool = False, gpu: GpuFacts | None = None
+) -> list[KernelCost]:
     """Return the work of every launch, in order, on a device of so many compute units.
 
     on_cores: whether the units are cores of the CPU, which pass data to each other
+    gpu: the facts that guesses follow, where the device is a GPU
     """
     cost_features = [_work(lowering, step, units) for step in lowering.steps]
+    if gpu is not None:
+        return [
+            replace(work, guess_s=gpu.seconds(work.family, work.terms)) for work in cost_features
+        ]
     if not on_cores or units < 2:
         return cost_features
     return [

@@ -21,6 +21,7 @@ from trireme.backend.registry import open_core_meter
 from trireme.devices.opencl import tuning as tunings
 from trireme.devices.opencl.context import MEMORY, OpenCLContext
 from trireme.devices.opencl.cost_features import TERM_LIMITS, cost_features_of
+from trireme.devices.opencl.gpu_prices import GpuFacts
 from trireme.devices.opencl.kernels import TABLE, lower, reason
 from trireme.devices.opencl.kernels.source import PRELUDE
 from trireme.devices.opencl.lowering import ALIGNMENT, Lowering
@@ -71,6 +72,8 @@ class OpenCLDevice(Device):
             self.context.handle, found.handle, _identity(found), options, folder
         )
         self.spec = _spec(found)
+        self.gpu = _gpu_facts(found)
+        self.guesses_kernels = self.gpu is not None
 
     def unsupported_reason(self, graph: Graph, node: Node) -> str | None:
         """Return None if there is a kernel for the node, else one sentence."""
@@ -92,7 +95,7 @@ class OpenCLDevice(Device):
     def cost_features(self, graph: Graph) -> list[KernelCost]:
         """Return the kernels that the graph is lowered to."""
         lowered = lower(Lowering(graph, self.tuning, self.half_weights))
-        return cost_features_of(lowered, self._units, on_cores=bool(self.spec.cores))
+        return cost_features_of(lowered, self._units, bool(self.spec.cores), self.gpu)
 
     @property
     def _units(self) -> int:
@@ -157,6 +160,14 @@ def _identity(found: FoundDevice) -> str:
     return "\n".join([*parts, str(found.handle.version)])
 
 
+def _gpu_facts(found: FoundDevice) -> GpuFacts | None:
+    """Return the facts that prices of a GPU's kernels follow; None for other devices."""
+    if found.kind != "gpu":
+        return None
+    units, clock = tunings.units_and_clock(found.handle)
+    return GpuFacts(units, clock, tunings.figures(found.handle, found.kind)[1])
+
+
 def _spec(found: FoundDevice) -> DeviceSpec:
     handle = found.handle
     flops, bandwidth = tunings.figures(handle, found.kind)
@@ -171,8 +182,8 @@ def _spec(found: FoundDevice) -> DeviceSpec:
         memory=MEMORY,
         memory_bytes=int(handle.global_mem_size),
         buffer_bytes=int(handle.max_mem_alloc_size),
-        link_latency_s=10e-6,
-        link_bandwidth=8e9 if shared else 6e9,
+        link_latency_s=10e-6 if shared else 20e-6,
+        link_bandwidth=8e9 if shared else 7e9,
         resource_group=HOST_CORES if shared else "opencl",
         cores=frozenset(range(os.cpu_count() or 1)) if shared else frozenset(),
     )

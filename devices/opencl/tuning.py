@@ -60,6 +60,11 @@ def _class_of(found: FoundDevice) -> str:
     return "mobile_gpu" if any(n in found.device.lower() for n in _MOBILE) else "desktop_gpu"
 
 
+def units_and_clock(device: Any) -> tuple[int, float]:
+    """Return the number of compute units and their clock in hertz, as the driver describes them."""
+    return max(int(device.max_compute_units), 1), (int(device.max_clock_frequency) or 1000) * 1e6
+
+
 def figures(device: Any, kind: str) -> tuple[float, float]:
     """Return (float32 operations, bytes) a second, guessed from the device's own description.
 
@@ -67,8 +72,7 @@ def figures(device: Any, kind: str) -> tuple[float, float]:
         CPU reports its lanes; a GPU's compute unit counts as 64 on one pipe. Bytes: 5 GB/s a core,
         and a tenth of a byte an operation on a GPU. Calibration replaces both.
     """
-    clock = (int(device.max_clock_frequency) or 1000) * 1e6
-    units = max(int(device.max_compute_units), 1)
+    units, clock = units_and_clock(device)
     if kind == "gpu":
         flops = units * clock * 64 * 2 * 0.5
         return flops, max(flops * 0.1, 1e10)

@@ -299,6 +299,8 @@ class Device(ABC):
     term_limits: the most seconds that a unit of a term of its kernels can cost
     estimate_source: the source of `estimate_s`: "device", a model of the very machine, or
         "roofline", which is less exact
+    guesses_kernels: whether its `cost_features` have a `guess_s`, which prices kernels without a
+        calibration
     driver_queue: the queue of its calls and copies, if the device starts one after another by
         itself: see QueuedCall
     repeats_calls: whether its calls can run turn after turn by themselves: see RepeatableCall
@@ -309,6 +311,7 @@ class Device(ABC):
     spec: DeviceSpec
     term_limits: Mapping[str, float] = {}
     estimate_source: Literal["device", "roofline"] = "device"
+    guesses_kernels: bool = False
     driver_queue: object | None = None
     repeats_calls: bool = False
     is_lost: bool = False

@@ -4,8 +4,9 @@ There are three sources, best first. They are curves measured on this machine (`
 device's own model (the simulated NPU counts cycles), and the roofline of the device's spec. A node
 without a kernel is priced as the numpy reference. Every estimate names its source and interval.
 
-A measured device describes the kernels of the whole graph (`Device.cost_features`). The seconds of
-a kernel of several nodes are shared out, so that the nodes' seconds add up to their region's.
+A measured device describes the kernels of the whole graph (`Device.cost_features`), and so does an
+unmeasured one that guesses their seconds. The seconds of a kernel of several nodes are shared out,
+so that the nodes' seconds add up to their region's.
 """
 
 from __future__ import annotations
@@ -90,7 +91,7 @@ class CostModel:
         work = work_of(graph, node)
         if self.devices[device].kernel_note(graph, node) if note is None else note:
             return self._reference(graph, node, work)
-        if self.calibration.of(spec):
+        if self.calibration.of(spec) or self.devices[device].guesses_kernels:
             return self._measured(graph, device)[node.id]
         if own is not None:
             return Estimate(own, "device")

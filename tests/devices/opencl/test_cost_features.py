@@ -1,13 +1,20 @@
 """What an OpenCL kernel is counted in: tiles as they run, rounds of the compute units, wake-ups."""
 
+from dataclasses import replace
+
 import numpy as np
+import opencl
 import pytest
 
 from trireme.backend.core_latency import BYTES, FLAGS
 from trireme.backend.device import NodeSpan, held_s
+from trireme.backend.registry import open_device
 from trireme.calibration.net_builder import build
 from trireme.calibration.nets import NETS
+from trireme.cost.model import CostModel
 from trireme.devices.opencl.cost_features import TERM_LIMITS, cost_features_of
+from trireme.devices.opencl.device import OpenCLDevice
+from trireme.devices.opencl.gpu_prices import LAUNCH_S, GpuFacts
 from trireme.devices.opencl.kernels import lower, reason
 from trireme.devices.opencl.lowering import KernelName, Lowering
 from trireme.devices.opencl.tuning import CLASSES
@@ -107,6 +114,8 @@ def test_activations_are_work_per_vector():
         (KernelName("depthwise", "f32", tile=(4, 16)), "depthwise_f32_4x16", "depthwise_f32"),
         (KernelName("mul", family="elementwise", fused=("add",)), "mul+add", "elementwise"),
         (KernelName("softmax", "f32"), "softmax_f32", "softmax_f32"),
+        (KernelName("depthwise", "u8", tile=(4, 16)), "depthwise_u8_4x16", "depthwise_s8"),
+        (KernelName("max_pool", "uint8"), "max_pool_uint8", "max_pool_int8"),
         (KernelName("widen"), "widen", "widen"),
     ],
 )
@@ -141,3 +150,43 @@ def test_what_is_fused_behind_a_product_does_not_change_its_family():
     y = b.add("relu", b.add("sqrt", b.add("fully_connected", x, w)))
     (work,) = cost_features_of(lower(Lowering(b.finish(y), CLASSES["desktop_gpu"])), 2)
     assert work.family == "product_f32_local"
+
+
+H200 = GpuFacts(units=132, clock=1.98e9, bandwidth=1.67e12)
+
+
+def fully_connected(rows, depth, columns):
+    b = GraphBuilder("dense")
+    x = b.input("x", TensorType((rows, depth), "float32"))
+    return b.finish(
+        b.add("fully_connected", x, b.constant("w", np.zeros((columns, depth), np.float32)))
+    )
+
+
+def gpu_price(graph, gpu=H200):
+    low = lower(Lowering(graph, CLASSES["desktop_gpu"]))
+    return sum(work.guess_s for work in cost_features_of(low, gpu.units, gpu=gpu))
+
+
+def test_a_gpu_that_nobody_measured_is_priced_by_launches_and_rounds():
+    """The measured matmuls of an H200 lie within a factor of two: 21 and 426 us."""
+    for size, measured in ((256, 20.7e-6), (1024, 426e-6)):
+        assert measured / 2 < gpu_price(fully_connected(size, size, size)) < 2 * measured
+    small = gpu_price(fully_connected(1, 16, 16))
+    assert LAUNCH_S < small < 2 * LAUNCH_S
+    half = replace(H200, units=66)
+    large = fully_connected(1024, 512, 1024)
+    assert gpu_price(large, half) == pytest.approx(2 * gpu_price(large), rel=0.2)
+
+
+def test_only_a_gpu_has_prices_of_its_own(tmp_path):
+    opencl.need_opencl()
+    graph = fully_connected(1, 16, 16)
+    pocl = open_device("opencl", cache_dir=tmp_path)
+    gpu = OpenCLDevice(replace(pocl.found, kind="gpu"), CLASSES["desktop_gpu"], False, tmp_path)
+    assert pocl.guesses_kernels == (pocl.found.kind == "gpu") and gpu.guesses_kernels
+    (node,) = graph.nodes
+    price = CostModel({"opencl": gpu}).node(graph, node, "opencl")
+    assert price.source == "roofline" and price.seconds > LAUNCH_S
+    pocl.close()
+    gpu.close()
