@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -18,6 +19,8 @@ from trireme.ir.graph import UNKNOWN, Graph, Node, TensorType, Value
 from trireme.ir.interpreter import evaluate
 from trireme.ir.op import get_op
 from trireme.ir.verify import infer_types
+from trireme.ops.repeats import repeat_of
+from trireme.passes.bodies import narrowed
 from trireme.support.dtypes import Array
 from trireme.support.errors import ShapeError
 
@@ -95,11 +98,30 @@ def _shape(node: Node, dims: tuple[int, ...]) -> Array:
 
 def _infer(node: Node, values: dict[int, Value], sizes: Mapping[str, int]) -> None:
     inputs = [None if i is None else values[i] for i in node.inputs]
-    types = infer_types(get_op(node.op), inputs, node.attrs, len(node.outputs), node.label)
+    types = _types(node, inputs, node.attrs)
+    if not all(type.is_static for type in types):  # the types of a body have the symbols
+        types = _body_types(node, inputs) or types
     for out, type in zip(node.outputs, types, strict=True):
         kept = values[out]
-        if not type.is_static:  # it comes from a body, whose types have the symbols
+        if not type.is_static:
             type = _sized(kept, sizes).type
         if not type.is_static:
             raise ShapeError(f"{node.label}: the shape of '{kept.name}' is {type} at these sizes")
         values[out] = Value(out, kept.name, replace(type, quant=kept.quant))
+
+
+def _types(
+    node: Node, inputs: Sequence[Value | None], attrs: Mapping[str, Any]
+) -> Sequence[TensorType]:
+    return infer_types(get_op(node.op), inputs, attrs, len(node.outputs), node.label)
+
+
+def _body_types(node: Node, inputs: Sequence[Value | None]) -> Sequence[TensorType]:
+    """Return the types of control flow at its operands' sizes; empty where a body refuses them."""
+    form = repeat_of(node.attrs)
+    operands = inputs[1 if form is None else form.first :]
+    try:
+        given = [value.type for value in operands if value is not None]
+        return _types(node, inputs, narrowed(node.attrs, given))
+    except ShapeError:  # such as a branch that is never taken
+        return ()

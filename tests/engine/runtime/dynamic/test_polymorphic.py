@@ -135,6 +135,23 @@ def test_a_closed_graph_computes_what_shapes_decide():
         closed.at([(5,)])
 
 
+def test_a_branch_has_the_sizes_of_its_operands():
+    """A region behind others is given 2*h+1 rows, and nobody knows h."""
+
+    def branch(op):
+        b = GraphBuilder(op)
+        return b.finish(b.add(op, b.input("x", TensorType((1, "h", 1, 4), "float32"))))
+
+    b = GraphBuilder("g")
+    which = b.input("which", TensorType((), "bool"))
+    x = b.input("x", TensorType((1, "2*h+1", 1, 4), "float32"))
+    window = dict(kernel=(2, 1), strides=(2, 1), pads=(0, 0, 0, 0), dilations=(1, 1))
+    pooled = b.add("max_pool", x, **window, layout="NHWC")
+    y = b.add("if", which, pooled, then_branch=branch("relu"), else_branch=branch("neg"))
+    graph = ClosedGraph(b.finish(y)).at([(), (1, 7, 1, 4)])
+    assert graph.type(y).shape == (1, 3, 1, 4)
+
+
 def test_a_shape_that_depends_on_values_is_not_closed():
     b = GraphBuilder("g")
     places = b.add("non_zero", b.input("x", TensorType(("n",), "float32")))
