@@ -57,8 +57,11 @@ def repeated(graph, feeds, times):
 
 
 OPS = [op.name for op in all_ops() if not op.random]
-DEEPER = ("arg_max", "cum_sum", "lrn", "matmul_nbits", "one_hot", "top_k", "trilu")
-"""Ops that are done item by item, whose items may lie along two axes."""
+DEEPER = (
+    *("arg_max", "cum_sum", "lrn", "matmul_nbits", "one_hot", "top_k", "trilu"),
+    *("average_pool", "gemm", "layer_normalization", "max_pool", "pad", "rms_normalization"),
+)
+"""Ops that are done item by item, whose items may lie along two axes; ops that work along both."""
 
 
 @pytest.mark.parametrize(("axis", "name"), [*((0, op) for op in OPS), *((1, op) for op in DEEPER)])
@@ -109,6 +112,32 @@ def check_batches(op, device, graph, feeds, what):
             same = g.tobytes() == s.tobytes() or is_numpy == [True, False]
             same = same or is_winograd[0] != is_winograd[1]  # one shape chooses for its batch
             assert same, f"{what} x {times}: not its own bits {kernels}"
+
+
+@pytest.mark.parametrize("op", ["layer_normalization", "rms_normalization"])
+@pytest.mark.parametrize("scale", [(1,), ("n",), (8,)])
+def test_norms_of_an_open_length(cpus, op, scale):
+    """A scale of one number, one as long as the axis, and one that tells the only length."""
+    rng = np.random.default_rng(SEED)
+    builder = GraphBuilder("norm")
+    x = builder.input("x", TensorType(("b", "n"), "float32"))
+    s = builder.input("s", TensorType(scale, "float32"))
+    bias = (builder.constant("bias", np.array([0.5], np.float32)),)
+    graph = builder.finish(builder.add(op, x, s, *bias[: op == "layer_normalization"]))
+    device = cpus[ISAS[0], 2]
+    (every,) = device.compile_polymorphic([graph])
+    for rows, length in ((1, 8), *(((3, 1), (5, 37), (2, 300)) if scale != (8,) else ((3, 8),))):
+        given = [(rows, length), tuple(length if dim == "n" else dim for dim in scale)]
+        one = ClosedGraph(graph).at(given)
+        feeds = {
+            value: rng.standard_normal(shape, np.float32)
+            for value, shape in zip((x, s), given, strict=True)
+        }
+        (got,), kernels, _ = run(device, one, feeds, executable=every.at(one))
+        (own,), fixed, _ = run(device, one, feeds)
+        assert REFERENCE not in (*kernels.values(), *fixed.values())
+        assert got.tobytes() == own.tobytes()
+        assert_close(got, *interpret(one, feeds).values(), get_op(op).rtol, f"{op} {given}")
 
 
 def test_numpy_runs_a_node_between_kernels(cpus):

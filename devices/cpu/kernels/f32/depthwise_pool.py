@@ -22,7 +22,7 @@ from trireme.devices.cpu.codegen.llvm_types import vector
 from trireme.devices.cpu.codegen.target import Isa
 from trireme.devices.cpu.kernels.f32.im2row import ImageWindow
 from trireme.devices.cpu.kernels.f32.products import image_reason, window_of
-from trireme.devices.cpu.kernels.f32.reductions import reduce_kernel
+from trireme.devices.cpu.kernels.f32.reductions import REDUCE_COST, RowKernel, row_kernel
 from trireme.devices.cpu.kernels.f32.rows import Rows
 from trireme.devices.cpu.kernels.f32.window_body import (
     AverageBody,
@@ -393,12 +393,17 @@ def is_global(graph: Graph, node: Node) -> bool:
     return whole and math.prod(y[1:-1]) == 1 and not node.attrs["activation"]
 
 
+def global_kernel(node: Node) -> RowKernel:
+    """Return the reduction that pools a whole image."""
+    op = "reduce_max" if node.op == "max_pool" else "reduce_mean"
+    return RowKernel(op, 2, REDUCE_COST)
+
+
 def _lower_global(context: Context, node: Node) -> list[Step]:
     """Lower a pool of the whole image to a reduction over its rows."""
     x = context.type(node.used[0]).dims
     rows = Rows(x[0], math.prod(x[1:-1]), x[-1])
-    op = "reduce_max" if node.op == "max_pool" else "reduce_mean"
-    code, chunks = context.kernel(reduce_kernel, op, rows)
+    code, chunks = context.kernel(row_kernel, global_kernel(node), rows)
     seconds = math.prod(x) / (context.isa.lanes * 1e9)
     reads = (context.operand(node.used[0]),)
     return [

@@ -391,7 +391,7 @@ def gemm_reason(graph: Graph, node: Node) -> str | None:
 def gemm_product(graph: Graph, node: Node) -> MatmulShape:
     """Return a gemm as a product."""
     rows, columns = graph.type(node.outputs[0]).dims
-    depth = graph.type(node.used[0]).dims[1]
+    depth = _gemm_depth(graph, node)
     return MatmulShape(
         Size(rows, columns, depth),
         a=Strides(depth),
@@ -401,11 +401,19 @@ def gemm_product(graph: Graph, node: Node) -> MatmulShape:
     )
 
 
+def _gemm_depth(graph: Graph, node: Node) -> int:
+    """Return the depth, which a constant b tells where the axis of a is open."""
+    a, b = node.used[:2]
+    if graph.values[b].is_constant:
+        return graph.type(b).dims[1 if node.attrs["trans_b"] else 0]
+    return graph.type(a).dims[1]
+
+
 def gemm_operands(context: Context, node: Node) -> Operands:
     """Return the operands of a gemm's product."""
     attrs, right = node.attrs, node.used[1]
     columns = context.type(node.outputs[0]).dims[1]
-    depth = context.type(node.used[0]).dims[1]
+    depth = _gemm_depth(context.graph, node)
     constant = context.graph.values[right].data
     extra: tuple[Operand, ...] = ()
     if len(node.used) == 3:

@@ -73,6 +73,7 @@ class RowKernel:
     """A kernel that looks at whole rows: its op and what the op's attributes say.
 
     operands: of the kernel: what it reads, then the result
+    single: whether the scale of a norm, and its bias, are one number for all elements
     """
 
     op: str
@@ -80,6 +81,7 @@ class RowKernel:
     cost: int
     beta: float = 1.0
     epsilon: float = 0.0
+    single: tuple[bool, ...] = ()
 
     def body(self, fn: Function, rows: Rows, operands: Sequence[Value]) -> RowBody:
         """Return what emits a row."""
@@ -96,11 +98,6 @@ def row_kernel(isa: Isa, kernel: RowKernel, rows: Rows) -> tuple[Code, int]:
     chunks, emit = each_row(fn, chunk, rows, kernel.cost)
     emit(kernel.body(fn, rows, operands))
     return finish(fn), chunks
-
-
-def reduce_kernel(isa: Isa, op: str, rows: Rows) -> tuple[Code, int]:
-    """Return the kernel of a reduction, and its chunks. Operands: the tensor, the results."""
-    return row_kernel(isa, RowKernel(op, 2, REDUCE_COST), rows)
 
 
 def _reduce_body(fn: Function, op: str, rows: Rows, operands: Sequence[Value]) -> RowBody:
@@ -149,20 +146,25 @@ def _softmax_body(fn: Function, kernel: RowKernel, operands: Sequence[Value]) ->
 def _norm_body(fn: Function, kernel: RowKernel, rows: Rows, operands: Sequence[Value]) -> RowBody:
     """Return what emits a row of a norm; an RMS norm leaves the mean alone."""
     is_centred = kernel.op == "layer_normalization"
-    x, scale, *bias, y = operands
+    x, *affine, y = operands
+
+    def affine_at(k: int, row: EmittedRow, step: Index, count: Index) -> Value:
+        """Load a vector of the scale (k is 0) or the bias."""
+        if kernel.single[k]:
+            return fn.splat(fn.load("float", affine[k], 4), fn.isa.lanes)
+        return fn.load_some(row.type, fn.at(affine[k], step * fn.isa.lanes), count)
 
     def body(row: EmittedRow) -> None:
         mean = fn.as_value(row.type, 0.0)
+        length = float_of(fn, mean, rows.count)
         if is_centred:
-            mean = row.total(x, 0.0, lambda v: v, _add) / float(rows.count)
+            mean = row.total(x, 0.0, lambda v: v, _add) / length
         spread = row.total(x, 0.0, lambda v: (v - mean) * (v - mean), _add)
-        inverse = 1.0 / fn.unary("sqrt", spread / float(rows.count) + kernel.epsilon)
+        inverse = 1.0 / fn.unary("sqrt", spread / length + kernel.epsilon)
         for step, count, _ in row.walk():
-            at = step * fn.isa.lanes
-            factor = fn.load_some(row.type, fn.at(scale, at), count)
-            value = (row.load(x, step, count) - mean) * inverse * factor
-            if bias:
-                value = value + fn.load_some(row.type, fn.at(bias[0], at), count)
+            value = (row.load(x, step, count) - mean) * inverse * affine_at(0, row, step, count)
+            if len(affine) > 1:
+                value = value + affine_at(1, row, step, count)
             row.store(value, y, step, count)
 
     return body
@@ -252,7 +254,7 @@ def norm_rows(graph: Graph, node: Node) -> Rows:
     return Rows(math.prod(shape[:axis]), math.prod(shape[axis:]), 1)
 
 
-def kernel_of(node: Node) -> tuple[RowKernel, tuple[int, ...], str]:
+def kernel_of(graph: Graph, node: Node) -> tuple[RowKernel, tuple[int, ...], str]:
     """Return a node's kernel, the values it reads and the kernel's family."""
     if node.op in REDUCTIONS:
         return RowKernel(node.op, 2, REDUCE_COST), node.used[:1], "reduce"
@@ -261,7 +263,8 @@ def kernel_of(node: Node) -> tuple[RowKernel, tuple[int, ...], str]:
         beta = float(node.attrs.get("beta", 1.0))
         return RowKernel(node.op, 2, SOFTMAX_COST, beta=beta), node.used, family
     epsilon = node.attrs["epsilon"]
-    kernel = RowKernel(node.op, 1 + len(node.used), NORM_COST, epsilon=epsilon)
+    single = tuple(graph.type(i).elements == 1 for i in node.used[1:])
+    kernel = RowKernel(node.op, 1 + len(node.used), NORM_COST, epsilon=epsilon, single=single)
     return kernel, node.used, "layer_normalization_f32"
 
 
@@ -270,21 +273,20 @@ RowsOf = Callable[[Graph, Node], Rows]
 
 def _rule(reason: Callable[[Graph, Node], str | None], rows_of: RowsOf) -> Rule:
     def lower(context: Context, node: Node) -> list[Step]:
-        kernel, reads, family = kernel_of(node)
+        kernel, reads, family = kernel_of(context.graph, node)
         made = context.kernel(row_kernel, kernel, rows_of(context.graph, node))
         return _step(context, node, made, reads, kernel.cost, family)
 
     return Rule(reason, lower)
 
 
-def layer_norm_reason(graph: Graph, node: Node) -> str | None:
+def layer_norm_reason(graph: Graph, node: Node, rows_of: RowsOf = norm_rows) -> str | None:
     """Say why a layer normalisation has no native kernel, None when it has."""
     if len(node.outputs) > 1:
         return f"{node.op} has no native kernel for its mean and deviation outputs"
-    shape = graph.type(node.used[0]).dims
-    count = math.prod(shape[node.attrs["axis"] % len(shape) :])
-    if any(graph.type(i).elements != count for i in node.used[1:]):
-        return f"{node.op} has native kernels for full-size scale and bias only"
+    count = rows_of(graph, node).count
+    if any(graph.type(i).elements not in (1, count) for i in node.used[1:]):
+        return f"{node.op} has native kernels for scale and bias of full size or of one number only"
     return float_reason(graph, node)
 
 

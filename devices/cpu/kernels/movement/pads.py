@@ -62,7 +62,8 @@ def _lower_pad(context: Context, node: Node) -> list[Step]:
 def pad_copy(graph: Graph, node: Node, edges: Edges) -> Copy:
     """Return the copy of what stays of the input to its place in the output."""
     x, y = graph.type(node.used[0]).dims, graph.type(node.outputs[0]).dims
-    kept = tuple(size + min(b, 0) + min(a, 0) for size, (b, a) in zip(x, edges, strict=True))
+    pairs = zip(x, edges, strict=True)
+    kept = tuple(max(size + min(before, 0) + min(after, 0), 0) for size, (before, after) in pairs)
     source, target = dense(x), dense(y)
     return Copy(
         kept,

@@ -75,10 +75,7 @@ def _constant(context: Context, node: Node) -> Sequence[PolymorphicStep]:
 
     def copies(graph: Graph, node: Node) -> Sequence[Move]:
         edges = sample if graph is context.graph else _edges_at(graph, node, sample)
-        copy = pad_copy(graph, node, edges)
-        if min(copy.shape, default=1) < 1:
-            raise CompileError(f"cpu: {node.label}: nothing is left of the input in this shape")
-        return [Move(copy, node.used[0], output)]
+        return [Move(pad_copy(graph, node, edges), node.used[0], output)]
 
     (fill,) = copy_steps(context, node, fills(context.graph, node), fills)
     fill = replace(fill, reads=(pad_fill(context.graph, node),))

@@ -6,6 +6,7 @@ that shape. Winograd's algorithm is left out: its results have other bits.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -18,6 +19,7 @@ from trireme.devices.cpu.kernels.f32.depthwise_pool import (
     depthwise_of,
     depthwise_reads,
     depthwise_window,
+    global_kernel,
     is_global,
     pool_of,
     pool_reason,
@@ -35,9 +37,11 @@ from trireme.devices.cpu.kernels.f32.direct_conv import (
 )
 from trireme.devices.cpu.kernels.f32.im2row import ImageWindow
 from trireme.devices.cpu.kernels.f32.products import conv_operands, conv_product, conv_reason
+from trireme.devices.cpu.kernels.f32.rows import Rows, row_items, rows_s
 from trireme.devices.cpu.kernels.lines import as_image
 from trireme.devices.cpu.kernels.lowering import Context, finish
 from trireme.devices.cpu.kernels.polymorphic.products import product_steps
+from trireme.devices.cpu.kernels.polymorphic.rows import sized_row_kernel
 from trireme.devices.cpu.kernels.polymorphic.sample import deal_evenly, generalised, varies
 from trireme.devices.cpu.kernels.polymorphic.step import (
     POLYMORPHIC,
@@ -79,20 +83,56 @@ def _depthwise(context: Context, node: Node) -> PolymorphicStep:
     return PolymorphicStep((code,), reads, (node.outputs[0],), size, (node.id,), "depthwise_f32")
 
 
+def _may_be_global(graph: Graph, node: Node) -> bool:
+    """Whether a pool's only window is the whole image in some shape."""
+    pairs = zip(node.attrs["kernel"], dims_of(graph, node.used[0])[1:-1], strict=True)
+    fits = all(varies(size) or taps == size for taps, size in pairs)
+    return fits and not any(node.attrs["pads"]) and not node.attrs["activation"]
+
+
+class _Whole:
+    """The pool of whole images in those shapes whose images are as large as the window."""
+
+    def __init__(self, context: Context, node: Node, words: int) -> None:
+        self._node, self._isa, self._words = node, context.isa, words
+        self._kernel = global_kernel(node)
+        made = generalised(self._rows(context.graph), node.label)
+        known, self._count, self._take = made
+        self.code = context.kernel(sized_row_kernel, self._kernel, known, self._count)
+
+    def _rows(self, graph: Graph) -> Rows:
+        x = dims_of(graph, self._node.used[0])
+        return Rows(x[0], math.prod(self._node.attrs["kernel"]), x[-1])
+
+    def size(self, graph: Graph) -> Sized:
+        """Return the same number of words as the step has for other images."""
+        rows = self._rows(graph)
+        items, each = row_items(rows, self._isa.lanes)
+        seconds = rows_s(self._isa, items, each, self._kernel.cost)
+        part, chunks = deal_evenly(items, seconds)
+        unread = (0,) * (self._words - self._count)
+        return Sized((*self._take(rows), part, items, *unread), chunks, seconds, variant=1)
+
+
 def _lower_pool(context: Context, node: Node) -> Sequence[PolymorphicStep]:
     isa, kernel = context.isa, pool_of(node)
     known, count, words = generalised(pool_window(context.graph, node), node.label)
-    code = context.kernel(sized_window_kernel, kernel, known, count)
+    codes = [context.kernel(sized_window_kernel, kernel, known, count)]
+    whole = _Whole(context, node, count) if _may_be_global(context.graph, node) else None
+    if whole is not None:  # the sums of a whole image have another order
+        codes.append(whole.code)
 
     def size(graph: Graph) -> Sized:
+        if whole is not None and is_global(graph, node):
+            return whole.size(graph)
         window = pool_window(graph, node)
-        rows = dims_of(graph, node.used[0])[0] * window.out_height
-        seconds = window_s(isa, window, rows, kernel.cycles)
-        part, chunks = deal_evenly(rows, seconds)
-        return Sized((*words(window), part, rows), chunks, seconds)
+        lines = dims_of(graph, node.used[0])[0] * window.out_height
+        seconds = window_s(isa, window, lines, kernel.cycles)
+        part, chunks = deal_evenly(lines, seconds)
+        return Sized((*words(window), part, lines), chunks, seconds)
 
     reads, family = (context.operand(node.used[0]),), f"{node.op}_f32"
-    return [PolymorphicStep((code,), reads, (node.outputs[0],), size, (node.id,), family)]
+    return [PolymorphicStep(tuple(codes), reads, (node.outputs[0],), size, (node.id,), family)]
 
 
 def sized_direct_kernel(

@@ -6,6 +6,7 @@ accumulator, and the end of the row, masked, in the accumulator that is next.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -16,7 +17,6 @@ from trireme.devices.cpu.kernels.f32.reductions import (
     RowKernel,
     kernel_of,
     layer_norm_reason,
-    norm_rows,
     reduce_reason,
     reduced_rows,
     reduced_span,
@@ -32,6 +32,7 @@ from trireme.devices.cpu.kernels.polymorphic.step import (
     PolymorphicStep,
     Sized,
     begin_sized,
+    dims_of,
 )
 from trireme.ir.graph import Graph, Node
 
@@ -53,7 +54,7 @@ def sized_row_kernel(isa: Isa, kernel: RowKernel, rows: Rows, words: int) -> Cod
 
 def _lower(context: Context, node: Node, rows_of: RowsOf) -> list[PolymorphicStep]:
     isa = context.isa
-    kernel, reads, family = kernel_of(node)
+    kernel, reads, family = kernel_of(context.graph, node)
     if node.op in REDUCTIONS:  # an axis of 1 is reduced like a longer one
         rows_of = partial(reduced_rows, span=reduced_span(context.graph, node))
     known, count, words = generalised(rows_of(context.graph, node), node.label)
@@ -83,14 +84,24 @@ def _rule(reason: Reason, rows_of: RowsOf) -> PolymorphicRule:
     return PolymorphicRule(sized_reason, lower)
 
 
+def _norm_rows(graph: Graph, node: Node) -> Rows:
+    """Return a norm's tensor as rows; a scale or a bias tells the size of an open axis."""
+    shape = dims_of(graph, node.used[0])
+    axis = node.attrs["axis"] % len(shape)
+    sizes = list(shape[axis:])
+    for value in node.used[1:]:
+        for k, told in enumerate(reversed(dims_of(graph, value)[-len(sizes) :]), 1):
+            if varies(sizes[-k]) and not varies(told) and told != 1:
+                sizes[-k] = told
+    return Rows(math.prod(shape[:axis]), math.prod(sizes), 1)
+
+
 def _norm_reason(graph: Graph, node: Node) -> str | None:
-    if varies(norm_rows(graph, node).count):
-        return f"{node.op} has no kernel for every shape where the normalised axes vary"
-    return layer_norm_reason(graph, node)
+    return layer_norm_reason(graph, node, _norm_rows)
 
 
 POLYMORPHIC.add(REDUCTIONS, _rule(reduce_reason, reduced_rows), ["float32"])
 POLYMORPHIC.add(("softmax", "log_softmax"), _rule(softmax_reason, softmax_rows), ["float32"])
 POLYMORPHIC.add(
-    ("layer_normalization", "rms_normalization"), _rule(_norm_reason, norm_rows), ["float32"]
+    ("layer_normalization", "rms_normalization"), _rule(_norm_reason, _norm_rows), ["float32"]
 )
