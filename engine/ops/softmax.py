@@ -15,10 +15,20 @@ from trireme.ops.quantized_samples import with_quantized
 from trireme.ops.shapes import Types, axis_of, same_type
 from trireme.support.dtypes import FLOATING, Array
 
+_FLOPS, _INTEGER_FLOPS = 15, 120
+"""Operations an element. Those on integers stand for 0.8 ns at the rates of a cpu with AVX-512 or
+AVX2 (docs/experiments/cpu-kernels.md)."""
+
 
 def flops_each(cost: int) -> Callable[[Call], int]:
     """Return the cost of an op that does `cost` operations an input element."""
     return lambda call: cost * call.type(0).elements
+
+
+def _softmax_flops(call: Call) -> int:
+    """Return the cost of softmax; on integers two table reads and a division take the most."""
+    cost = _FLOPS if call.type(0).quant is None else _INTEGER_FLOPS
+    return cost * call.type(0).elements
 
 
 def _infer_axis(x: Value, *, axis: int, **attrs: object) -> Types:
@@ -75,7 +85,7 @@ define(
     _infer_axis,
     lambda x, axis, beta: softmax(x, axis, beta).astype(x.dtype),
     attrs={"axis": AXIS, "beta": Attr("float", 1.0, least=0)},
-    flops=flops_each(15),
+    flops=_softmax_flops,
     samples=with_quantized("softmax", _softmax_samples),
     family="normalize",
     rtol=4e-6,
@@ -92,7 +102,7 @@ define(
     _infer_axis,
     lambda x, axis: log_softmax(x, axis).astype(x.dtype),
     attrs={"axis": AXIS},
-    flops=flops_each(15),
+    flops=flops_each(_FLOPS),
     samples=with_quantized("log_softmax", _axis_samples),
     family="normalize",
     rtol=4e-6,

@@ -1,4 +1,4 @@
-"""Pools, means and softmax on 8-bit integers: what looks at many elements for one."""
+"""Pools and means on 8-bit integers: what looks at many elements for one."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from trireme.devices.cpu.kernels.lowering import (
 )
 from trireme.ir.graph import Graph, Node
 from trireme.ir.op import call_of
-from trireme.ops.integer import ReduceParams, pool_params, reduce_mean_params, softmax_params
+from trireme.ops.integer import ReduceParams, pool_params, reduce_mean_params
 from trireme.ops.shapes import may_miss
 from trireme.support.errors import InternalError
 
@@ -222,58 +222,7 @@ def _mean_reason(graph: Graph, node: Node) -> str | None:
     return eight_bit_reason(graph, node, lambda: reduce_mean_params(call_of(graph, node)))
 
 
-def _lower_softmax(context: Context, node: Node) -> Sequence[Step]:
-    """Return the step of softmax along the last axis: integers only, a chunk a row."""
-    p = softmax_params(call_of(context.graph, node))
-    dims, dtype = context.type(node.used[0]).dims, context.type(node.used[0]).dtype
-    length, rows = dims[-1], math.prod(dims[:-1])
-    fn, (x, table, y), row, _ = begin("softmax_q8", context.isa, 3)
-    source, target = fn.at(x, row * length, "i8"), fn.at(y, row * length, "i8")
-    op = "sext" if dtype == "int8" else "zext"
-
-    def element(i: Index) -> Value:
-        return fn.convert(op, fn.load("i8", fn.at(source, i, "i8"), 1), "i64")
-
-    def power(i: Index) -> Value:
-        below = most.get() - element(i)
-        return fn.convert("sext", fn.load("i32", fn.at(table, below, "i32"), 4), "i64")
-
-    most = Var(fn, "i64", -128)
-    for i in fn.range(0, length):
-        x_i = element(i)
-        most.set(fn.select(fn.compare("sgt", x_i, most.get()), x_i, most.get()))
-    total = Var(fn, "i64", 0)
-    for i in fn.range(0, length):
-        total.set(total.get() + power(i))
-    s = total.get()
-    half = fn.emit("i64", f"lshr {s}, 1")
-    for i in fn.range(0, length):
-        ratio = fn.emit("i64", f"udiv {power(i) * p.gain + half}, {s.text}") + p.y_zero
-        low = fn.select(fn.compare("sgt", ratio, p.low), ratio, fn.as_value("i64", p.low))
-        out = fn.select(fn.compare("slt", low, p.high), low, fn.as_value("i64", p.high))
-        fn.store(fn.convert("trunc", out, "i8"), fn.at(target, i, "i8"), 1)
-    return [
-        Step(
-            finish(fn),
-            (context.operand(node.used[0]), p.table),
-            (node.outputs[0],),
-            rows,
-            seconds=rows * length * 1e-8,
-            nodes=(node.id,),
-            family=ELEMENTWISE_Q8,
-        )
-    ]
-
-
-def _softmax_reason(graph: Graph, node: Node) -> str | None:
-    rank = len(graph.type(node.used[0]).shape)
-    if node.attrs["axis"] not in (-1, rank - 1):
-        return "quantised softmax has a native kernel for the last axis only"
-    return eight_bit_reason(graph, node, lambda: softmax_params(call_of(graph, node)))
-
-
 TABLE.add(
     ("max_pool", "average_pool"), for_lines(Rule(_pool_reason, _lower_pool)), STORED_8, "NHWC"
 )
 TABLE.add("reduce_mean", Rule(_mean_reason, _lower_mean), STORED_8)
-TABLE.add("softmax", Rule(_softmax_reason, _lower_softmax), STORED_8)
