@@ -271,8 +271,10 @@ class OpenSession(ProgramSession):
         if self._open is None:
             super()._choose_direct()
         else:
-            self._is_watched = self._failover is not None and self._failover.watches
+            self._is_watched = self._has_to_watch()
             self._step = None if self._is_watched else step_of(self._open)
+            if self._is_watched is not self._has_to_watch():
+                self._choose_direct()
 
     def _store_shapes(self) -> None:
         """Store the program at the shapes of the run that is just over, for later processes."""

@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
+from weakref import WeakMethod
 
 from trireme.runtime.asked import Asked
 from trireme.runtime.contexts import checked_contexts
@@ -274,9 +275,18 @@ class Session(OpenSession, TakesRequests):
         """Have runs that a device fails go on without it."""
         from trireme.runtime.failover.opening import open_failover
 
+        mine = WeakMethod(self._choose_direct)
+
+        def choose_again() -> None:
+            choose = mine()
+            if choose is not None:
+                choose()
+
         how = self.execution_options, self.placement_options
         asked, events = self._asked, self._events
-        self._failover = open_failover(Session, asked, prepared, self.devices, how, events)
+        self._failover = open_failover(
+            Session, asked, prepared, self.devices, how, events, choose_again
+        )
         if self._failover is not None:
             if self._open is None:
                 self.watch_tasks()

@@ -109,7 +109,7 @@ class SessionRuns(SessionFacts, Closing):
     @property
     def devices_out(self) -> frozenset[str]:
         """Devices that failed so often that runs pass them over."""
-        return frozenset() if self._failover is None else self._failover.breaker.out
+        return frozenset() if self._failover is None else self._failover.out
 
     @property
     def contexts(self) -> int:
@@ -257,10 +257,18 @@ class SessionRuns(SessionFacts, Closing):
             self._choose_direct()
 
     def _choose_direct(self) -> None:
-        """Have runs go the shortest way that there is now."""
-        self._is_watched = self._failover is not None and self._failover.watches
+        """Have runs go the shortest way that there is now.
+
+        Another session may take a device out meanwhile, on a thread of its own: look again then.
+        """
+        self._is_watched = self._has_to_watch()
         apart = self._closed or self._is_watched or self._watched_runs is not None
         self._direct = None if apart else self._binding.direct(self._runs)
+        if self._is_watched is not self._has_to_watch():
+            self._choose_direct()
+
+    def _has_to_watch(self) -> bool:
+        return self._failover is not None and self._failover.watches
 
     def _begin_run(self) -> None:
         """Errors: RunError, if the session is closed; DeviceOut, if a device is passed over"""

@@ -81,10 +81,11 @@ class EventLog:
         """The last events, the oldest first."""
         return tuple(self._events)
 
-    def add(self, event: FaultEvent) -> None:
-        """Keep an event, log it and tell the listeners."""
+    def add(self, event: FaultEvent, level: int | None = None) -> None:
+        """Keep an event, log it and tell the listeners. level: of logging; that of its action"""
         self._events.append(event)
-        _log.log(_LEVELS.get(event.action, logging.WARNING), "device %s", event)
+        own = _LEVELS.get(event.action, logging.WARNING)
+        _log.log(own if level is None else level, "device %s", event)
         for listen in self.listeners:
             listen(event)
 

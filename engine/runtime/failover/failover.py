@@ -10,15 +10,14 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
 from trireme.ir.effects import States
-from trireme.runtime.failover.breaker import BreakerRule, CircuitBreaker
+from trireme.runtime.failover.breaker import CircuitBreaker
 from trireme.runtime.failover.canary import Canary, canary_of
 from trireme.runtime.failover.events import EventLog, FaultEvent, event_of, fault_kind
-from trireme.support.cancel import Clock
 from trireme.support.dtypes import Array
 from trireme.support.errors import (
     CompileError,
@@ -58,24 +57,28 @@ class DeviceOut(DeviceError):
 class Failover:
     """The plans without the devices that failed, and what decides between them.
 
-    devices: those that a plan may have, by name
+    breakers: of the devices that a plan may have, by name
     open_on: opens a session on some of them
     states: of the session; writes: whether runs may leave them half written
+    on_change: called, on any thread, when a device is taken out and when it is back
+    devices: those of the breakers
+    out: those that runs pass over; replaced, never changed, so that readers need no lock. None
+        where all would be: then runs try all of them
     """
 
     def __init__(
         self,
-        devices: Sequence[str],
+        breakers: Mapping[str, CircuitBreaker],
         open_on: Callable[[Sequence[str]], FallbackSession],
         states: States,
         writes: bool,
         log: EventLog,
-        rule: BreakerRule | None = None,
-        clock: Clock = time.monotonic,
+        on_change: Callable[[], None] = lambda: None,
     ) -> None:
-        self.devices, self._open_on, self._log = tuple(devices), open_on, log
+        self.breakers, self.devices = dict(breakers), tuple(breakers)
+        self._open_on, self._log, self._on_change = open_on, log, on_change
         self._states, self._writes = states, writes
-        self.breaker = CircuitBreaker(rule or BreakerRule(), clock)
+        self.out: frozenset[str] = frozenset()
         self._plans: dict[tuple[str, ...], FallbackSession] = {}
         self._saved: Mapping[str, Array] | None = None
         self._canary: Canary | None = None
@@ -83,16 +86,19 @@ class Failover:
         self._trying: threading.Thread | None = None
         self.reset_after_fork()
         register_at_fork(self)
+        for breaker in self.breakers.values():
+            breaker.listen(self)
+        self._look()
 
     def reset_after_fork(self) -> None:
         """Be free in a forked child."""
-        self._lock = threading.RLock()
+        self._lock, self._looking = threading.RLock(), threading.Lock()
         self._trying = None
 
     @property
     def watches(self) -> bool:
         """Whether `begin` and `note` are to be called of each run."""
-        return self._writes or not self._has_run or bool(self.breaker.out)
+        return self._writes or not self._has_run or bool(self.out)
 
     def begin(self, try_devices: Callable[[], None]) -> None:
         """Prepare for a run on all devices.
@@ -104,10 +110,11 @@ class Failover:
             self._saved = self._states.saved()
         elif not self._has_run and self._states.types:
             self._saved = dict(self._states)
-        if self.breaker.out and not self._is_trying:
-            if self.breaker.take_due():
+        out = self.out
+        if out and not self._is_trying:
+            if self._take_due(out):
                 self._start_trying(try_devices)
-            raise DeviceOut(f"{', '.join(sorted(self.breaker.out))} is out")
+            raise DeviceOut(f"{', '.join(sorted(out))} is out")
 
     def note(self, feeds: Mapping[str, Any], results: Results) -> None:
         """Keep the first good run on all devices, to compare later ones with."""
@@ -130,7 +137,7 @@ class Failover:
         Errors: DeviceError with the causes, if no device is left or those that are fail too
         """
         causes: list[TriremeError] = []
-        gone = set(self.breaker.out)
+        gone = set(self.out)
         failed: BaseException = error
         while True:
             if isinstance(failed, TriremeError) and not isinstance(failed, DeviceOut):
@@ -152,7 +159,7 @@ class Failover:
                     raise
                 raise self._all_failed([*causes, refused]) from refused
             self._report(causes, left)
-            if self._canary is None and causes:
+            if self._canary is None:
                 self._canary = canary_of(feeds, self._saved or {}, results)
             return results
 
@@ -173,7 +180,7 @@ class Failover:
 
         The caller holds the session, and nothing runs. run: runs on all devices
         """
-        canary, saved = self._canary, self._states.saved()
+        canary, saved, out = self._canary, self._states.saved(), self.out
         self._is_trying = True
         try:
             if canary is None:
@@ -189,8 +196,8 @@ class Failover:
             self._is_trying = False
             self._states.restore(saved)
         if is_right:
-            for device in self.breaker.bring_back():
-                self._log.add(FaultEvent(device, FaultKind.UNKNOWN, "", "brought back"))
+            for device in sorted(out):
+                self.breakers[device].bring_back(device, self)
         return is_right
 
     def wait(self) -> None:
@@ -204,8 +211,34 @@ class Failover:
         self._closed = True
         with self._lock:
             plans, self._plans = list(self._plans.values()), {}
+            self.breakers = {}
         for plan in plans:
             plan.close()
+
+    def device_changed(self, event: FaultEvent, by: object) -> None:
+        """See BreakerListener."""
+        if self._closed:
+            return
+        self._look()
+        out = self.out
+        is_passed = event.device in out
+        to = tuple(name for name in self.devices if name not in out) if is_passed else ()
+        self._log.add(replace(event, to=to), None if by is self else logging.INFO)
+        self._on_change()
+
+    def _look(self) -> None:
+        """Have `out` be what the breakers say."""
+        with self._looking:
+            found = frozenset(name for name, one in self.breakers.items() if one.is_out)
+            self.out = found if len(found) < len(self.devices) else frozenset()
+
+    def _take_due(self, out: frozenset[str]) -> bool:
+        """Whether the devices that are out are to be tried now, by this caller alone.
+
+        Never while one of them is lost.
+        """
+        found = [self.breakers[name] for name in out if name in self.breakers]
+        return all(one.is_due for one in found) and all([one.take_due() for one in found])
 
     def _run_on(
         self, left: tuple[str, ...], feeds: Mapping[str, Any], out: Mapping[str, Array] | None
@@ -239,13 +272,11 @@ class Failover:
         for cause in causes:
             if cause.device not in self.devices:
                 continue
-            self._log.add(event_of(cause, "ran again" if to else "failed", to))
-            left = tuple(name for name in self.devices if name not in self._out_with(cause.device))
-            if left and self.breaker.add_fault(cause.device, fault_kind(cause)):
-                self._log.add(event_of(cause, "taken out", left))
-
-    def _out_with(self, device: str) -> frozenset[str]:
-        return self.breaker.out | {device}
+            event = event_of(cause, "ran again" if to else "failed", to)
+            self._log.add(event)
+            breaker = self.breakers.get(cause.device)
+            if breaker is not None and self.out | {cause.device} != set(self.devices):
+                breaker.add_fault(event, self)
 
     def _all_failed(self, causes: Sequence[TriremeError]) -> DeviceError:
         """Return the error of a run that no device could do, with the error of each."""

@@ -12,6 +12,7 @@ from trireme.ir.op import get_op
 from trireme.ir.selectors import unpinned
 from trireme.ops.repeats import bodies_of
 from trireme.runtime.dynamic.stage import is_open
+from trireme.runtime.failover.breaker import BREAKERS
 from trireme.runtime.failover.failover import Failover, FallbackSession
 
 if TYPE_CHECKING:
@@ -29,11 +30,13 @@ def open_failover(
     devices: Mapping[str, Device],
     how: tuple[ExecutionOptions, PlacementOptions],
     log: EventLog,
+    on_change: Callable[[], None],
 ) -> Failover | None:
     """Return the failover of a session; None where no device can be done without.
 
     devices: those that the session runs on, the host device that it may have added too
     how: its options of execution and of placement; a fixed placement has no say without a device
+    on_change: see Failover
     """
     names = [name for name in devices if name != HOST or _asked_for_host(asked)]
     if len(names) < 2:
@@ -60,7 +63,8 @@ def open_failover(
 
     has_open_shapes = is_open(prepared.graph) or bool(asked.buckets) or how[0].schedule == "dynamic"
     writes = _writes_states(prepared.graph)
-    return Failover(names, open_on, prepared.states, writes, log)
+    breakers = {name: BREAKERS.of(devices[name].spec) for name in names}
+    return Failover(breakers, open_on, prepared.states, writes, log, on_change)
 
 
 def _asked_for_host(asked: Asked) -> bool:

@@ -11,7 +11,6 @@ from opencl import need_opencl
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import TensorType
 from trireme.placement.options import PlacementOptions
-from trireme.runtime.failover.breaker import BreakerRule, CircuitBreaker
 from trireme.runtime.options import ExecutionOptions
 from trireme.runtime.session import Session
 from trireme.support.errors import DeviceError, FaultKind, RunError
@@ -237,7 +236,8 @@ class Clock:
 
 
 def with_clock(session, clock):
-    session._failover.breaker = CircuitBreaker(BreakerRule(), clock)
+    for breaker in session._failover.breakers.values():
+        breaker.clock = clock
 
 
 @pytest.mark.parametrize("kind", [FaultKind.LAUNCH_FAILED, FaultKind.CHECKSUM])
@@ -306,6 +306,77 @@ def test_a_lost_device_is_never_asked_again():
             session.run({"x": X})
             clock.now += 100
         assert session.devices_out == {"cpu"} and points.calls["cpu", "launch"] == 2
+
+
+@contextmanager
+def two_sessions(*faults):
+    """Two sessions of different models on the same devices."""
+    devices = ["cpu", "opencl"]
+    with (
+        inject(*faults) as points,
+        Session(chain(), devices=devices, fallback=True) as one,
+        Session(chain(("a", "d")), devices=devices, fallback=True) as other,
+    ):
+        yield one, other, points
+
+
+def test_a_device_that_is_out_is_out_for_all_sessions_and_comes_back_for_all():
+    need_opencl()
+    clock = Clock()
+    with two_sessions(*(Fault("cpu", "launch", nth) for nth in (3, 4, 5))) as (one, other, points):
+        with_clock(one, clock)
+        good = [session.run({"x": X})["d"] for session in (one, other)]
+        for _ in range(3):
+            one.run({"x": X})
+        assert one.devices_out == other.devices_out == {"cpu"}
+        assert [event.action for event in other.events] == ["taken out"]
+        assert other.events[0].to == ("opencl",)
+        calls = points.calls["cpu", "launch"]
+        other.run({"x": X})
+        assert points.calls["cpu", "launch"] == calls
+        with Session(chain(), devices=["cpu", "opencl"], fallback=True) as late:
+            late.run({"x": X})
+            assert late.devices_out == {"cpu"} and points.calls["cpu", "launch"] == calls
+        clock.now += 31
+        other.run({"x": X})
+        other._failover.wait()
+        assert points.calls["cpu", "launch"] == calls + 1
+        assert not one.devices_out and not other.devices_out
+        assert one.events[-1].action == other.events[-1].action == "brought back"
+        for session, want in zip((one, other), good, strict=True):
+            np.testing.assert_array_equal(session.run({"x": X})["d"], want)
+        assert points.calls["cpu", "launch"] == calls + 3
+
+
+def test_a_session_whose_devices_are_all_out_tries_them():
+    """Each session leaves the last device in; together they may have taken all out."""
+    need_opencl()
+    faults = [Fault("cpu", "launch", 1, FaultKind.LOST), Fault("npu", "launch", 1, FaultKind.LOST)]
+    how = dict(fallback=True, execution_options=HALF)
+    a = PlacementOptions(pins={"a": "cpu"})
+    b = PlacementOptions(pins={"a": "npu"})
+    with (
+        inject(*faults),
+        Session(chain(), devices=["cpu", "opencl"], **how) as one,
+        Session(chain(), devices=["npu", "opencl"], placement_options=b, **how) as two,
+        Session(chain(), devices=["cpu", "npu"], placement_options=a, **how) as both,
+    ):
+        one.run({"x": X})
+        two.run({"x": X})
+        assert not both.devices_out
+        with pytest.raises(DeviceError) as caught:
+            both.run({"x": X})
+        assert {cause.kind for cause in caught.value.causes} == {FaultKind.LOST}
+
+
+def test_breakers_are_forgotten_with_the_last_session():
+    need_opencl()
+    with failing(Fault("cpu", "launch", 1, FaultKind.LOST)) as (session, _):
+        session.run({"x": X})
+        assert session.devices_out == {"cpu"}
+    with Session(chain(), devices=["cpu", "opencl"], fallback=True) as session:
+        session.run({"x": X})
+        assert not session.devices_out and not session.events
 
 
 def test_the_canary_puts_states_back():
