@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from trireme.runtime.contexts import ContextCount, ContextQueue
-from trireme.runtime.failover.events import EventLog, FaultEvent, Listener
+from trireme.runtime.failover.events import EventLog, Listener
 from trireme.runtime.failover.staged import StagedOutputs
 from trireme.runtime.io_binding import RunInContext, TasksInOrder
 from trireme.runtime.requests.checks import checked_timeout
@@ -22,6 +22,7 @@ from trireme.support.arguments import check_arguments, checked, later_names
 from trireme.support.cancel import CancelToken, current_token, working_for
 from trireme.support.closing import Closing
 from trireme.support.errors import InternalError, RunError
+from trireme.support.fault_events import FaultEvent
 from trireme.support.forks import register_at_fork
 
 if TYPE_CHECKING:

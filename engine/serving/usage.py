@@ -17,10 +17,10 @@ from trireme.backend.links import link_ends
 from trireme.plan.plan import Plan
 from trireme.profiling.rows import clock_of
 from trireme.profiling.spans import TaskSpan
-from trireme.runtime.failover.events import FaultEvent
 from trireme.runtime.session import Session
 from trireme.support.cache_events import cache_events
 from trireme.support.errors import DeviceError
+from trireme.support.fault_events import FaultEvent
 
 SAMPLE_EVERY = 64
 """Runs of a session with several devices for each run that is watched."""

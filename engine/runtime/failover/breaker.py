@@ -14,9 +14,9 @@ from typing import Protocol
 from weakref import WeakSet, WeakValueDictionary
 
 from trireme.backend.device import DeviceSpec
-from trireme.runtime.failover.events import FaultEvent
 from trireme.support.cancel import Clock
 from trireme.support.errors import FaultKind
+from trireme.support.fault_events import FaultEvent
 from trireme.support.forks import register_at_fork
 
 

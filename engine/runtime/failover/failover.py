@@ -17,15 +17,15 @@ from typing import Any, Protocol
 from trireme.ir.effects import States
 from trireme.runtime.failover.breaker import CircuitBreaker
 from trireme.runtime.failover.canary import Canary, canary_of
-from trireme.runtime.failover.events import EventLog, FaultEvent, event_of, fault_kind
+from trireme.runtime.failover.events import EventLog, event_of, fault_kind
 from trireme.support.dtypes import Array
 from trireme.support.errors import (
     CompileError,
     DeviceError,
-    FaultKind,
     PlanError,
     TriremeError,
 )
+from trireme.support.fault_events import FaultEvent
 from trireme.support.forks import register_at_fork
 from trireme.support.threads import start_thread
 
