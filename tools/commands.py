@@ -100,10 +100,15 @@ def prepared_session(options: argparse.Namespace) -> Session:
         progress.done()
 
 
-def device_lines(session: Session) -> list[str]:
-    """Return a line for each device that is left out or unused, and for each of several stages."""
-    lines = [f"left out: {name}: {why}" for name, why in session.dropped.items()]
-    lines += [str(event) for event in session.events if event.action != "left out"]
+def device_lines(session: Session, events: bool = True) -> list[str]:
+    """Return a line for each device that is left out or unused, and for each of several stages.
+
+    events: whether to name faults, which a profile names itself
+    """
+    lines = []
+    if events:
+        lines = [f"left out: {name}: {why}" for name, why in session.dropped.items()]
+        lines += [str(event) for event in session.events if event.action != "left out"]
     if session.is_stored:  # one device, which runs all
         return lines
     if not all(stage.has_plan and not stage.bucket for stage in session.stages):

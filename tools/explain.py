@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from trireme.ir.selectors import nodes_called
@@ -16,7 +16,8 @@ from trireme.profiling.prediction import predict
 from trireme.runtime.program_session import ProgramSession
 from trireme.runtime.session import Session
 from trireme.support.errors import RunError
-from trireme.tools.commands import prepared_session
+from trireme.support.fault_events import FaultEvent
+from trireme.tools.commands import faults_of, prepared_session
 from trireme.tools.described import described_placement, is_described
 from trireme.tools.options import argument
 from trireme.tools.output import emit, write_trace
@@ -49,7 +50,7 @@ def explain(options: argparse.Namespace) -> int:
     """Show where the nodes are, what they cost, and why they are not elsewhere."""
     if is_described(options):
         placement = described_placement(options)
-        _show(options, placement, make_plan(placement, **plan_choices(options)), {}, [])
+        _show(options, placement, make_plan(placement, **plan_choices(options)))
         return 0
     with prepared_session(options) as session:
         served: ProgramSession = session
@@ -61,7 +62,7 @@ def explain(options: argparse.Namespace) -> int:
             if len(session.stages) > 1 or not all(one.has_plan for one in session.stages):
                 return _show_stages(options, session, sizes)
             served = session.at(feeds)
-        _show(options, served.placement, served.plan, session.dropped, session.unmeasured, sizes)
+        _show(options, served.placement, served.plan, session, sizes)
     return 0
 
 
@@ -70,8 +71,9 @@ def _show_stages(options: argparse.Namespace, session: Session, sizes: Sequence[
     if options.nodes or options.plan or options.trace:
         raise RunError("a model in stages has no one plan: leave out nodes, --plan and --trace")
     stages = [str(one) for one in session.stages]
-    remarks = [*sizes, *session.unmeasured]
+    remarks = [*sizes, *map(str, _run_events(session)), *session.unmeasured]
     data = {"stages": stages, "unmeasured": session.unmeasured, "remarks": list(sizes)}
+    data |= faults_of(session)
     emit(options, data, "\n".join([*stages, *(wrapped_to(sys.stdout, one) for one in remarks)]))
     return 0
 
@@ -80,11 +82,13 @@ def _show(
     options: argparse.Namespace,
     placement: Placement,
     plan: Plan,
-    dropped: Mapping[str, str],
-    unmeasured: Sequence[str],
+    session: Session | None = None,
     sizes: Sequence[str] = (),
 ) -> None:
-    text, data = _reasons(options, placement)
+    """Show a placement; session: what runs it, None for a described machine."""
+    dropped = {} if session is None else session.dropped
+    unmeasured = [] if session is None else session.unmeasured
+    text, data = _reasons(options, placement, () if session is None else _run_events(session))
     remarks = [*sizes, *(f"left out: {name}: {why}" for name, why in dropped.items()), *unmeasured]
     lines = [text, *(wrapped_to(sys.stdout, one) for one in remarks)]
     if options.plan:
@@ -94,14 +98,21 @@ def _show(
     emit(options, data, "\n".join(lines))
 
 
-def _reasons(options: argparse.Namespace, placement: Placement) -> tuple[str, dict[str, Any]]:
+def _run_events(session: Session) -> list[FaultEvent]:
+    """Return the faults of runs; those of opening stand beside the devices that are left out."""
+    return [one for one in session.events if one.action != "left out"]
+
+
+def _reasons(
+    options: argparse.Namespace, placement: Placement, events: Sequence[FaultEvent]
+) -> tuple[str, dict[str, Any]]:
     """Return why nodes and copies are where they are, and advice: as text and as data."""
     if options.nodes:
         called = [nodes_called(placement.source, one, f"explain {one}") for one in options.nodes]
         chosen = {node for nodes in called for node in nodes}
-        explanation = explain_placement(placement, chosen, free=True)
+        explanation = explain_placement(placement, chosen, True, events)
         return explanation.pages(), explanation.to_json()
-    explanation, advice = explain_placement(placement), advise(placement)
+    explanation, advice = explain_placement(placement, events=events), advise(placement)
     data = {**explanation.to_json(), "advice": advice_json(advice)}
     if options.all:
         return "\n".join([str(explanation), *map(str, advice)]), data

@@ -82,7 +82,7 @@ def profile(options: argparse.Namespace) -> int:
         write_trace(options, result)
         if options.stream:
             return _stream(options, session, feeds, result)
-        text = "\n".join([str(result), *device_lines(session), *session.unmeasured])
+        text = "\n".join([str(result), *device_lines(session, events=False), *session.unmeasured])
         data = {**faults_of(session), "unmeasured": session.unmeasured}
         emit(options, {**result.to_json(), **data}, text)
     return 0
@@ -102,7 +102,7 @@ def _of_stages(options: argparse.Namespace, session: Session, feeds: Mapping[str
         raise RunError("a model in stages has no one plan, so --trace and --stream have none")
     result = session.profile_stages(feeds, options.runs, options.warmup)
     data = {**faults_of(session), "unmeasured": session.unmeasured}
-    text = "\n".join([str(result), *device_lines(session), *session.unmeasured])
+    text = "\n".join([str(result), *device_lines(session, events=False), *session.unmeasured])
     emit(options, {**result.to_json(), **data}, text)
     return 0
 

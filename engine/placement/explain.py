@@ -18,6 +18,7 @@ from trireme.placement.move_cost import MoveEvaluator, Trial
 from trireme.placement.placement import Placement
 from trireme.support.arguments import checked
 from trireme.support.errors import PlacementError
+from trireme.support.fault_events import FaultEvent, event_lines
 from trireme.support.showing import WIDTH, clipped, clipped_name
 from trireme.support.units import bytes_text, time_text
 
@@ -63,11 +64,15 @@ class CopyReason:
 
 @dataclass(frozen=True)
 class Explanation:
-    """For each node of a placement, in order: the node and its alternatives, the chosen first."""
+    """For each node of a placement, in order: the node and its alternatives, the chosen first.
+
+    events: the faults of devices that the placement's session met, and what became of each
+    """
 
     placement: Placement
     nodes: tuple[tuple[Node, tuple[Alternative, ...]], ...]
     copies: tuple[CopyReason, ...] = ()
+    events: tuple[FaultEvent, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Return the explanation as plain data."""
@@ -89,13 +94,14 @@ class Explanation:
             for node, alternatives in self.nodes
         ]
         copies = [vars(copy) for copy in self.copies]
-        return {**self.placement.to_json(), "nodes": rows, "copies": copies}
+        events = [one.to_json() for one in self.events]
+        return {**self.placement.to_json(), "nodes": rows, "copies": copies, "events": events}
 
     def summary(self, advice: Sequence[str] = ()) -> str:
         """Return one screen: the placement's summary, advice, and the nodes that cost most, each
         with its next best device.
         """
-        lines = str(self.placement).split("\n")
+        lines = [*str(self.placement).split("\n"), *event_lines(self.events)]
         for text in advice:
             lines += textwrap.wrap(
                 text, WIDTH, initial_indent="  advice: ", subsequent_indent="    "
@@ -121,7 +127,8 @@ class Explanation:
         return f"{best.device}: {score.change((best.run_s or 0.0) - score.value)}"
 
     def __str__(self) -> str:
-        return "\n".join([self.placement.full_text(), "", self.pages()])
+        events = event_lines(self.events, len(self.events))
+        return "\n".join([self.placement.full_text(), *events, "", self.pages()])
 
     def pages(self) -> str:
         """Return a page for each node: what it reads and makes, and every alternative."""
@@ -200,12 +207,16 @@ def _us(seconds: float | None) -> str:
 
 @checked(PlacementError)
 def explain(
-    placement: Placement, nodes: Collection[int] | None = None, free: bool = False
+    placement: Placement,
+    nodes: Collection[int] | None = None,
+    free: bool = False,
+    events: Sequence[FaultEvent] = (),
 ) -> Explanation:
     """Return the reasons of a placement.
 
     nodes: the ids of the nodes to explain; all of them, and the copies, when None
     free: say as well what each alternative comes to when every other node may move: a search each
+    events: of the session that runs the placement (`Session.events`), to be shown beside it
     """
     evaluator = MoveEvaluator(placement)
     rows = []
@@ -213,7 +224,7 @@ def explain(
         if nodes is None or node.id in nodes:
             rows.append((node, _alternatives(evaluator, position, node, free)))
     copies = _copies(evaluator) if nodes is None else ()
-    return Explanation(placement, tuple(rows), copies)
+    return Explanation(placement, tuple(rows), copies, tuple(events))
 
 
 def _alternatives(

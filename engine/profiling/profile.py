@@ -32,6 +32,7 @@ from trireme.profiling.rows import (
     value_rows,
 )
 from trireme.profiling.spans import TaskSpan
+from trireme.support.fault_events import FaultEvent, event_lines
 from trireme.support.showing import Shown
 from trireme.support.units import bytes_text, time_text
 
@@ -46,6 +47,7 @@ class Profile(Shown):
     prediction_errors: the prediction error of each device and link
     cores: core latencies of devices, as measured after the runs and as priced
     bodies: kernels of bodies of control flow in the last run, by the number of the node's row
+    events: the faults of devices that the session met so far, and what became of each
     """
 
     model: str
@@ -66,6 +68,7 @@ class Profile(Shown):
     prediction_errors: tuple[PredictionError, ...] = ()
     cores: tuple[Cores, ...] = ()
     bodies: Mapping[int, tuple[BodySpan, ...]] = field(default_factory=dict)
+    events: tuple[FaultEvent, ...] = ()
 
     @property
     def copied_bytes(self) -> dict[str, int]:
@@ -112,6 +115,7 @@ class Profile(Shown):
             "memory": [vars(row) for row in self.memory],
             "values": [vars(row) for row in self.values],
             "copied_bytes": self.copied_bytes,
+            "events": [one.to_json() for one in self.events],
         }
 
     def __str__(self) -> str:
@@ -127,6 +131,7 @@ class Profile(Shown):
             f"  virtual clock  predicted {predicted}, measured {time_text(self.virtual_s)}",
             *(f"  cores          {one}" for one in self.cores),
             *(f"  mispredicted   {one}" for one in self.prediction_errors if one.is_reported),
+            *event_lines(self.events),
             "",
             f"  {'task':4} {'device':12} {'clock':8} {'estimate':>12} {'between':>25}"
             f" {'measured':>12}  what",

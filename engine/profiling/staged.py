@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from trireme.support.fault_events import FaultEvent, event_lines
 from trireme.support.showing import Shown
 from trireme.support.units import bytes_text, time_text
 
@@ -72,11 +73,13 @@ class StagedProfile(Shown):
     """The profile of some runs in stages.
 
     wall_s: of each run
+    events: the faults of devices that the session met so far, and what became of each
     """
 
     model: str
     wall_s: tuple[float, ...]
     stages: tuple[StageRow, ...]
+    events: tuple[FaultEvent, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Return the profile as plain data."""
@@ -96,6 +99,7 @@ class StagedProfile(Shown):
                 }
                 for row in self.stages
             ],
+            "events": [one.to_json() for one in self.events],
         }
 
     def __str__(self) -> str:
@@ -103,6 +107,7 @@ class StagedProfile(Shown):
         lines = [
             f"profile of {self.model!r} in stages, {len(self.wall_s)} runs",
             f"  wall clock     median {time_text(median)}, best {time_text(best)}",
+            *event_lines(self.events),
             "",
             f"  {'stage':5} {'estimate':>12} {'measured':>12}  what",
         ]

@@ -6,6 +6,7 @@ Each run finds the program for its shapes. With fixed shapes all is as in a Prog
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from trireme.runtime.program_session import ProgramSession
@@ -101,7 +102,8 @@ class OpenSession(ProgramSession):
             ]
             times = [one.times for one in seen]
             walls = [one.wall_s for one in seen]
-            return profile_of_stages(self.graph.name, walls, last, predicted, times)
+            made = profile_of_stages(self.graph.name, walls, last, predicted, times)
+            return replace(made, events=self.events)
 
     @checked(RunError)
     def prepare(

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -129,7 +130,7 @@ class ProgramSession(SessionRuns):
             raise RunError(f"a profile needs at least one run, not {runs} after {warmup}")
         served, given, _ = self._served(feeds)
         if served is not self:
-            return served.profile(given, runs, warmup, progress)
+            return replace(served.profile(given, runs, warmup, progress), events=self.events)
         with self._alone():
             self._choose_executor(feeds)
             calls = [] if self.states.types else self._calls
@@ -137,7 +138,8 @@ class ProgramSession(SessionRuns):
             told = progress or no_progress
             seen = seen_runs(calls, run, lambda: watch()[1], runs, warmup, told)
             memory = memory_rows(self.program)
-            return make_profile(self.plan, *seen, memory, self._runs.is_serial, self.cores)
+            made = make_profile(self.plan, *seen, memory, self._runs.is_serial, self.cores)
+            return replace(made, events=self.events)
 
     def _watched(self, feeds: Mapping[str, Any]) -> tuple[dict[str, Array], list[TaskSpan]]:
         """Return the outputs of a run, and when each of its tasks ran."""

@@ -49,6 +49,11 @@ NAMES: Final = {
         ("from", "to"),
         "loads and runs that went on without a device, by device that serves",
     ),
+    "trireme_device_out": MetricName(
+        "gauge",
+        ("device",),
+        "1 while runs pass a device over because it failed, else 0; of models with `fallback`",
+    ),
     "trireme_arena_bytes": MetricName(
         "gauge", ("device",), "planned memory of the models that serve, by memory space"
     ),

@@ -98,7 +98,9 @@ class ServingMetrics:
         depths = {name: self._service.depth(name) for name in names}
         yield _family("trireme_queue_depth", {(name,): depths[name][0] for name in names})
         yield _family("trireme_running", {(name,): depths[name][1] for name in names})
-        yield _family("trireme_arena_bytes", self._arenas())
+        arenas, out = self._of_models()
+        yield _family("trireme_arena_bytes", arenas)
+        yield _family("trireme_device_out", out)
         with self._usage.lock:
             tables: dict[str, Values] = {
                 "trireme_device_busy_seconds_total": _keyed(self._usage.busy_s),
@@ -111,9 +113,10 @@ class ServingMetrics:
         for name, values in tables.items():
             yield _family(name, values)
 
-    def _arenas(self) -> dict[tuple[str, ...], float]:
-        """Return the planned bytes of the models that serve, by memory space."""
+    def _of_models(self) -> tuple[dict[tuple[str, ...], float], dict[tuple[str, ...], float]]:
+        """Return, of the models that serve: planned bytes by memory space, devices passed over."""
         total: dict[tuple[str, ...], float] = {}
+        out: dict[tuple[str, ...], float] = {}
         for row in self._service.models.index():
             if row.state != "READY":
                 continue
@@ -121,7 +124,11 @@ class ServingMetrics:
                 if isinstance(model, ObservedModel):
                     for memory, nbytes in model.facts.arena_bytes.items():
                         total[(memory,)] = total.get((memory,), 0) + nbytes
-        return total
+                    if model.session.fails_over:
+                        for device in model.facts.devices:
+                            out.setdefault((device,), 0.0)
+                        out |= {(device,): 1.0 for device in model.session.devices_out}
+        return total, out
 
 
 def _keyed(values: Mapping[str, float]) -> dict[tuple[str, ...], float]:

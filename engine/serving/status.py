@@ -28,6 +28,8 @@ FILES = {
 }
 """Where each file of the page is, and its type."""
 
+MOST_EVENTS = 5
+"""Faults of devices that the page shows of a model."""
 MOST_PIECES = 400
 """Pieces of the strip that shows a placement; the rest is one piece."""
 
@@ -80,6 +82,7 @@ class StatusPage:
             "inputs": list(map(_shown, model.inputs)),
             "outputs": list(map(_shown, model.outputs)),
             **_devices(model),
+            **_faults(model),
         }
 
     def placement(self, name: str, version: str) -> dict[str, Any]:
@@ -112,6 +115,18 @@ def _devices(model: ServedModel) -> dict[str, Any]:
         devices = model.facts.devices
     dropped = {name: public_text(str(why)) for name, why in session.dropped.items()}
     return {"devices": list(devices), "dropped": dropped, "is_stored": is_stored}
+
+
+def _faults(model: ServedModel) -> dict[str, Any]:
+    """Return the devices that runs pass over, and the last faults of devices, the newest first."""
+    session = model.session
+    if session is None:
+        return {"devices_out": [], "events": []}
+    last = reversed(session.events[-MOST_EVENTS:])
+    return {
+        "devices_out": sorted(session.devices_out),
+        "events": [public_text(str(event)) for event in last],
+    }
 
 
 def _shown(spec: TensorSpec) -> str:

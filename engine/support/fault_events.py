@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -39,7 +40,8 @@ class FaultEvent:
 
     def __str__(self) -> str:
         at = f" at {self.node}" if self.node else ""
-        to = f" on {', '.join(self.to)}" if self.to else ""
+        where = ", runs are on" if self.action == "taken out" else " on"
+        to = f"{where} {', '.join(self.to)}" if self.to else ""
         said = f": {self.error}" if self.error else ""
         return f"{self.device} {_SAID[self.action]}{to} ({self.kind}{at}){said}"
 
@@ -48,6 +50,17 @@ _SAID: dict[Action, str] = {
     "left out": "is left out",
     "ran again": "failed, the run was repeated",
     "failed": "failed, and no other device could run",
-    "taken out": "is taken out, runs go on",
+    "taken out": "is taken out",
     "brought back": "is back",
 }
+
+
+MOST_LINES = 5
+"""Events that a page shows unless it is asked for all."""
+
+
+def event_lines(events: Sequence[FaultEvent], most: int = MOST_LINES) -> list[str]:
+    """Return a line for each of the last events, and one for those before them."""
+    more = len(events) - most
+    before = [f"  event          {more} earlier ones: Session.events has them"] if more > 0 else []
+    return before + [f"  event          {one}" for one in events[-most:]]

@@ -18,6 +18,7 @@ from trireme.serving.configured import open_models  # noqa: E402
 from trireme.serving.metrics import ServingMetrics  # noqa: E402
 from trireme.serving.protocol import InferRequest  # noqa: E402
 from trireme.serving.service import InferenceService  # noqa: E402
+from trireme.serving.status import StatusPage  # noqa: E402
 from trireme.serving.usage import Usage  # noqa: E402
 from trireme.support.errors import FaultKind  # noqa: E402
 from trireme.testing.faults import Fault, inject  # noqa: E402
@@ -67,11 +68,16 @@ def test_no_request_is_lost_or_answered_wrongly(folder, kind):
         try:
             outcomes = asyncio.run(_ask_all(service))
             page = ServingMetrics(service, usage).page()[0].decode()
+            (row,) = StatusPage(service).status()["models"]
         finally:
             service.close()
         assert points.raised
     for k, outputs in enumerate(outcomes):
         assert any(np.array_equal(outputs, one[k]) for one in right), k
+    is_out = kind is FaultKind.LOST or len(points.raised) >= 3
+    assert row["devices_out"] == (["cpu"] if is_out else [])
+    assert any("cpu failed, the run was repeated on opencl" in one for one in row["events"])
+    assert f'trireme_device_out{{device="cpu"}} {float(is_out)}' in page
     line = f'trireme_device_faults_total{{device="cpu",kind="{kind.value}"}}'
     assert line in page and 'trireme_fallbacks_total{from="cpu",to="opencl"}' in page
 

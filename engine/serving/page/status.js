@@ -70,6 +70,9 @@ function show(row) {
   push(mine.queue, [row.waiting, row.running]);
   chart(mine, "latency", mine.latency, (top) => (top > 1e-6 ? top.toFixed(top < 10 ? 2 : 0) + " ms" : ""));
   chart(mine, "queue", mine.queue, (top) => (top > 1e-6 ? String(top) : ""));
+  const faults = [...row.devices_out.map((name) => `${name} is passed over: it failed`), ...row.events];
+  one(mine, "faults").hidden = !faults.length;
+  say(one(mine, "faults"), faults.join("\n"));
   say(one(mine, "tensors"), `takes ${row.inputs.join(", ")}\ngives ${row.outputs.join(", ")}`);
   if (!mine.placed) { mine.placed = true; row.is_stored ? offer(mine, row) : place(mine, row); }
 }

@@ -10,10 +10,12 @@ from opencl import need_opencl
 
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import TensorType
+from trireme.placement.explain import explain
 from trireme.placement.options import PlacementOptions
 from trireme.runtime.options import ExecutionOptions
 from trireme.runtime.session import Session
 from trireme.support.errors import DeviceError, FaultKind, RunError
+from trireme.support.fault_events import FaultEvent, event_lines
 from trireme.testing.faults import Fault, inject
 
 SEED = 15
@@ -367,6 +369,31 @@ def test_a_session_whose_devices_are_all_out_tries_them():
         with pytest.raises(DeviceError) as caught:
             both.run({"x": X})
         assert {cause.kind for cause in caught.value.causes} == {FaultKind.LOST}
+
+
+def test_profiles_and_explanations_tell_what_happened():
+    need_opencl()
+    with failing(Fault("cpu", "launch", 2, FaultKind.LOST)) as (session, _):
+        for _ in range(2):
+            session.run({"x": X})
+        explained = explain(session.placement, events=session.events)
+        for shown in (str(explained), explained.summary()):
+            assert "cpu failed, the run was repeated on opencl (lost at " in shown
+            assert "cpu is taken out, runs are on opencl" in shown
+        data = explained.to_json()["events"]
+        assert [one["action"] for one in data] == ["ran again", "taken out"]
+    with failing(Fault("cpu", "launch", 2)) as (session, _):
+        for _ in range(2):
+            session.run({"x": X})
+        profile = session.profile({"x": X}, runs=1, warmup=0)
+        assert "cpu failed, the run was repeated on opencl" in str(profile)
+        assert profile.to_json()["events"] == [session.events[0].to_json()]
+
+
+def test_pages_have_the_last_events():
+    event = FaultEvent("npu", FaultKind.LOST, "", "ran again")
+    lines = event_lines([event] * 7)
+    assert len(lines) == 6 and "2 earlier ones" in lines[0] and "npu failed" in lines[-1]
 
 
 def test_breakers_are_forgotten_with_the_last_session():
