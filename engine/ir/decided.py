@@ -16,17 +16,19 @@ from trireme.ir.contents import MOST_ELEMENTS, contents_of, decided_by_shapes
 from trireme.ir.dim_values import Numbers, evaluator, picker
 from trireme.ir.dims import symbols_of
 from trireme.ir.effects import aligned_memory
-from trireme.ir.graph import UNKNOWN, Graph, Node, TensorType
+from trireme.ir.graph import UNKNOWN, Dim, Graph, Node, TensorType
 from trireme.ir.interpreter import evaluate, is_quantized
 from trireme.ir.op import get_op
-from trireme.ir.prefixes import find_prefixed
+from trireme.ir.prefixes import find_windows
 from trireme.support.dtypes import INTS, Array, dtype_name, numpy_dtype
 from trireme.support.errors import InternalError
 
 _LEAST_AHEAD = 64
-"""A size that grew is taken for this at least."""
+"""A size that grew is taken for this at least; a window that moved gets so many more elements."""
 _MOST_AHEAD = 1 << 18
 """Contents of more elements are computed for the sizes that are asked for, and no others."""
+_ROW = 64
+"""Elements of which a row of contents has a multiple, so that each row begins at 64 bytes."""
 
 
 class DecidedValues:
@@ -35,7 +37,7 @@ class DecidedValues:
     names: the symbols, in the order in which sizes are given
     ids: the values
     expressions: the elements of those values that are expressions of symbols
-    prefixed: those whose contents begin with those of smaller sizes
+    windows: those that are windows of contents that no size changes (ir/prefixes.py)
     computed: how many nodes were computed, of all sizes
     """
 
@@ -51,8 +53,8 @@ class DecidedValues:
         self._sources: dict[int, Callable[[Numbers], Mapping[int, Array]]] = {}
         self._picks: dict[int, Callable[[Numbers], Numbers]] = {}
         self._kept: dict[int, tuple[Numbers, Array]] = {}
-        self.prefixed = find_prefixed(graph, self.ids, self._symbols)
-        self._shapes: dict[int, Callable[..., Numbers]] = {}
+        self.windows = find_windows(graph, self.ids, self._symbols, self.expressions)
+        self._ahead: dict[int, _Window] = {}
 
     def symbols(self, value: int) -> frozenset[str]:
         """Return the symbols that decide a value."""
@@ -74,37 +76,25 @@ class DecidedValues:
         kept = self._kept.get(value)
         if kept is not None and kept[0] == key:
             return kept[1]
-        if kept is not None and value in self._shapes:
-            return self._part(value, sizes, key, kept)
+        if kept is not None and value in self._ahead:
+            return self._part(self._ahead[value], sizes)
         self.computed += 1
         made = self._sources[value](sizes)
         for out, array in made.items():
             self._kept[out] = key, array
         return made[value]  # another thread may keep those of other sizes by now
 
-    def _part(self, value: int, sizes: Numbers, key: Numbers, kept: tuple[Numbers, Array]) -> Array:
-        """Return the first elements of contents that were computed for larger sizes."""
-        most, whole = kept
-        if any([n > m for n, m in zip(key, most, strict=True)]):
-            self.computed += 1
-            most, whole = self._kept[value] = self._ahead(value, sizes, key, most)
-        return whole[tuple([slice(n) for n in self._shapes[value](*sizes)])]
-
-    def _ahead(
-        self, value: int, sizes: Numbers, key: Numbers, most: Numbers
-    ) -> tuple[Numbers, Array]:
-        """Return contents for sizes that may still come, and these sizes of their symbols."""
-        ends = zip(key, most, strict=True)
-        most = tuple(m if n <= m else 1 << (max(n, _LEAST_AHEAD) - 1).bit_length() for n, m in ends)
-        room, names = iter(most), self._symbols[value]
-        pairs = zip(self.names, sizes, strict=True)
-        large = tuple(next(room) if name in names else size for name, size in pairs)
-        if math.prod(self._shapes[value](*large)) > _MOST_AHEAD:
-            return key, self._sources[value](sizes)[value]
-        made = self._sources[value](large)[value]
-        whole = aligned_memory(TensorType(made.shape, dtype_name(made.dtype)))
-        whole[...] = made
-        return most, whole
+    def _part(self, window: _Window, sizes: Numbers) -> Array:
+        """Return the part of contents that were computed for more sizes."""
+        part = window.part(sizes)
+        if part is not None:
+            return part
+        self.computed += 1
+        compute, large = self._sources[window.value], window.larger(sizes)
+        if window.elements(large) <= _MOST_AHEAD:
+            window.keep(compute(large)[window.value], large)
+            part = window.part(sizes)  # another thread may keep others, and an axis may shrink
+        return compute(sizes)[window.value] if part is None else part
 
     def _find_symbols(self, node: Node) -> None:
         """Find the symbols that decide what a node makes."""
@@ -123,8 +113,9 @@ class DecidedValues:
         node = self.graph.producer(value)
         if node is None:
             raise InternalError(f"%{value} is decided by no node")
-        if value in self.prefixed:
-            self._shapes[value] = evaluator(self.graph.type(value).shape, self.names)
+        if value in self.windows:
+            shape = self.graph.type(value).shape
+            self._ahead[value] = _Window(value, shape, self.windows[value], self.names)
         if value in self.expressions:
             self._sources[value] = self._evaluated(value)
         else:
@@ -180,6 +171,60 @@ class DecidedValues:
             return None
         data = self.graph.values[value].data
         return self.array(value, sizes) if data is None else data
+
+
+class _Window:
+    """Contents of a value for sizes that may still come, and the part that some sizes take."""
+
+    def __init__(
+        self, value: int, shape: Sequence[Dim], offsets: Sequence[Dim], names: Sequence[str]
+    ) -> None:
+        self.value = value
+        self._dims, self._offsets = evaluator(shape, names), evaluator(offsets, names)
+        moving = frozenset().union(*map(symbols_of, offsets))
+        growing = frozenset().union(*map(symbols_of, shape)) - moving
+        self._grows = [name in growing for name in names]
+        self._moves = bool(moving)
+        self._whole: tuple[Array, Numbers] | None = None
+        self._most: Numbers = (0,) * len(names)
+
+    def elements(self, sizes: Numbers) -> int:
+        """Return how many elements there are at some sizes."""
+        return math.prod(self._dims(*sizes))
+
+    def part(self, sizes: Numbers) -> Array | None:
+        """Return the contents at some sizes, None where more must be computed."""
+        if self._whole is None:
+            return None
+        whole, starts = self._whole
+        cut = []
+        ends = zip(self._dims(*sizes), self._offsets(*sizes), starts, whole.shape, strict=True)
+        for size, offset, start, most in ends:
+            first = offset - start
+            if first < 0 or first + size > most:
+                return None
+            cut.append(slice(first, first + size))
+        return whole[tuple(cut)]
+
+    def larger(self, sizes: Numbers) -> Numbers:
+        """Return sizes whose contents have those of some sizes, and those of sizes to come."""
+        rows = zip(sizes, self._most, self._grows, strict=True)
+        if self._moves:
+            return tuple([n + _LEAST_AHEAD if grows else n for n, _, grows in rows])
+        return tuple(
+            [
+                (m if n <= m else 1 << (max(n, _LEAST_AHEAD) - 1).bit_length()) if grows else n
+                for n, m, grows in rows
+            ]
+        )
+
+    def keep(self, made: Array, sizes: Numbers) -> None:
+        """Keep the contents at some sizes; rows begin where kernels read them."""
+        *outer, inner = made.shape
+        room = (*outer, -(-inner // _ROW) * _ROW)
+        whole = aligned_memory(TensorType(room, dtype_name(made.dtype)))[..., :inner]
+        whole[...] = made
+        self._whole, self._most = (whole, self._offsets(*sizes)), sizes
 
 
 def _expressions(graph: Graph, ids: frozenset[int], names: frozenset[str]) -> dict[int, Array]:
