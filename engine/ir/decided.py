@@ -179,8 +179,11 @@ class _Window:
     def __init__(
         self, value: int, shape: Sequence[Dim], offsets: Sequence[Dim], names: Sequence[str]
     ) -> None:
-        self.value = value
-        self._dims, self._offsets = evaluator(shape, names), evaluator(offsets, names)
+        self.value, self._shape = value, evaluator(shape, names)
+        self._axes = [axis for axis, dim in enumerate(shape) if not isinstance(dim, int)]
+        self._every = [slice(None)] * len(shape)
+        self._dims = evaluator([shape[axis] for axis in self._axes], names)
+        self._offsets = evaluator([offsets[axis] for axis in self._axes], names)
         moving = frozenset().union(*map(symbols_of, offsets))
         growing = frozenset().union(*map(symbols_of, shape)) - moving
         self._grows = [name in growing for name in names]
@@ -190,20 +193,20 @@ class _Window:
 
     def elements(self, sizes: Numbers) -> int:
         """Return how many elements there are at some sizes."""
-        return math.prod(self._dims(*sizes))
+        return math.prod(self._shape(*sizes))
 
     def part(self, sizes: Numbers) -> Array | None:
         """Return the contents at some sizes, None where more must be computed."""
         if self._whole is None:
             return None
         whole, starts = self._whole
-        cut = []
-        ends = zip(self._dims(*sizes), self._offsets(*sizes), starts, whole.shape, strict=True)
-        for size, offset, start, most in ends:
+        cut = self._every.copy()
+        ends = zip(self._axes, self._dims(*sizes), self._offsets(*sizes), starts, strict=True)
+        for axis, size, offset, start in ends:
             first = offset - start
-            if first < 0 or first + size > most:
+            if first < 0 or first + size > whole.shape[axis]:
                 return None
-            cut.append(slice(first, first + size))
+            cut[axis] = slice(first, first + size)
         return whole[tuple(cut)]
 
     def larger(self, sizes: Numbers) -> Numbers:
@@ -219,9 +222,9 @@ class _Window:
         )
 
     def keep(self, made: Array, sizes: Numbers) -> None:
-        """Keep the contents at some sizes; rows begin where kernels read them."""
+        """Keep the contents at some sizes; parts begin where kernels read them, if they can."""
         *outer, inner = made.shape
-        room = (*outer, -(-inner // _ROW) * _ROW)
+        room = (*outer, -(-inner // _ROW) * _ROW) if self._moves else made.shape
         whole = aligned_memory(TensorType(room, dtype_name(made.dtype)))[..., :inner]
         whole[...] = made
         self._whole, self._most = (whole, self._offsets(*sizes)), sizes
