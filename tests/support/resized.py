@@ -17,12 +17,13 @@ def resizable(device, graph):
     return every, every.resizable(contents), contents
 
 
-def run_tables(device, call, tables, one, feeds):
-    """Run a shape; return its outputs in order."""
+def run_tables(device, call, tables, one, feeds, scratch=None):
+    """Run a shape, in memory of its own or in the scratch given; return its outputs in order."""
     inputs = [np.ascontiguousarray(feeds[value]) for value in one.inputs]
     types = [one.type(value) for value in one.outputs]
     outputs = [np.full(type.dims, 7).astype(type.dtype) for type in types]
-    scratch = device.alloc(tables.scratch_bytes) if tables.scratch_bytes else None
+    if scratch is None and tables.scratch_bytes:
+        scratch = device.alloc(tables.scratch_bytes)
     if scratch is not None:
         scratch.handle[:] = 0xA5
     call.run(tables, scratch, [array.ctypes.data for array in (*inputs, *outputs)])

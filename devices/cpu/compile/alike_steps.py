@@ -15,6 +15,8 @@ MOST_TRIES = 4
 """Recordings of a step; each serves the shapes that go one way through its arithmetic."""
 PROVEN = 4
 """Shapes at which recorded code is compared with what it was made of."""
+LITTLE_S = 1e-6
+"""Estimated seconds by which a step may change without a look at how the steps run."""
 
 SizedRow = tuple[Numbers, int, float, int, int, tuple[Array, ...]]
 """What a step's `Sized` has: words, chunks, seconds, local bytes, the variant and arrays."""

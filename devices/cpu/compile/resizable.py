@@ -19,6 +19,7 @@ from trireme.devices.cpu.codegen.jit import Jit
 from trireme.devices.cpu.compile.alike_steps import (
     ARRAYS,
     CHUNKS,
+    LITTLE_S,
     SECONDS,
     VARIANT,
     WORDS,
@@ -26,6 +27,7 @@ from trireme.devices.cpu.compile.alike_steps import (
 )
 from trireme.devices.cpu.compile.bound_steps import POLL_S, TRY_S, WAKE_S
 from trireme.devices.cpu.compile.executable import CpuExecutable
+from trireme.devices.cpu.compile.expected_shapes import ExpectedShapes, ShapeBlock
 from trireme.devices.cpu.compile.native_turns import NativeTurns, TurnCall, steps_of_turns
 from trireme.devices.cpu.compile.polymorphic import PolymorphicProgram, program_at
 from trireme.devices.cpu.compile.program import ReferenceStep
@@ -43,8 +45,6 @@ from trireme.ir.graph import Graph
 from trireme.support.dtypes import Array
 from trireme.support.errors import InternalError
 
-_LITTLE_S = 1e-6
-"""Estimated seconds by which a step may change without a look at how the steps run."""
 _LEARNT = [runtime.CALL_RUNS, runtime.CALL_WITH, runtime.CALL_ALONE]
 
 
@@ -67,6 +67,7 @@ class CpuResizable:
         self._program, self._pool, self._jit = program, pool, jit
         self._steps = [s for s in program.steps if isinstance(s, PolymorphicStep)]
         self.resizer = resizer or Resizer(program, self._steps, contents)
+        self._shapes = ExpectedShapes(self.resizer)
         graph = program.graph
         self._arguments = {v: k for k, v in enumerate((*graph.inputs, *graph.outputs))}
         self._slot_of = {m: k for k, slot in enumerate(program.slots) for m in slot.members}
@@ -164,7 +165,7 @@ class CpuResizable:
 
     def tables(self, sizes: Numbers) -> CpuTables:
         """Return what a shape decides; see `ResizableCall.tables`."""
-        return self.resizer.at(sizes)
+        return self._shapes.at(sizes)
 
     def beside(self) -> CpuResizable:
         """Return a call for another caller; see `ResizableCall.beside`."""
@@ -209,7 +210,14 @@ class CpuResizable:
     def _load(self, tables: CpuTables, scratch: Buffer | None) -> StepLayout:
         """Write what a shape decides, as far as it is other than that of the shape before."""
         layout, self._layout = self._layout, None  # an interrupt leaves tables that nobody takes
-        rows, before = tables.rows, [] if layout is None else layout.rows
+        block = tables.block
+        if block is not None and layout is not None and self._continues(block, layout, scratch):
+            layout.put_words(block.words[tables.turn])
+            layout.put_decided(self.resizer.decided_of(tables.sizes))
+            self._layout, self._tables = layout, tables
+            return layout
+        rows = tables.rows if block is None else block.rows(tables.turn)
+        before = [] if layout is None else layout.rows
         others = [k for k, now in enumerate(before) if rows[k] is not now]
         if layout is None or not layout.fits(rows, others):
             layout = self._laid(rows)
@@ -227,8 +235,13 @@ class CpuResizable:
         if tables.local_bytes > self._local_bytes:
             self._pool.reserve(tables.local_bytes)
             self._local_bytes = tables.local_bytes
+        layout.block = block
         self._layout, self._tables, self._scratch = layout, tables, scratch
         return layout
+
+    def _continues(self, block: ShapeBlock, layout: StepLayout, scratch: Buffer | None) -> bool:
+        """Whether a shape of a block comes after another one of it, on the same memory."""
+        return layout.block is block and self._scratch is scratch
 
     def _put_steps(self, layout: StepLayout) -> None:
         """Write which code does how many chunks, and what the estimated times decide."""
@@ -279,7 +292,7 @@ def _runs_otherwise(row: SizedRow, now: SizedRow, seconds: float) -> bool:
     """
     if row[CHUNKS] != now[CHUNKS] or row[VARIANT] != now[VARIANT]:
         return True
-    return abs(row[SECONDS] - seconds) > seconds / 4 + _LITTLE_S
+    return abs(row[SECONDS] - seconds) > seconds / 4 + LITTLE_S
 
 
 def _cut(table: Array) -> Array:

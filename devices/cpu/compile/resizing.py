@@ -12,7 +12,7 @@ import random
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -46,6 +46,9 @@ from trireme.ir.graph import Graph, Node, TensorType, Value
 from trireme.support.dtypes import Array
 from trireme.support.errors import CompileError, TriremeError
 
+if TYPE_CHECKING:
+    from trireme.devices.cpu.compile.expected_shapes import ShapeBlock
+
 SLOT_ALIGN = 64
 _MOST_KEPT_BYTES = 1 << 16
 """The most bytes of operands that a shape keeps; more are computed when the shape comes again."""
@@ -71,6 +74,7 @@ class CpuTables:
     room: the bytes of each slot of the scratch memory; scratch_bytes: of all
     decided: the operands that shapes decide, at aligned addresses and in the order of
         `Resizer.decided`; None where they are too large to keep
+    block: where the rows are, of shape `turn` of a block of shapes that were expected
     """
 
     sizes: Numbers
@@ -79,6 +83,8 @@ class CpuTables:
     scratch_bytes: int
     local_bytes: int
     decided: tuple[Array, ...] | None
+    block: ShapeBlock | None = None
+    turn: int = 0
 
 
 class Resizer:
@@ -171,9 +177,10 @@ class Resizer:
         symbols = symbols.union(*map(self._contents.symbols, values & self._contents.ids))
         return tuple([k for k, name in enumerate(self._contents.names) if name in symbols])
 
-    def at(self, sizes: Numbers) -> CpuTables:
+    def at(self, sizes: Numbers, has_decided: bool = True) -> CpuTables:
         """Return the tables of a shape.
 
+        has_decided: whether they have the operands that shapes decide, where these are small
         Errors: CompileError, if the kernels do not serve it
         """
         numbers = self._numbers(*sizes)
@@ -192,15 +199,21 @@ class Resizer:
                     self._rows[group.number] = self._sized(group, numbers)
                 part.key = key
         room, scratch_bytes = self._room(sizes)
-        decided = self._decided_at(sizes)
+        decided = self.decided_of(sizes) if has_decided else ()
+        is_kept = has_decided and sum([one.nbytes for one in decided]) <= _MOST_KEPT_BYTES
         return CpuTables(
             sizes,
             tuple(self._rows),
             room,
             scratch_bytes,
             max([row[LOCAL_BYTES] for row in self._rows], default=0),
-            decided if sum([array.nbytes for array in decided]) <= _MOST_KEPT_BYTES else None,
+            decided if is_kept else None,
         )
+
+    def most_shapes(self, sizes: Numbers, growth: Numbers) -> int:
+        """Return how many shapes there are from some sizes on before one is beyond its bound."""
+        rows = zip(sizes, growth, self._bounds, strict=True)
+        return min([(most - size) // step + 1 for size, step, (_, most) in rows if step > 0])
 
     def groups_by(self, which: Sequence[bool]) -> list[AlikeSteps]:
         """Return the groups whose sizes follow from one of some symbols at least."""
@@ -236,9 +249,10 @@ class Resizer:
 
     def decided_at(self, tables: CpuTables) -> tuple[Array, ...]:
         """Return the operands that shapes decide, in the order of `decided`."""
-        return self._decided_at(tables.sizes) if tables.decided is None else tables.decided
+        return self.decided_of(tables.sizes) if tables.decided is None else tables.decided
 
-    def _decided_at(self, sizes: Numbers) -> tuple[Array, ...]:
+    def decided_of(self, sizes: Numbers) -> tuple[Array, ...]:
+        """Return `decided_at` the sizes of the symbols."""
         array = self._contents.array
         return tuple([self._aligned(value, array(value, sizes)) for value in self.decided])
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, zip_longest
+from typing import TYPE_CHECKING
 
 from trireme.backend.device import Buffer
 from trireme.devices.cpu.codegen.aligned_memory import address
@@ -17,6 +18,9 @@ from trireme.devices.cpu.kernels.lowering import KernelFault
 from trireme.ir.dim_values import Numbers
 from trireme.support.dtypes import Array
 from trireme.support.errors import RunError
+
+if TYPE_CHECKING:
+    from trireme.devices.cpu.compile.expected_shapes import ShapeBlock
 
 
 class PointerPlaces:
@@ -56,6 +60,7 @@ class StepLayout:
     scratch, arguments, decided: the pointers that the addresses of these decide
     faults, wrong: what kernels may find wrong, and where they note it
     seconds: by group, those that decided how the steps run
+    block: the shapes of which the one that was written is; then rows are those of its first one
     """
 
     rows: list[SizedRow]
@@ -72,6 +77,7 @@ class StepLayout:
     room: list[int] = field(default_factory=list)
     home: Buffer | None = None
     arrays: tuple[Array, ...] = ()
+    block: ShapeBlock | None = None
 
     def __post_init__(self) -> None:
         self.pointer_view, self.word_view = self.pointers.data, self.words.data
@@ -109,6 +115,10 @@ class StepLayout:
             for at, array in zip(places, row[ARRAYS], strict=True):
                 self.pointer_view[at] = array.ctypes.data
         self.rows[group] = row
+
+    def put_words(self, words: Array) -> None:
+        """Write the words of all groups."""
+        self.words[: len(words)] = words
 
     def put_scratch(self, room: Numbers, scratch: Buffer) -> None:
         """Have each slot lie in some memory; slots stay where they are while they are enough."""

@@ -37,7 +37,8 @@ class TurnTables:
 
     tables: with the rows of the last turn, and memory for each of them
     words: by turn, the words of all groups one after another
-    decided: by operand that shapes decide, its array in each turn; None where all are the same
+    decided: by operand that shapes decide, its array in each turn; None where all are the same;
+        or nothing
     """
 
     tables: CpuTables
@@ -54,20 +55,26 @@ class TurnTables:
         return self.tables.scratch_bytes
 
 
-def turn_tables(resizer: Resizer, sizes: Numbers, growth: Numbers, count: int) -> TurnTables:
+def turn_tables(
+    resizer: Resizer, sizes: Numbers, growth: Numbers, count: int, has_decided: bool = True
+) -> TurnTables:
     """Return the tables of turns.
 
     sizes: of the symbols in the first turn; growth: by how much each is larger a turn later
+    has_decided: whether they have the operands that shapes decide
     Errors: CompileError, if the kernels do not serve a turn, or turns need unlike tables
     """
-    return _TurnSizer(resizer, sizes, growth, count).tables()
+    return _TurnSizer(resizer, sizes, growth, count, has_decided).tables()
 
 
 class _TurnSizer:
     """Sizes the steps of a program for some turns."""
 
-    def __init__(self, resizer: Resizer, sizes: Numbers, growth: Numbers, count: int) -> None:
+    def __init__(
+        self, resizer: Resizer, sizes: Numbers, growth: Numbers, count: int, has_decided: bool
+    ) -> None:
         self._resizer, self._sizes, self._growth, self._count = resizer, sizes, growth, count
+        self._has_decided = has_decided
         self._growing = resizer.groups_by([step != 0 for step in growth])
         self._known: dict[int, CpuTables] = {}
         turns = np.arange(count, dtype=np.int64)
@@ -100,17 +107,18 @@ class _TurnSizer:
             chunks,
             np.stack([column.variants for column in columns], 1),
             np.stack([column.seconds for column in columns], 1),
-            self._decided(last),
+            self._decided(last) if self._has_decided else (),
         )
 
     def _at(self, turn: int) -> CpuTables:
         """Return the tables of one turn."""
         if turn not in self._known:
-            sizes = zip(self._sizes, self._growth, strict=True)
-            self._known[turn] = self._resizer.at(
-                tuple([size + turn * step for size, step in sizes])
-            )
+            self._known[turn] = self._resizer.at(self._sizes_at(turn), self._has_decided)
         return self._known[turn]
+
+    def _sizes_at(self, turn: int) -> Numbers:
+        pairs = zip(self._sizes, self._growth, strict=True)
+        return tuple([size + turn * step for size, step in pairs])
 
     def _columns(self, group: AlikeSteps, numbers: NumberRows, first: SizedRow) -> _Columns:
         """Return what a group has in each turn."""
@@ -139,12 +147,12 @@ class _TurnSizer:
         grows = self._resizer.decided_grow([step != 0 for step in self._growth])
         if not any(grows):
             return (None,) * len(grows)
-        turns = [self._resizer.decided_at(self._at(turn)) for turn in range(self._count)]
+        turns = [self._resizer.decided_of(self._sizes_at(turn)) for turn in range(self._count)]
         bytes_of_turn = sum(array.nbytes for array in turns[-1])
         if bytes_of_turn * self._count > _MOST_DECIDED_BYTES:
             raise CompileError("what shapes decide is too large to keep for many turns")
         return tuple(
-            tuple([np.array(arrays[k]) for arrays in turns]) if moves else None
+            tuple([arrays[k] for arrays in turns]) if moves else None
             for k, moves in enumerate(grows)
         )
 

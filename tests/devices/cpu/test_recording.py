@@ -148,14 +148,14 @@ def test_python_sizes_no_step_once_its_code_has_proved_right(cpus):
     _, call, _ = resizable(cpus[ISA, 1], chain())
     sizer = call.resizer
     for s in (*range(2, 14), *range(60, 72)):  # of one chunk, and of several
-        call.tables((2, s))
+        sizer.at((2, s))
     before = sizer.resized
-    made = [call.tables((2, s)) for s in range(14, 60)]
+    made = [sizer.at((2, s)) for s in range(14, 60)]
     assert sizer.resized == before
     fresh = resizable(cpus[ISA, 1], chain())[1]
     fresh.resizer.recordings = 0
     for s, one in enumerate(made, 14):
-        plain = fresh.tables((2, s))
+        plain = fresh.resizer.at((2, s))
         assert one.rows == plain.rows
 
 
@@ -178,7 +178,7 @@ def test_code_that_lost_a_number_is_not_used(cpus):
         (group,) = call.resizer._groups
         group.step = replace(group.step, size=change)
         for s in range(2, 30):
-            ((words, _, seconds, *_),) = call.tables((2, s)).rows
+            ((words, _, seconds, *_),) = call.resizer.at((2, s)).rows
             wanted = change(call.resizer._graph)
             assert (words, seconds) == (wanted.words, wanted.seconds)
         assert not group.recorded

@@ -109,6 +109,66 @@ def test_operands_that_shapes_decide_are_written_again(cpus):
     assert kept[1500].decided is None
 
 
+def positions():
+    """x [s,20] and the rows of a table at p, p + 1 .. beyond, p being the rows of y [p,20]."""
+    b = GraphBuilder("positions")
+    x, y = (b.input(name, TensorType((dim, 20), "float32")) for name, dim in ("xs", "yp"))
+    zero, one = (b.constant(name, np.array(n)) for name, n in (("z", 0), ("o", 1)))
+    empty = b.constant("e", np.array([], np.int64))
+    rows, past = (b.add("reshape", b.add("shape", v, start=0, end=1), empty) for v in (x, y))
+    table = b.constant("t", np.random.default_rng(4).random((2000, 20)).astype(np.float32))
+    places = b.add("add", b.add("range", zero, rows, one), past)
+    far = b.add("matmul", b.add("softmax", x, axis=-1), b.add("transpose", y, perm=(1, 0)))
+    return optimise(b.finish(b.add("add", x, b.add("gather", table, places, axis=0)), far))
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_shapes_that_are_expected_have_the_bits_of_others(cpus, threads):
+    graph, device = positions(), cpus[ISA, threads]
+    _, call, _ = resizable(device, graph)
+    _, plain, _ = resizable(device, graph)
+    beside, closed = call.beside(), ClosedGraph(graph)
+    walk = [(1, past) for past in range(1, 70)]
+    sizes = [*walk, (1, 300), *walk[:20], (4, 7), (4, 7)]
+    sizes += [(rows, 2 * rows) for rows in range(1, 60)] + [*walk[30:60:2], *walk[40:]]
+    rng, expected = np.random.default_rng(5), 0
+    scratch = device.alloc(1 << 20)
+    kept = {}
+    for turn, at in enumerate(sizes):
+        one = closed.at([(n, 20) for n in at])
+        feeds = {
+            v: rng.random((n, 20)).astype(np.float32) for v, n in zip(graph.inputs, at, strict=True)
+        }
+        wanted = run_tables(device, plain, plain.resizer.at(at), one, feeds)
+        tables = kept[at] = call.tables(at)
+        expected += tables.block is not None
+        again = kept[sizes[turn // 2]] if turn % 7 == 0 else tables
+        if again is not tables:  # tables of another block, or of none, in between
+            other = {
+                v: np.ones((n, 20), np.float32)
+                for v, n in zip(graph.inputs, again.sizes, strict=True)
+            }
+            shape = closed.at([(n, 20) for n in again.sizes])
+            run_tables(device, call, again, shape, other, scratch)
+        for user in (call, beside) if turn % 5 == 0 else (call,):
+            found = run_tables(device, user, tables, one, feeds, scratch)
+            for array, right in zip(found, wanted, strict=True):
+                assert array.tobytes() == right.tobytes(), at
+    assert expected > len(sizes) // 2
+
+
+def test_expected_shapes_end_at_the_bound_of_a_symbol(cpus):
+    b = GraphBuilder("bounded")
+    x = b.input("x", TensorType(("s", 8), "float32"))
+    b.symbols["s"] = (1, 50)
+    graph = b.finish(b.add("softmax", x, axis=-1))
+    _, call, _ = resizable(cpus[ISA, 1], graph)
+    tables = [call.tables((size,)) for size in range(1, 51)]
+    blocks = {id(one.block): one.block for one in tables if one.block is not None}
+    assert blocks
+    assert all(block.at((51,)) is None for block in blocks.values())
+
+
 def test_pointers_are_written_again_after_an_interrupt():
     class Interrupted(list):
         def __setitem__(self, at, place):
