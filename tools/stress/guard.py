@@ -22,9 +22,11 @@ from trireme.devices.cpu.kernels.lowering import (
     Extents,
     InPlace,
     KernelFault,
+    StateMemory,
     Step,
     Temp,
 )
+from trireme.ir.effects import uses_state, writes_state
 from trireme.ir.graph import Graph
 from trireme.support.dtypes import Array, numpy_dtype
 
@@ -107,7 +109,10 @@ def run_guarded(executable: Any, feeds: Mapping[int, Array], at_end: bool) -> li
 def _places(program: Any, feeds: Mapping[int, Array], at_end: bool) -> dict[Any, Guarded]:
     """Memory for every operand, by what names it."""
     graph = program.graph
-    places: dict[Any, Guarded] = {}
+    places: dict[Any, Guarded] = {
+        ("state", name): Guarded(data.nbytes, at_end, data)
+        for name, data in initial_states(graph).items()
+    }
     for value in (*graph.inputs, *graph.outputs):
         if value not in places and not graph.values[value].is_constant:
             data = feeds.get(value)
@@ -145,7 +150,23 @@ def key_of(program: Any, operand: Any) -> Any:
         return "fault", id(operand)
     if isinstance(operand, Extents):
         return "extents", operand.at
-    return ("temp", operand.key) if isinstance(operand, Temp) else program.buffer_aliases[operand]
+    if isinstance(operand, StateMemory):
+        return "state", operand.state
+    if isinstance(operand, Temp):
+        return "temp", operand.key
+    home = program.buffer_aliases[operand]
+    return ("state", program.states.views[home]) if home in program.states.views else home
+
+
+def initial_states(graph: Graph) -> dict[str, Array]:
+    """What the memory of each state holds before the first run, by name."""
+    first: dict[str, Array] = {}
+    for node in graph.nodes:
+        if uses_state(node) and not writes_state(node):
+            data = graph.values[node.used[0]].data
+            assert data is not None, "the cpu keeps states that begin as a constant"
+            first[node.attrs["state"]] = data
+    return first
 
 
 def span_of(operand: InPlace) -> Array:

@@ -124,3 +124,25 @@ def test_guard_pages_end_a_process_that_writes_outside(cpus, at_end):
             os._exit(0)
     _, status = os.waitpid(child, 0)
     assert os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGSEGV
+
+
+@pytest.mark.skipif(not guard.NATIVE, reason="guard pages are Linux only")
+@pytest.mark.parametrize("at_end", [True, False])
+def test_a_state_begins_as_its_constant_between_guard_pages(cpus, at_end):
+    """One variable is a view of the state's memory, the other a copy, and an assign writes it."""
+    b = GraphBuilder("states")
+    type = TensorType((3, 5), "float32")
+    first = {
+        name: b.constant(f"{name}0", np.full((3, 5), at, np.float32))
+        for at, name in [(2, "s"), (7, "t")]
+    }
+    x = b.input("x", type)
+    kept, taken = (b.add("variable", first[name], state=name) for name in "st")
+    y = b.add("add", x, kept)
+    b.add("assign", y, state="s")
+    graph = b.finish(y, taken)
+    feed = np.arange(15, dtype=np.float32).reshape(3, 5)
+    executable = cpus[available_isas()[0], 1].compile([graph])[0]
+    total, read = guard.run_guarded(executable, {x: feed}, at_end)
+    np.testing.assert_array_equal(total, feed + 2)
+    np.testing.assert_array_equal(read, np.full((3, 5), 7, np.float32))
