@@ -152,7 +152,7 @@ class Admission:
             else:
                 bisect.insort(lane.waiting, call, key=lambda one: one.order)
         if starts:
-            self._threads.submit(self._work, call)
+            self._threads.submit(self._work, [call])
         return call
 
     def reserve(self, model: ServedModel) -> ReservedPlace:
@@ -222,26 +222,30 @@ class Admission:
         if not self._count:
             self._is_idle.notify_all()
 
-    def _work(self, call: AdmittedCall) -> None:
+    def _work(self, first: list[AdmittedCall]) -> None:
         """Run a call, then those that wait behind it."""
-        following: AdmittedCall | None = call
-        while following is not None:
-            call = following
-            call.started_s = time.perf_counter()
-            result: Any = None
-            error: BaseException | None = None
-            is_wanted = call.future.set_running_or_notify_cancel()
-            if is_wanted:
-                try:
-                    result = call.run()
-                except BaseException as caught:
-                    error = caught
-            following = self._end(call)
-            with suppress(InvalidStateError):  # it was abandoned, or cancelled before it began
-                if error is not None:
-                    call.future.set_exception(error)
-                else:
-                    call.future.set_result(result)
+        call: AdmittedCall | None = first.pop()
+        while call is not None:
+            call = self._run(call)
+
+    def _run(self, call: AdmittedCall) -> AdmittedCall | None:
+        """Run a call; return the one that is to follow on its thread."""
+        call.started_s = time.perf_counter()
+        result: Any = None
+        error: BaseException | None = None
+        if call.future.set_running_or_notify_cancel():
+            try:
+                result = call.run()
+            except BaseException as caught:
+                error = caught
+        following = self._end(call)
+        with suppress(InvalidStateError):  # it was abandoned, or cancelled before it began
+            if error is not None:
+                call.future.set_exception(error)
+            else:
+                call.future.set_result(result)
+        del call, error, result  # the error's traceback has this frame: a cycle with each of them
+        return following
 
     def _end(self, call: AdmittedCall) -> AdmittedCall | None:
         """Count a call out and return the one that follows it on its thread."""

@@ -62,11 +62,11 @@ class _Asked:
         self.token = CancelToken(request.timeout_s, time.perf_counter)
         self.call: AdmittedCall | None = None
 
-    @property
-    def left_s(self) -> float | None:
-        """Seconds until the deadline, not below 0; None without one."""
-        ends_s = self.token.deadline_s
-        return None if ends_s is None else max(0.0, ends_s - time.perf_counter())
+
+def _left_s(token: CancelToken) -> float | None:
+    """Return the seconds until a deadline, not below 0; None without one."""
+    ends_s = token.deadline_s
+    return None if ends_s is None else max(0.0, ends_s - time.perf_counter())
 
 
 class InferenceService:
@@ -116,6 +116,7 @@ class InferenceService:
             raise told from caught
         finally:
             self._tell(asked, kind)
+            asked.call = told = None  # as in `_result`
 
     async def _answer(self, asked: _Asked) -> InferResponse:
         request = asked.request
@@ -127,8 +128,8 @@ class InferenceService:
             trace = None
             if wants_trace(request.parameters):
                 trace = RequestTrace(model.name, model.version)
-            call = asked.call = self._submit(model, asked, trace, held.pop_all())
-        results = await self._result(call, asked)
+            asked.call = self._submit(model, asked, trace, held.pop_all())
+        results = await self._result(asked.call, asked)
         chosen = {
             one.name: classified(
                 one.name, results[one.name], one.classes, model.labels.get(one.name, ())
@@ -138,8 +139,8 @@ class InferenceService:
             for one in outputs
         }
         parameters = {}
-        if trace is not None and call.started_s and call.ended_s:
-            when = asked.began_s, call.started_s, call.ended_s
+        if trace is not None and asked.call.started_s and asked.call.ended_s:
+            when = asked.began_s, asked.call.started_s, asked.call.ended_s
             parameters[TRACE] = trace.text(*when, request.id)
         return InferResponse(model.name, model.version, request.id, chosen, parameters)
 
@@ -173,7 +174,11 @@ class InferenceService:
     def _submit(
         self, model: ServedModel, asked: _Asked, trace: RequestTrace | None, held: ExitStack
     ) -> AdmittedCall:
-        """Admit a run that holds its model until it ends or is withdrawn."""
+        """Admit a run that holds its model until it ends or is withdrawn.
+
+        The run does not refer to `asked`, which refers to the call and so to the run: a cycle would
+        keep the request's arrays until the next collection.
+        """
         request, token = asked.request, asked.token
 
         def run() -> Mapping[str, Array]:
@@ -181,7 +186,7 @@ class InferenceService:
                 token.check()
                 if trace is not None:
                     return trace.run(model, request.inputs)
-                return model.run(request.inputs, asked.left_s)
+                return model.run(request.inputs, _left_s(token))
 
         try:
             call = self._admission.submit(model, run, request.nbytes, request.priority, asked.place)
@@ -192,19 +197,19 @@ class InferenceService:
         return call
 
     async def _result(self, call: AdmittedCall, asked: _Asked) -> Mapping[str, Array]:
+        future: asyncio.Future[Mapping[str, Array]] = asyncio.wrap_future(call.future)
         try:
-            result: Mapping[str, Array] = await asyncio.wait_for(
-                asyncio.wrap_future(call.future), asked.left_s
-            )
-            return result
-        except BaseException as error:
+            if (await asyncio.wait([future], timeout=_left_s(asked.token)))[0]:
+                return future.result()
+            timeout_s = asked.request.timeout_s or 0.0
+            raise ServingError("deadline", f"the request did not end within {timeout_s:g} s")
+        except BaseException:
             self._admission.withdraw(call)
             asked.token.cancel()
-            if not isinstance(error, TimeoutError):
-                raise
-            timeout_s = asked.request.timeout_s or 0.0
-            what = f"the request did not end within {timeout_s:g} s"
-            raise ServingError("deadline", what) from None
+            future.cancel()
+            raise
+        finally:
+            del call, future  # an error refers to this frame, and so to itself through them
 
     def _tell(self, asked: _Asked, kind: str) -> None:
         now, call = time.perf_counter(), asked.call

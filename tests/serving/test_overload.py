@@ -1,9 +1,11 @@
 """Full queues, deadlines and drains: each request is refused, or answered, and never both."""
 
 import asyncio
+import gc
 import socket
 import threading
 import time
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 
@@ -20,6 +22,7 @@ from trireme.serving.errors import ServingError  # noqa: E402
 from trireme.serving.models import FixedModels, SessionModel  # noqa: E402
 from trireme.serving.protocol import InferRequest  # noqa: E402
 from trireme.serving.service import InferenceService  # noqa: E402
+from trireme.support.cancel import check_cancelled  # noqa: E402
 
 X = np.arange(6, dtype=np.float32).reshape(2, 3)
 PAIR = [tensor("x", X, "FP32"), tensor("y", X, "FP32")]
@@ -133,6 +136,46 @@ def test_a_deadline_stops_a_run_between_its_tasks():
             asyncio.run(service.infer(request))
         assert caught.value.kind == "deadline"
         assert stopped.wait(1)
+        service.close()
+
+
+@pytest.mark.parametrize("end", ["answered", "failed", "late while it runs", "late in the queue"])
+def test_a_request_that_ended_holds_no_memory(end):
+    """Its arrays go with the last reference to them: a cycle would keep them until a collection."""
+    with trireme.Session(sum_graph()) as session:
+        model = SessionModel("m", session)
+        model.concurrency = 1
+        service = InferenceService(FixedModels([model]))
+        released = threading.Event()
+        run = model.run
+
+        def run_as_told(feeds, timeout_s=None):
+            if end == "failed":
+                raise trireme.RunError("told to fail")
+            if end.startswith("late"):
+                released.wait(5)
+                check_cancelled()
+            return run(feeds, timeout_s)
+
+        model.run = run_as_told
+
+        async def ask():
+            x = X.copy()
+            request = InferRequest("m", inputs={"x": x, "y": x}, timeout_s=0.05)
+            ask = [service.infer(request) for _ in range(1 + (end == "late in the queue"))]
+            await asyncio.gather(*ask, return_exceptions=True)
+            released.set()
+            return weakref.ref(x)
+
+        asyncio.run(ask())  # the first makes what stays
+        gc.collect()
+        gc.disable()
+        try:
+            released.clear()
+            kept = asyncio.run(ask())
+            wait_for(lambda: kept() is None)
+        finally:
+            gc.enable()
         service.close()
 
 
