@@ -17,7 +17,7 @@ from trireme.tools.stress.part import StressPart, StressRun
 from trireme.tools.stress.rows import Figure, StressRow
 from trireme.tools.stress.seeds import SEEDS
 
-RUN_EVERY = 50
+RUN_EVERY = 4
 LARGEST_SEED = 1 << 20
 """Bytes of the largest file of the caller's that is damaged: larger ones are mostly weights."""
 

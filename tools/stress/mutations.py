@@ -66,6 +66,19 @@ def _small(damaged: bytearray, other: bytes, rng: random.Random) -> None:
             return
 
 
+def mutate_tflite(data: bytes, other: bytes, rng: random.Random) -> bytes:
+    """Return the data damaged anywhere, or as often in one or two small numbers alone.
+
+    Most damage breaks an offset of the FlatBuffers, which ends the case early.
+    """
+    if rng.random() < 0.5:
+        return mutate(data, other, rng)
+    damaged = bytearray(data)
+    for _ in range(rng.choice((1, 2))):
+        _small(damaged, other, rng)
+    return bytes(damaged)
+
+
 def _cut(damaged: bytearray, other: bytes, rng: random.Random) -> None:
     del damaged[_place(damaged, rng) :]
 
@@ -232,7 +245,7 @@ def damaged_cases(
 
     Case n is the same whatever the count.
     """
-    change = {"trm": mutate_trm, "tflite": mutate, "onnx": mutate_onnx}[format]
+    change = {"trm": mutate_trm, "tflite": mutate_tflite, "onnx": mutate_onnx}[format]
     for number in range(first, count):
         rng = random.Random(f"{format} {seed} {number}")
         yield number, change(rng.choice(seeds), rng.choice(seeds), rng)

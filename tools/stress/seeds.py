@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from trireme.converters.onnx.write.walk import export
+from trireme.converters.onnx.write.walk import export as as_onnx
+from trireme.converters.tflite.write.walk import export as as_tflite
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import Graph, Quant, TensorType
 from trireme.model_file import dumps
@@ -37,8 +38,8 @@ def trm_seeds() -> list[bytes]:
     return [dumps(graph) for graph in [typed, *grown()]]
 
 
-def written_onnx() -> list[bytes]:
-    """Return the .onnx files of the graphs that have that form."""
+def written(export: Callable[[Graph], bytes]) -> list[bytes]:
+    """Return the files of the graphs that have a form in another format."""
     files = []
     for graph in grown():
         try:
@@ -50,7 +51,9 @@ def written_onnx() -> list[bytes]:
 
 SEEDS: dict[str, Callable[[], list[bytes]]] = {
     "trm": trm_seeds,
-    "onnx": lambda: onnx_seeds.operator_seeds() + onnx_seeds.control_seeds() + written_onnx(),
-    "tflite": lambda: tflite_seeds.operator_seeds() + tflite_seeds.control_seeds(),
+    "onnx": lambda: onnx_seeds.operator_seeds() + onnx_seeds.control_seeds() + written(as_onnx),
+    "tflite": lambda: (
+        tflite_seeds.operator_seeds() + tflite_seeds.control_seeds() + written(as_tflite)
+    ),
 }
 """Files by format."""
