@@ -211,6 +211,13 @@ class NpuEvent:
         finally:
             self._over.open()
 
+    def wait_for(self, most_s: float) -> bool:
+        """See TimedEvent."""
+        if not self._over.wait_for(most_s):
+            return False
+        self.wait()
+        return True
+
     def wait(self) -> None:
         """Return when the task is complete.
 

@@ -8,6 +8,7 @@ from typing import Any, Protocol, cast
 
 from trireme.backend.capabilities import QueuedEvent
 from trireme.backend.device import Event, NodeSpan
+from trireme.devices.opencl.timed_wait import wait_for
 from trireme.support.errors import DeviceError
 
 
@@ -54,6 +55,15 @@ class CopyEvent:
     ) -> None:
         self.driver_event = Enqueued(handle, reports)
         self.nbytes, self.start = nbytes, start
+
+    def wait_for(self, most_s: float) -> bool:
+        """See TimedEvent."""
+        handle = self.driver_event.handle
+        if not wait_for(handle, most_s):
+            return False
+        if handle.command_execution_status < 0 or self.driver_event.reports:
+            self.wait()
+        return True
 
     def wait(self) -> None:
         """Return when the copy is over; errors as of OpenCLEvent.wait."""

@@ -15,6 +15,7 @@ from trireme.devices.opencl.context import OpenCLContext
 from trireme.devices.opencl.events import Checked, Enqueued, enqueued, handles, reports_of
 from trireme.devices.opencl.lowering import ALIGNMENT, KernelLaunch, Lowering, Ref
 from trireme.devices.opencl.reports import Reports
+from trireme.devices.opencl.timed_wait import wait_for
 from trireme.ir.graph import Graph
 from trireme.support.errors import DeviceError, InternalError
 
@@ -178,6 +179,17 @@ class OpenCLEvent:
     ) -> None:
         self.launches, self.events, self.start = launches, events, start
         self.driver_event = Enqueued(events[-1] if events else None, reports)
+
+    def wait_for(self, most_s: float) -> bool:
+        """See TimedEvent."""
+        if not self.events:
+            return True
+        last = self.events[-1]
+        if not wait_for(last, most_s):
+            return False
+        if last.command_execution_status < 0 or self.driver_event.reports:
+            self.wait()
+        return True
 
     def wait(self) -> None:
         """Return when the last kernel is over.

@@ -98,6 +98,16 @@ class QueuedEvent(Protocol):
     driver_event: object
 
 
+@runtime_checkable
+class TimedEvent(Protocol):
+    """An event that a caller need not wait for to the end."""
+
+    def wait_for(self, most_s: float) -> bool:
+        """Return True when the launch is complete, and raise its errors; False after so many
+        seconds, while it may go on.
+        """
+
+
 MOVED_BYTES = 256
 """Slices and rows of turns below which copying is as fast as moving a pointer."""
 

@@ -145,7 +145,7 @@ class ParallelRunner:
             error = self._named(len(events), caught)
         for index, event in reversed(list(enumerate(events))):
             try:
-                event.wait()
+                self._wait_for(event, index)
             except BaseException as caught:  # the first task's error, or an interrupt
                 failed = self._named(index, caught)
                 error = failed if error is None or isinstance(error, Exception) else error
@@ -216,7 +216,7 @@ class ParallelRunner:
         if event is None:
             return
         try:
-            event.wait()
+            self._wait_for(event, index)
             end = time.perf_counter()
             if self.cheap[index] and end - start > _SLOW_S:
                 self.slow[index] += 1
@@ -226,6 +226,12 @@ class ParallelRunner:
                 self.seen.append((index, event, start, end, worker))
         except BaseException as error:
             self._fail(index, error)
+
+    def _wait_for(self, event: Event, index: int) -> None:
+        if self.watch is None:
+            event.wait()
+        else:
+            self.watch.wait(event, (index,))
 
     def _fail(self, index: int, error: BaseException) -> None:
         named = self._named(index, error)

@@ -9,12 +9,13 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from heapq import heappop, heappush
 from itertools import groupby
 from typing import Any, Protocol
 
 from trireme.backend.capabilities import driver_queue_of, runner_of
-from trireme.backend.device import BoundCall, Device, Done, Event
+from trireme.backend.device import HOST, BoundCall, Device, Done, Event
 from trireme.plan.plan import Plan
 from trireme.profiling.spans import TaskSpan, span_of
 from trireme.runtime.failures import raise_named
@@ -33,6 +34,9 @@ class TaskListener(Protocol):
     def end(self, tasks: Sequence[int]) -> None:
         """Note that they are over."""
 
+    def wait(self, event: Event, tasks: Sequence[int]) -> None:
+        """Return when a launch is over. Errors: those of its wait, and of a wait given up"""
+
 
 def serial_runner(
     plan: Plan, calls: Sequence[BoundCall], watch: TaskListener | None = None
@@ -42,7 +46,7 @@ def serial_runner(
     Where a task and the next are of one driver queue, the device waits, not the host.
     watch: is told when tasks begin and end
     """
-    batches = launch_batches(plan, calls)
+    batches = launch_batches(plan, calls, watch)
     if watch is None:
         each = [run for _, run in batches]
     else:
@@ -70,11 +74,16 @@ def _noted(
 
 
 def launch_batches(
-    plan: Plan, calls: Sequence[BoundCall]
+    plan: Plan, calls: Sequence[BoundCall], watch: TaskListener | None = None
 ) -> list[tuple[list[int], Callable[[], None]]]:
     """Return the tasks of each launch and wait of a serial run, in order, and what runs them."""
     return [
-        (group, _chain(plan, calls, group) if len(group) > 1 else _alone(plan, calls, group[0]))
+        (
+            group,
+            _chain(plan, calls, group, watch)
+            if len(group) > 1
+            else _alone(plan, calls, group[0], watch),
+        )
         for group in _groups(serial_order(plan, calls), calls)
     ]
 
@@ -129,9 +138,14 @@ def _gathered(plan: Plan, driver_queues: Sequence[object | None], first: int) ->
     return order
 
 
-def _alone(plan: Plan, calls: Sequence[BoundCall], index: int) -> Callable[[], None]:
+def _alone(
+    plan: Plan, calls: Sequence[BoundCall], index: int, watch: TaskListener | None
+) -> Callable[[], None]:
     call = calls[index]
     whole = runner_of(call)
+    spec = plan.placement.specs.get(plan.tasks[index].device)
+    if watch is not None and (spec is None or spec.memory != HOST):
+        whole = partial(_launch_watched, call, (index,), watch)
 
     def run() -> None:
         try:
@@ -142,7 +156,13 @@ def _alone(plan: Plan, calls: Sequence[BoundCall], index: int) -> Callable[[], N
     return run
 
 
-def _chain(plan: Plan, calls: Sequence[Any], group: Sequence[int]) -> Callable[[], None]:
+def _launch_watched(call: BoundCall, tasks: Sequence[int], watch: TaskListener) -> None:
+    watch.wait(call.launch(), tasks)
+
+
+def _chain(
+    plan: Plan, calls: Sequence[Any], group: Sequence[int], watch: TaskListener | None
+) -> Callable[[], None]:
     """Return what launches each call behind the one before it, and waits for the last.
 
     All events are kept until then: a driver may wait for a copy whose event is let go.
@@ -157,7 +177,10 @@ def _chain(plan: Plan, calls: Sequence[Any], group: Sequence[int]) -> Callable[[
                 last = events[-1]
                 events.append(call.launch(False, () if type(last) is Done else (last,)))
         finally:
-            events[-1].wait()
+            if watch is None:
+                events[-1].wait()
+            else:
+                watch.wait(events[-1], group)
 
     def run() -> None:
         try:

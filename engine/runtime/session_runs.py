@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from trireme.runtime.contexts import ContextCount, ContextQueue
 from trireme.runtime.failover.events import EventLog, Listener
 from trireme.runtime.failover.staged import StagedOutputs
-from trireme.runtime.io_binding import RunInContext, TasksInOrder
+from trireme.runtime.io_binding import RunInContext, Runs, TasksInOrder
 from trireme.runtime.requests.checks import checked_timeout
 from trireme.runtime.session_facts import SessionFacts
 from trireme.support.arguments import check_arguments, checked, later_names
@@ -263,8 +263,11 @@ class SessionRuns(SessionFacts, Closing):
         Another session may take a device out meanwhile, on a thread of its own: look again then.
         """
         self._is_watched = self._has_to_watch()
-        apart = self._closed or self._is_watched or self._watched_runs is not None
-        self._direct = None if apart else self._binding.direct(self._runs)
+        runs: Runs = self._runs
+        if self._watched_runs is not None:
+            runs = TasksInOrder(partial(self._watched_runs.run, self._runs, self._context))
+        apart = self._closed or self._is_watched
+        self._direct = None if apart else self._binding.direct(runs)
         if self._is_watched is not self._has_to_watch():
             self._choose_direct()
 

@@ -101,7 +101,6 @@ class InferenceService:
         """
         asked = _Asked(request, place)
         kind = "cancelled"
-        told: ServingError | None = None
         try:
             response = await self._answer(asked)
             kind = "ok"

@@ -12,6 +12,9 @@ import threading
 from collections.abc import Iterator
 from functools import partial
 
+_LONGEST_S = 1e6
+"""A lock takes no longer timeouts."""
+
 
 def taking(lock: threading.Lock) -> Iterator[bool]:
     """Return an endless iterator that takes the lock at every step.
@@ -50,6 +53,14 @@ class Latch:
         """Have all waits return, those to come too."""
         self.is_open = True
         self._closed.release()
+
+    def wait_for(self, most_s: float) -> bool:
+        """Return True when the latch is open, False after so many seconds."""
+        for is_taken in iter(partial(self._closed.acquire, timeout=min(most_s, _LONGEST_S)), None):
+            if is_taken:
+                self._closed.release()
+            return is_taken
+        return False
 
     def wait(self) -> None:
         """Return when the latch is open."""

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from trireme.backend.capabilities import StatefulExecutable, on_states
+from trireme.backend.capabilities import StatefulExecutable, TimedEvent, on_states
 from trireme.backend.device import BoundCall, Buffer, Device, Event, Executable, NodeSpan, kind_of
 from trireme.backend.device_kind import DeviceInstance
 from trireme.backend.registry import kind_named, register_device
@@ -66,8 +66,11 @@ class FaultPoints:
         self.raised: list[Fault] = []
         self.over = threading.Event()
 
-    def reach(self, device: str, point: Point) -> None:
-        """Count a call. Errors: DeviceError, where a fault is due or the device is lost"""
+    def reach(self, device: str, point: Point, most_s: float | None = None) -> bool:
+        """Count a call; return False where it hangs longer than `most_s`.
+
+        Errors: DeviceError, where a fault is due or the device is lost
+        """
         with self._lock:
             self.calls[device, point] += 1
             number = self.calls[device, point]
@@ -77,13 +80,14 @@ class FaultPoints:
             self._lost |= {one.device for one in due if one.kind is FaultKind.LOST}
         for one in due:
             time.sleep(one.delay_s)
-            if one.kind is FaultKind.HANG:
-                self.over.wait()
+            if one.kind is FaultKind.HANG and not self.over.wait(most_s):
+                return False
         failing = [one for one in due if not one.delay_s]
         if failing or lost:
             kind = FaultKind.LOST if lost else failing[0].kind or _KIND_OF[point]
             error = DeviceError(f"{device}: {kind} at {point} {number} (injected)")
             raise error.of_device(device).of_kind(kind)
+        return True
 
 
 @contextmanager
@@ -173,7 +177,9 @@ class _WatchedCall:
     def launch(self, profile: bool = False) -> Event:
         """Reach "launch" before the launch."""
         self._points.reach(self._device, "launch")
-        return _WatchedEvent(self._inner.launch(profile), self._device, self._points)
+        event = self._inner.launch(profile)
+        kind = _WatchedTimedEvent if isinstance(event, TimedEvent) else _WatchedEvent
+        return kind(event, self._device, self._points)
 
 
 class _WatchedEvent:
@@ -188,3 +194,13 @@ class _WatchedEvent:
     def spans(self) -> Sequence[NodeSpan]:
         """See Event."""
         return self._inner.spans()
+
+
+class _WatchedTimedEvent(_WatchedEvent):
+    """A watched event whose wait can be given up."""
+
+    def wait_for(self, most_s: float) -> bool:
+        """See TimedEvent and `wait`."""
+        if not self._inner.wait_for(most_s):  # type: ignore[attr-defined]
+            return False
+        return self._points.reach(self._device, "wait", most_s)

@@ -68,8 +68,7 @@ def rounded(
         for node in batch:
             if time.monotonic() > end:
                 break
-            bias = None if node.id in trial.selection.to_floats else edit.data(node.id, 2)
-            _round(edit, node, grams.pop(node.id), quants[node.used[0]].scale, bias)
+            _round(graph, edit, node, grams.pop(node.id), quants[node.used[0]].scale)
             done += 1
             on_product(done, len(nodes))
     late = f" in {limit_s:g} s" if done < len(nodes) else ""
@@ -139,11 +138,10 @@ def _patches(graph: Graph, node: Node, x: Array, most: int) -> Array:
     return made
 
 
-def _round(edit: GraphEdit, node: Node, grams: Array, x_scale: float, bias: Array | None) -> None:
-    """Round the weights of a node; the scales of an integer bias bound those of the weights."""
+def _round(graph: Graph, edit: GraphEdit, node: Node, grams: Array, x_scale: float) -> None:
     w = edit.data(node.id, 1)
     assert w is not None, node.label
-    nearest, quant = weights_of(w, 0, x_scale, bias, _DTYPE)
+    nearest, quant = weights_of(w, 0, x_scale, edit.data(node.id, 2), _DTYPE)
     scales = np.asarray(quant.scales)
     groups = len(grams)
     steps = (w.reshape(len(w), -1) / scales[:, None]).reshape(groups, len(w) // groups, -1)

@@ -1,8 +1,15 @@
-"""Runs on a thread of their own, so that a device that hangs does not hold its caller.
+"""Runs of a plan that end though a device hangs.
 
 A task that takes more than max(1 s, 20 x predicted) is a HANG. The device is LOST then: nobody
-waits for it again. Its thread, the memory of its plan, and what the run borrowed from the caller
-are kept for ever, because the task may still write there.
+waits for it again. The memory of its plan, and what the run borrowed from the caller, are kept for
+ever, because the task may still write there.
+
+A call into a driver that hangs cannot be stopped, so there are two ways to come back from one. A
+launch returns at once and is waited for; the caller itself gives up a wait that takes too long
+(TimedEvent). That costs nothing. A launch that does not even return holds its thread. So the run of
+a request, which has a token, goes to a thread of its own that can be left behind. The hand-over
+takes the time of waking two threads, which a request spends on its queue anyway. A plain run goes
+there, too, where that is less than a hundredth of it, and where an event cannot be given up.
 """
 
 from __future__ import annotations
@@ -13,8 +20,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from queue import SimpleQueue
 
-from trireme.backend.device import HOST, Device
-from trireme.plan.plan import Plan
+from trireme.backend.capabilities import TimedEvent
+from trireme.backend.device import HOST, Device, Done, Event
+from trireme.backend.links import link_ends
+from trireme.plan.plan import Plan, Task
 from trireme.profiling.rows import clock_of
 from trireme.runtime.executors import Executors
 from trireme.runtime.failures import interrupt_of, task_error
@@ -27,6 +36,8 @@ LEAST_S, TIMES = 1.0, 20.0
 """A task may take so many seconds, and so often what is predicted or was seen."""
 _LOOK_S = 0.25
 """Seconds between two looks at the tasks under way."""
+_LONG_S = 4e-3
+"""A run of so many seconds takes a hundredth longer, or less, for a hand-over."""
 
 
 class TaskWatch:
@@ -34,6 +45,9 @@ class TaskWatch:
 
     Wall times of a simulated device are not predicted: such a task is watched from its second run
     on, by the longest that was seen.
+
+    hung: the error of the task that took too long; every wait ends at once then
+    is_timed: whether every wait so far could have been given up
     """
 
     def __init__(self, plan: Plan, least_s: float = LEAST_S, clock: Clock = time.monotonic) -> None:
@@ -43,6 +57,11 @@ class TaskWatch:
         ]
         self._longest_s = [0.0] * len(plan.tasks)
         self._begun: dict[int, tuple[Sequence[int], float]] = {}
+        self._timed: dict[type[Event], bool] = {Done: True}
+        self._limits_s: dict[tuple[int, int], float] = {}
+        self._memories = [_memory_beside_host(plan, task) for task in plan.tasks]
+        self.hung: DeviceError | None = None
+        self.is_timed = not any(map(_crosses_devices, plan.tasks))
 
     def begin(self, tasks: Sequence[int]) -> None:
         """Note that tasks, launched together, begin."""
@@ -54,15 +73,47 @@ class TaskWatch:
         if found is not None:
             took_s = self._clock() - found[1]
             for index in tasks:
-                self._longest_s[index] = max(self._longest_s[index], took_s)
+                if took_s > self._longest_s[index]:
+                    self._longest_s[index] = took_s
+                    self._limits_s.clear()
+
+    def wait(self, event: Event, tasks: Sequence[int]) -> None:
+        """Return when a launch is over. Errors: those of its wait; DeviceError of kind HANG"""
+        if self.hung is not None:
+            raise self.hung
+        kind = type(event)
+        is_timed = self._timed.get(kind)
+        if is_timed is None:
+            is_timed = self._timed[kind] = isinstance(event, TimedEvent)
+            self.is_timed &= is_timed
+        if not is_timed or kind is Done:
+            event.wait()
+            return
+        key = tasks[0], len(tasks)
+        limit_s = self._limits_s.get(key)
+        if limit_s is None:
+            limit_s = self._limits_s[key] = self.limit_s(tasks)
+        if not event.wait_for(limit_s):  # type: ignore[attr-defined]
+            raise self.give_up(tasks)
+
+    def give_up(self, tasks: Sequence[int]) -> DeviceError:
+        """Have every wait end, and return the error of tasks that hang."""
+        limit_s = self.limit_s(tasks)
+        error = DeviceError(f"a task takes longer than {limit_s:.3g} s: the device hangs")
+        found = task_error(self.plan, tasks, error.of_kind(FaultKind.HANG))
+        assert isinstance(found, DeviceError)
+        self.hung = self.hung or found
+        return self.hung
 
     def reset(self) -> None:
         """Forget what was under way."""
         self._begun.clear()
 
     def limit_s(self, tasks: Sequence[int]) -> float:
-        """Return the seconds that tasks may take together."""
-        return max(self._least_s, TIMES * sum(map(self._known_s, tasks)))
+        """Return the seconds that tasks may take: those that wait in a queue before them count."""
+        memories = {self._memories[index] for index in tasks} - {HOST}
+        before = [n for n, memory in enumerate(self._memories) if memory in memories]
+        return max(self._least_s, TIMES * sum(map(self._known_s, {*tasks, *before})))
 
     def overdue(self) -> Sequence[int]:
         """Return tasks that have taken too long; none where all is well."""
@@ -80,7 +131,7 @@ class TaskWatch:
 
 
 class WatchedRuns:
-    """Has a thread run a plan, and gives it up when a task hangs. One run at a time.
+    """Runs a plan, and gives it up when a task hangs. One run at a time.
 
     lost: the error of the task that hung; the plan never runs again then
     """
@@ -89,6 +140,7 @@ class WatchedRuns:
         self.watch, self._devices = watch, devices
         self.lost: DeviceError | None = None
         self._kept: list[object] = []
+        self._least_s = math.inf
         self.reset_after_fork()
         register_at_fork(self)
 
@@ -105,6 +157,20 @@ class WatchedRuns:
         """
         if self.lost is not None:
             raise DeviceError(self.lost.summary).of_device(self.lost.device).of_kind(FaultKind.LOST)
+        if self._least_s < _LONG_S and self.watch.is_timed and current_token() is None:
+            try:
+                runs.run()
+            except DeviceError as error:
+                if self.watch.hung is not None:
+                    self._lose(self.watch.hung, runs, borrowed)
+                raise error
+            return
+        begun_s = time.perf_counter()
+        self._run_beside(runs, borrowed)
+        self._least_s = min(self._least_s, time.perf_counter() - begun_s)
+
+    def _run_beside(self, runs: Executors, borrowed: object) -> None:
+        """Run a plan once, on a thread that is left behind where it hangs."""
         over = threading.Lock()
         over.acquire()
         failed: list[BaseException] = []
@@ -120,11 +186,11 @@ class WatchedRuns:
 
         self.watch.reset()
         self._submit(work)
-        try:
-            self._wait(over, (borrowed, runs.runner))
-        except DeviceError:
-            runs.abandon()
-            raise
+        tasks = self._wait(over)
+        hung = self.watch.give_up(tasks) if tasks else self.watch.hung
+        if hung is not None:
+            self._lose(hung, runs, (borrowed, self._thread))
+            raise hung
         if failed:
             raise failed[0]
 
@@ -142,8 +208,8 @@ class WatchedRuns:
             start_thread(self._thread)
         self._work.put(work)
 
-    def _wait(self, over: threading.Lock, borrowed: object) -> None:
-        """Return when a run is over; an interrupt waits for that, too. Errors: DeviceError"""
+    def _wait(self, over: threading.Lock) -> Sequence[int]:
+        """Return when a run is over, none; an interrupt waits for that, too. Or tasks that hang."""
         interrupt: BaseException | None = None
         while True:
             try:
@@ -154,21 +220,18 @@ class WatchedRuns:
                 interrupt = interrupt or interrupt_of(error)
                 continue
             if tasks:
-                self._give_up(tasks, borrowed)
+                return tasks
         if interrupt is not None:
             raise interrupt
+        return ()
 
-    def _give_up(self, tasks: Sequence[int], borrowed: object) -> None:
-        """Raise the error of tasks that hang; keep all that they may touch."""
-        limit_s = self.watch.limit_s(tasks)
-        error = DeviceError(f"a task takes longer than {limit_s:.3g} s: the device hangs")
-        found = task_error(self.watch.plan, tasks, error.of_kind(FaultKind.HANG))
-        assert isinstance(found, DeviceError)
-        self.lost = found
-        self._kept.append((borrowed, self._thread))
-        if found.device in self._devices:
-            self._devices[found.device].is_lost = True
-        raise found
+    def _lose(self, hung: DeviceError, runs: Executors, borrowed: object) -> None:
+        """Never run the plan again; keep all that the tasks that hang may touch."""
+        self.lost = hung
+        self._kept.append((borrowed, runs.runner))
+        if hung.device in self._devices:
+            self._devices[hung.device].is_lost = True
+        runs.abandon()
 
 
 def _serve(work: SimpleQueue[Callable[[], None] | None]) -> None:
@@ -181,3 +244,15 @@ def works_beside_host(plan: Plan) -> bool:
     """Whether a plan has a task on a device that is not the caller's own thread."""
     specs = plan.placement.specs
     return any(not task.is_copy and specs[task.device].memory != HOST for task in plan.tasks)
+
+
+def _memory_beside_host(plan: Plan, task: Task) -> str:
+    """Return the memory of the device that a task keeps busy; of a copy, not the host's."""
+    if not task.is_copy:
+        return plan.placement.specs[task.device].memory
+    return next((end for end in link_ends(task.device) if end != HOST), HOST)
+
+
+def _crosses_devices(task: Task) -> bool:
+    """Whether a task copies between two devices: its launch waits for the first half."""
+    return task.is_copy and HOST not in link_ends(task.device)
