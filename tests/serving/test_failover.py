@@ -1,6 +1,9 @@
 """A device that fails under load: every request that was accepted is answered, and rightly."""
 
 import asyncio
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 
 import numpy as np
 import pytest
@@ -12,11 +15,14 @@ pytest.importorskip("prometheus_client", reason="needs the extra serve")
 from trireme.ir.builder import GraphBuilder  # noqa: E402
 from trireme.ir.graph import TensorType  # noqa: E402
 from trireme.model_file import save  # noqa: E402
+from trireme.placement.options import PlacementOptions  # noqa: E402
 from trireme.runtime.session import Session  # noqa: E402
 from trireme.serving.config import ModelSettings, ServeConfig, ServerSettings  # noqa: E402
 from trireme.serving.configured import open_models  # noqa: E402
 from trireme.serving.metrics import ServingMetrics  # noqa: E402
+from trireme.serving.models import FixedModels, SessionModel  # noqa: E402
 from trireme.serving.protocol import InferRequest  # noqa: E402
+from trireme.serving.server import Server  # noqa: E402
 from trireme.serving.service import InferenceService  # noqa: E402
 from trireme.serving.status import StatusPage  # noqa: E402
 from trireme.serving.usage import Usage  # noqa: E402
@@ -91,3 +97,48 @@ async def _ask_all(service):
             return response.outputs["y"]
 
     return await asyncio.gather(*map(ask, FEEDS))
+
+
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+@pytest.mark.parametrize("point", ["launch", "wait"])
+def test_a_request_that_meets_a_hung_device_is_answered_in_time(protocol, point):
+    """The one request waits for the watchdog, those of another model go on meanwhile."""
+    need_opencl()
+    triton = pytest.importorskip(f"tritonclient.{protocol}")
+    pins = PlacementOptions(pins={"y": "opencl"})
+    (want,) = answers("cpu")
+    with inject(Fault("opencl", point, 3, FaultKind.HANG)) as points, ExitStack() as opened:
+        how = dict(devices=["opencl", "cpu"], placement_options=pins, fallback=True)
+        session = opened.enter_context(Session(graph(), **how))
+        session.prepare_fallbacks()
+        other = opened.enter_context(Session(graph(), devices=["cpu"]))
+        models = FixedModels([SessionModel("net", session), SessionModel("well", other)])
+        server = opened.enter_context(Server(models, http_port=0, grpc_port=0))
+        port = server.http_port if protocol == "http" else server.grpc_port
+
+        def ask(client, model, k):
+            tensor = triton.InferInput("x", FEEDS[k]["x"].shape, "FP32")
+            tensor.set_data_from_numpy(FEEDS[k]["x"])
+            begun = time.monotonic()
+            found = client.infer(model, [tensor]).as_numpy("y")
+            np.testing.assert_array_equal(found, want[k])
+            return time.monotonic() - begun
+
+        def client():
+            return triton.InferenceServerClient(f"127.0.0.1:{port}")
+
+        with client() as one, client() as two, ThreadPoolExecutor(1) as pool:
+            while points.calls["opencl", point] < 2:
+                session.run(FEEDS[0])
+            hung = pool.submit(ask, one, "net", 1)
+            while not points.raised:
+                time.sleep(0.001)
+            while not hung.done():
+                ask(two, "well", 2)
+            assert 0.9 < hung.result() < 20
+            calls = points.calls["opencl", "launch"]
+            for k in range(5):
+                ask(two, "net", k)
+            assert points.calls["opencl", "launch"] == calls
+        assert session.devices_out == {"opencl"}
+        assert session.events[0].kind is FaultKind.HANG
