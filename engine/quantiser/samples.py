@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from trireme.ir.graph import Value
+from trireme.quantiser.stored_arrays import StoredArray, stored_arrays
 from trireme.runtime.feeds import as_array, misfit, random_array, refuse_names
 from trireme.support.dtypes import Array, dtype_name
 from trireme.support.errors import RunError
@@ -99,14 +100,8 @@ def _of_path(data: str | os.PathLike[str], inputs: Sequence[Value], seed: int) -
 
 
 def _of_file(path: Path, inputs: Sequence[Value]) -> tuple[Iterator[Feeds], int]:
-    try:
-        loaded = np.load(path, allow_pickle=False)
-        if isinstance(loaded, np.ndarray):
-            return _of_arrays(loaded, inputs)
-        with loaded:
-            return _of_arrays({name: loaded[name] for name in loaded.files}, inputs)
-    except (OSError, ValueError, EOFError) as error:
-        raise RunError(f"{path} cannot be read as samples: {error}", fix=_HOW) from error
+    found = stored_arrays(path)
+    return _of_arrays(next(iter(found.values())) if path.suffix == ".npy" else found, inputs)
 
 
 def _of_arrays(data: Any, inputs: Sequence[Value]) -> tuple[Iterator[Feeds], int]:
@@ -114,26 +109,40 @@ def _of_arrays(data: Any, inputs: Sequence[Value]) -> tuple[Iterator[Feeds], int
     given = _named(data, inputs)
     if set(given) != {value.name for value in inputs}:
         refuse_names(given, inputs)
-    parts = {value.name: _parts(value, as_array(value, given[value.name])) for value in inputs}
-    counts = {name: len(part) for name, part in parts.items()}
+    arrays = {value.name: _array(value, given[value.name]) for value in inputs}
+    counts = {value.name: _count(value, arrays[value.name]) for value in inputs}
     if len(set(counts.values())) > 1:
         facts = [f"'{name}': {count} samples" for name, count in counts.items()]
         raise RunError("the inputs have different numbers of samples", facts=facts)
-    total = next(iter(counts.values()), 0)
-    return ({name: part[i] for name, part in parts.items()} for i in range(total)), total
+    parts = [_parts(arrays[value.name], value, counts[value.name]) for value in inputs]
+    names = [value.name for value in inputs]
+    feeds = (dict(zip(names, row, strict=True)) for row in zip(*parts, strict=True))
+    return feeds, next(iter(counts.values()), 0)
 
 
-def _parts(value: Value, array: Array) -> Array:
-    """Return the array as [samples, *shape of the input]."""
+def _array(value: Value, given: Any) -> Array | StoredArray:
+    return given if isinstance(given, StoredArray) else as_array(value, given)
+
+
+def _parts(array: Array | StoredArray, value: Value, count: int) -> Iterable[Array]:
+    """Return so many samples of an input, one after another."""
     dims = value.type.dims
-    if array.shape == dims:
-        return array[None]
-    if array.shape[1:] == dims:
-        return array
-    whole = dims and array.ndim == len(dims) and array.shape[1:] == dims[1:]
-    if whole and dims[0] and array.shape[0] % dims[0] == 0:
-        return array.reshape(-1, *dims)
-    found = f"{dtype_name(array.dtype)}[{','.join(map(str, array.shape))}]"
+    if isinstance(array, StoredArray):
+        return (as_array(value, part) for part in array.parts(dims, count))
+    return array.reshape(count, *dims)
+
+
+def _count(value: Value, array: Array | StoredArray) -> int:
+    """Return how many samples of an input an array holds."""
+    dims, shape = value.type.dims, array.shape
+    if shape == dims:
+        return 1
+    if shape[1:] == dims:
+        return shape[0]
+    whole = dims and len(shape) == len(dims) and shape[1:] == dims[1:]
+    if whole and dims[0] and shape[0] % dims[0] == 0:
+        return shape[0] // dims[0]
+    found = f"{dtype_name(array.dtype)}[{','.join(map(str, shape))}]"
     raise RunError(
         f"samples of input '{value.name}' are {found}, expected [samples,"
         f"{','.join(map(str, dims[1:] if dims[:1] == (1,) else dims))}]"

@@ -1,6 +1,7 @@
 """Sample inputs: every source gives the same ranges, and bad data have a sentence each."""
 
 import re
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ from float_graphs import conv_net, samples_of
 import trireme
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import Quant, TensorType
+from trireme.quantiser.samples import open_samples
 
 NET = conv_net(3)
 DATA = samples_of(NET, 9, 3)["x"]
@@ -21,6 +23,9 @@ def text_of(data):
 def test_every_source_gives_the_same_graph(tmp_path):
     want = text_of({"x": DATA})
     np.savez(tmp_path / "all.npz", x=DATA)
+    np.savez_compressed(tmp_path / "packed.npz", x=DATA[:, 0])
+    np.save(tmp_path / "columns.npy", np.asfortranarray(DATA))
+    np.save(tmp_path / "swapped.npy", DATA.astype(">f4"))
     folder = tmp_path / "parts"
     folder.mkdir()
     for k, part in enumerate(np.split(DATA, 3)):
@@ -34,10 +39,39 @@ def test_every_source_gives_the_same_graph(tmp_path):
         "function": lambda: iter(DATA),
         "float64": DATA.astype(np.float64),
         "npz": tmp_path / "all.npz",
+        "packed": tmp_path / "packed.npz",
+        "columns": tmp_path / "columns.npy",
+        "swapped": tmp_path / "swapped.npy",
         "folder": str(folder),
     }
     for name, source in sources.items():
         assert text_of(source) == want, name
+
+
+def test_a_file_is_read_sample_by_sample(tmp_path):
+    """A file of many samples takes the memory of one."""
+    np.savez(tmp_path / "many.npz", x=np.tile(DATA, (400, 1, 1, 1, 1)))
+    feeds = open_samples(tmp_path / "many.npz", list(NET.input_values()), 0)
+    assert feeds.total == 400 * len(DATA)
+    tracemalloc.start()
+    count = sum(1 for _ in feeds.feeds)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert count == feeds.total
+    assert peak < (tmp_path / "many.npz").stat().st_size / 10
+
+
+def test_damaged_files_have_a_sentence(tmp_path):
+    np.save(tmp_path / "whole.npy", DATA)
+    np.savez(tmp_path / "whole.npz", x=DATA)
+    for name, at in (("whole.npy", 900), ("whole.npz", 900), ("whole.npy", 20)):
+        path = tmp_path / f"cut_{at}_{name}"
+        path.write_bytes((tmp_path / name).read_bytes()[:-at] if at > 100 else b"?" * at)
+        with pytest.raises(trireme.RunError, match="cannot be read as samples"):
+            text_of(path)
+    np.save(tmp_path / "objects.npy", np.array([{}], dtype=object))
+    with pytest.raises(trireme.RunError, match="it holds Python objects"):
+        text_of(tmp_path / "objects.npy")
 
 
 @pytest.mark.parametrize(
