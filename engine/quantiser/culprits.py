@@ -7,9 +7,9 @@ most of it are then left float, one at a time, and the outputs measured again.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from trireme.ir.graph import Node, node_names
+from trireme.ir.graph import Graph, Node, node_names
 from trireme.quantiser.encode import range_of
 from trireme.quantiser.grouping import keeps_quantisation
 from trireme.quantiser.measure import Noise, Yardstick, worst_db
@@ -42,7 +42,8 @@ def culprits(
     before = worst_db({v: noises[v] for v in graph.outputs if v in noises})
     names, rows = node_names(graph), []
     for node in worst:
-        after = worst_db(yardstick.outputs(trial(method, without={node.id})))
+        without = _unrepaired(trial, yardstick.graph, node)
+        after = worst_db(yardstick.outputs(without(method, without={node.id})))
         out = node.outputs[0]
         rows.append(
             CulpritReport(
@@ -55,6 +56,17 @@ def culprits(
             )
         )
     return Culprits(made_db, tuple(sorted(rows, key=lambda row: -row.gain_db)))
+
+
+def _unrepaired(trial: QuantTrial, real: Graph, node: Node) -> QuantTrial:
+    """Return the trial with a node as the float graph has it.
+
+    A repair rounds weights for integers. A node that stays float would have the error without need.
+    """
+    own, graph = real.node(node.id), trial.graph
+    nodes = tuple(own if one.id == own.id else one for one in graph.nodes)
+    values = {**graph.values, **{i: real.values[i] for i in own.used if real.values[i].is_constant}}
+    return replace(trial, graph=replace(graph, nodes=nodes, values=values))
 
 
 def _cause(trial: QuantTrial, method: str, node: Node) -> str:

@@ -1,9 +1,12 @@
 """The nodes that make the error are named, and ranges are chosen by the measured error."""
 
+import numpy as np
 import pytest
 from float_graphs import conv_net, samples_of
 
 import trireme
+from trireme.ir.builder import GraphBuilder
+from trireme.ir.graph import TensorType
 
 SEED = 7
 
@@ -19,6 +22,20 @@ def test_a_culprits_gain_is_that_of_keeping_it_float():
     gain = alone.quantization.outputs[0].snr_db - made.quantization.outputs[0].snr_db
     assert gain == pytest.approx(rows[0].gain_db, abs=1e-6), f"seed {SEED}"
     assert "Left float, the output gains" in str(made.quantization)
+
+
+def test_a_node_that_stays_float_has_the_weights_of_the_float_model():
+    """Rounded weights are right for integers alone."""
+    rng = np.random.default_rng(SEED)
+    b = GraphBuilder("head")
+    x = b.input("x", TensorType((4, 32), "float32"))
+    w = b.constant("w", rng.standard_normal((8, 32)).astype(np.float32))
+    net = b.finish(b.add("fully_connected", x, w, names=["last"]))
+    data = {"x": (rng.standard_normal((24, 4, 3)) @ rng.random((3, 32))).astype(np.float32)}
+    made = trireme.quantize(net, data, explain=True, ranges="min_max", repairs="rounding")
+    (repair,), (row,) = made.quantization.repairs, made.quantization.culprits
+    assert repair.kept, f"seed {SEED}"
+    assert row.gain_db > 60
 
 
 def test_the_error_made_in_a_node_is_less_than_with_what_it_inherits():
