@@ -13,6 +13,7 @@ SAID = {
     "embed": "digits are right",
     "null_device": "no kernel for tanh",
     "null_converter": "array([",
+    "quantise": "int8 on the npu: 9",
     "read_placement": "us predicted",
     "compare_machines": "rk3588",
     "hold_placement": "the same placement: True",
