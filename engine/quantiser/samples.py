@@ -145,8 +145,22 @@ def _count(value: Value, array: Array | StoredArray) -> int:
     found = f"{dtype_name(array.dtype)}[{','.join(map(str, shape))}]"
     raise RunError(
         f"samples of input '{value.name}' are {found}, expected [samples,"
-        f"{','.join(map(str, dims[1:] if dims[:1] == (1,) else dims))}]"
+        f"{','.join(map(str, dims[1:] if dims[:1] == (1,) else dims))}]",
+        fix=_reordered(shape, dims),
     )
+
+
+def _reordered(shape: tuple[int, ...], dims: tuple[int, ...]) -> str:
+    """Return how to move the channels of samples to where the model has them; "" where in vain."""
+    rank = len(dims) - 1
+    if rank < 2 or len(shape) < rank:
+        return ""
+    for before, after in ((-1, -rank), (-rank, -1)):
+        axes = list(shape)
+        axes.insert(len(shape) + after, axes.pop(before))
+        if tuple(axes[-rank:]) == dims[1:]:
+            return f"move the channels: numpy.moveaxis(x, {before}, {after})"
+    return ""
 
 
 def _named(one: Any, inputs: Sequence[Value]) -> dict[str, Any]:
@@ -182,7 +196,8 @@ def _fitting(value: Value, given: Any, number: int) -> Array:
     if array.shape != dims and array.size == value.type.elements and array.shape == dims[1:]:
         array = array.reshape(dims)
     if array.dtype.kind == "f" and value.dtype == "float32":
-        array = array.astype(np.float32, copy=False)
+        with np.errstate(over="ignore"):
+            array = array.astype(np.float32, copy=False)
     if array.shape != dims or dtype_name(array.dtype) != value.dtype:
         raise misfit(value, array)
     if array.dtype.kind == "f" and not np.isfinite(array).all():

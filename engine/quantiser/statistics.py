@@ -148,10 +148,26 @@ def gather(
         for value, statistics in found.items():
             statistics.add(made[value])
             if not np.isfinite(statistics.low) or not np.isfinite(statistics.high):
-                raise RunError(
-                    f"sample {number} makes '{graph.values[value].first_name}' infinite or NaN, "
-                    "so it has no range",
-                    fix="see what the model gets: its preprocessing, or an input that overflows",
-                )
+                raise _without_range(graph, value, number)
         on_sample(number + 1)
     return found
+
+
+def _without_range(graph: Graph, value: int, number: int) -> RunError:
+    """Return the error of a value that is not finite; it names a constant that is the cause."""
+    maker = graph.producer(value)
+    broken = [
+        f"{maker.label} reads the constant '{graph.values[i].first_name}', which is not finite"
+        for i in (maker.used if maker else ())
+        if (data := graph.values[i].data) is not None
+        and data.dtype.kind == "f"
+        and not np.isfinite(data).all()
+    ]
+    return RunError(
+        f"sample {number} makes '{graph.values[value].first_name}' infinite or NaN, so it has no "
+        "range",
+        facts=broken,
+        fix="repair the model, whose constants are damaged"
+        if broken
+        else "see what the model gets: its preprocessing, or an input that overflows",
+    )

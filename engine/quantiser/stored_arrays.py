@@ -92,7 +92,10 @@ def _stored(path: Path, open_file: Callable[[], IO[bytes]]) -> StoredArray:
 
 def _header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
     """Return the shape, whether columns lie together, and the dtype; reads to the first element."""
-    version = np.lib.format.read_magic(file)
+    try:
+        version = np.lib.format.read_magic(file)
+    except ValueError as error:
+        raise ValueError("it has no array in numpy's format") from error
     if version not in _HEADERS:
         raise ValueError(f"it has version {version} of numpy's format")
     return _HEADERS[version](file)
@@ -106,4 +109,6 @@ def _read(file: IO[bytes], dtype: np.dtype[Any], count: int) -> Array:
 
 
 def _unreadable(path: Path, error: Exception) -> RunError:
+    if isinstance(error, OSError):
+        return RunError(f"{path} cannot be read as samples: {error.strerror or error}")
     return RunError(f"{path} cannot be read as samples: {error}", fix=_FIX)

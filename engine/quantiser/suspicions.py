@@ -38,11 +38,18 @@ def suspicions(
         found.append("the ranges are those of random numbers; real inputs may exceed them")
     elif count < _FEW:
         found.append(f"{count} samples are few: 32 to 512 are usual")
+    elif _are_equal(feeds):
+        found.append(f"{len(feeds)} measured samples are all the same")
     found += _constants(graph, statistics)
     found += _dead_channels(graph, statistics, measured)
     if not source.startswith(RANDOM):
         found += _preprocessing(original, feeds)
     return tuple(found)
+
+
+def _are_equal(feeds: Sequence[Feeds]) -> bool:
+    first, *others = feeds
+    return all(np.array_equal(one[name], first[name]) for one in others for name in first)
 
 
 def _constants(graph: Graph, statistics: Mapping[int, ValueStatistics]) -> Iterator[str]:

@@ -121,7 +121,9 @@ class _WeightRewrite:
         data = g.data(node.used[self.scheme.ops[node.op]])
         if data is None:
             return "its weights are no constant"
-        if g.is_quantized(node) or data.dtype != np.float32:
+        if g.is_quantized(node):
+            return "it is quantised already"
+        if data.dtype != np.float32:
             return "its weights are no float32"
         if not np.isfinite(data).all():
             return "its weights are not all finite"

@@ -69,6 +69,9 @@ def test_damaged_files_have_a_sentence(tmp_path):
         path.write_bytes((tmp_path / name).read_bytes()[:-at] if at > 100 else b"?" * at)
         with pytest.raises(trireme.RunError, match="cannot be read as samples"):
             text_of(path)
+    (tmp_path / "text.npz").write_text("hello")
+    with pytest.raises(trireme.RunError, match="it has no array in numpy's format"):
+        text_of(tmp_path / "text.npz")
     np.save(tmp_path / "objects.npy", np.array([{}], dtype=object))
     with pytest.raises(trireme.RunError, match="it holds Python objects"):
         text_of(tmp_path / "objects.npy")
@@ -85,7 +88,7 @@ def test_damaged_files_have_a_sentence(tmp_path):
         ([{"x": DATA[0].astype(np.int64)}], r"input 'x' is int64\[1,12,12,3\]"),
         ([], "the data hold no sample"),
         ({"x": DATA[:0]}, "the data hold no sample"),
-        ("nowhere.npz", "nowhere.npz cannot be read as samples"),
+        ("nowhere.npz", "nowhere.npz cannot be read as samples: No such file or directory$"),
         (7, "data is int, expected sample inputs"),
     ],
     ids=["none", "names", "shape", "nan", "infinity", "dtype", "empty", "no rows", "file", "kind"],

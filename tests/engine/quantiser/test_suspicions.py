@@ -1,5 +1,7 @@
 """Bad input has a sentence: an error, or a warning in the report."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from float_graphs import CONV, conv_net, samples_of, weights
@@ -49,6 +51,11 @@ def test_good_samples_have_no_warning():
         (255.0, images(top=1), "expects values about 255: is it preprocessed twice?"),
         (0.25, images(top=255), "expects values about 0.25: is its preprocessing left out?"),
         (None, {"x": np.rint(images(top=255)["x"])}, "holds whole numbers up to 255, and the"),
+        (
+            None,
+            {"x": np.repeat(images(1)["x"], 12, axis=0)},
+            "12 measured samples are all the same",
+        ),
         (None, images(count=3), "3 samples are few: 32 to 512 are usual"),
         (None, {"x": np.full((12, 1, 8, 8, 3), 0.5, np.float32)}, "'x' is 0.5 everywhere in all"),
     ],
@@ -72,10 +79,27 @@ def test_a_number_without_a_range_names_its_sample(number):
         trireme.quantize(image_net(), data)
 
 
+def test_damaged_weights_are_named():
+    net = image_net()
+    (w,) = (i for i, value in net.values.items() if value.name == "w")
+    broken = net.values[w].data.copy()
+    broken[0, 0, 0, 0] = np.nan
+    net = replace(net, values={**net.values, w: replace(net.values[w], data=broken)})
+    with pytest.raises(trireme.RunError, match="reads the constant 'w', which is not finite"):
+        trireme.quantize(net, images())
+
+
+def test_channels_in_another_place_have_a_way_out():
+    with pytest.raises(trireme.RunError, match=r"numpy.moveaxis\(x, -3, -1\)"):
+        trireme.quantize(image_net(), np.moveaxis(images()["x"], -1, -3))
+
+
 def test_a_model_that_is_quantised_already_says_so():
     made = trireme.quantize(image_net(), images(), repairs="none", ranges="min_max")
     with pytest.raises(trireme.GraphError, match="the model is quantised already"):
         trireme.quantize(made, images())
+    with pytest.raises(trireme.GraphError, match="it is quantised already"):
+        trireme.quantize(made, scheme="dynamic")
 
 
 def test_open_shapes_and_bodies_say_what_to_do():
