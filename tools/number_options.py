@@ -40,11 +40,11 @@ def seconds(text: str) -> float:
     return number
 
 
-def seconds_or_none(text: str) -> float:
-    """Return a time of 0 s, which leaves something out, up to a day."""
+def number_or_none(text: str) -> float:
+    """Return a finite number of 0, which leaves something out, or more."""
     number = _real(text)
-    if not 0 <= number <= DAY_S:
-        raise _refused(text, f"seconds, from 0 to {DAY_S:,.0f}")
+    if not 0 <= number < math.inf:
+        raise _refused(text, "a number of 0 or more")
     return number
 
 

@@ -24,7 +24,7 @@ from trireme.support.units import bytes_text
 from trireme.tools.commands import load
 from trireme.tools.image import NORMALISATIONS, load_images
 from trireme.tools.loss_budget import BUDGET_ARGUMENTS, budget_options
-from trireme.tools.number_options import MOST_SEED, seconds_or_none, whole
+from trireme.tools.number_options import MOST_SEED, number_or_none, whole
 from trireme.tools.options import argument
 from trireme.tools.output import emit
 from trireme.tools.programs import load_code
@@ -105,12 +105,12 @@ ARGUMENTS = (
         + ", ".join(REPAIRS),
     ),
     argument(
-        "--round-limit-s",
-        type=seconds_or_none,
-        default=30.0,
-        metavar="S",
-        help="time for the rounding of weights by the error of the outputs, 0 to leave it out "
-        "(default: 30)",
+        "--round-limit-gflop",
+        type=number_or_none,
+        default=1000.0,
+        metavar="N",
+        help="work for the rounding of weights by the error of the outputs, in billions of "
+        "operations, 0 to leave it out (default: 1000)",
     ),
     argument(
         "--explain",
@@ -157,7 +157,7 @@ def quantize_model(options: argparse.Namespace) -> int:
         keep_float=options.keep_float,
         io=options.io,
         repairs=_repairs(options.repairs),
-        round_limit_s=options.round_limit_s,
+        round_limit_gflop=options.round_limit_gflop,
         explain=options.explain,
         **budget_options(options),
         seed=options.seed,

@@ -72,7 +72,7 @@ def quantize(
     keep_float: Collection[str] = (),
     io: Literal["float32", "int8", "uint8"] = "float32",
     repairs: str | Collection[str] = "auto",
-    round_limit_s: float = 30.0,
+    round_limit_gflop: float = 1000.0,
     explain: bool = False,
     budget: float | None = None,
     metric: str | Score | None = None,
@@ -103,7 +103,8 @@ def quantize(
     repairs: the repairs to try, each kept only if it helps on held samples: "auto" for all,
         "none", or names of "equalisation", "smooth_quant", "outlier_clipping", "rounding",
         "bias_correction". The last two do not go with a budget
-    round_limit_s: the time that rounding of weights may take, in seconds; 0 leaves it out
+    round_limit_gflop: the work that rounding of weights may take, in billions of operations, so
+        that the clock decides nothing; 0 leaves it out
     explain: whether to measure which nodes make the error, and what each would gain as float
     budget: what may be lost; which nodes stay float is then decided together with where they run.
         Of the metric "snr" the least signal-to-noise of an output in dB, of others the most loss
@@ -122,7 +123,7 @@ def quantize(
         raise GraphError(f"unknown ranges {ranges!r}", facts=[f"known: {known}"])
     allowed = budget_of(budget, metric, labels, devices, soc)
     fitting = repairs_named(repairs, has_budget=allowed is not None)
-    names = [name for name in fitting if name != "rounding" or round_limit_s > 0]
+    names = [name for name in fitting if name != "rounding" or round_limit_gflop > 0]
     found = scheme_named(scheme)
     if isinstance(found, WeightScheme):
         plain = {"ranges": ranges == AUTO, "io": io == "float32", "explain": not explain}
@@ -136,7 +137,7 @@ def quantize(
         raise GraphError(f"{found.name} has no groups, and group is {group}")
     if io not in ("float32", found.activations):
         raise GraphError(f"io is {io}, and values of {found.name} are {found.activations}")
-    limits = (names, round_limit_s, threads, progress or _quiet)
+    limits = (names, round_limit_gflop, threads, progress or _quiet)
     original = model if isinstance(model, Graph) else _converted(model)
     work = _Quantisation(original, found, ranges, io != "float32", explain, *limits)
     with work.step("folding the model"):
@@ -167,7 +168,7 @@ class _Quantisation:
     integer_io: bool
     explains: bool
     repairs: list[str]
-    round_limit_s: float
+    round_limit_gflop: float
     threads: int | None
     progress: Progress
     mixing: Mixing | None = None
@@ -205,7 +206,9 @@ class _Quantisation:
             tried = {one: worst_db(yardstick.outputs(build(one))) for one in self._methods()}
             method = max(tried, key=lambda one: tried[one])
         best = Repaired(graph, build, method, tried[method])
-        data = RepairData(split.kept, yardstick, self.threads, self.round_limit_s, self.progress)
+        data = RepairData(
+            split.kept, yardstick, self.threads, self.round_limit_gflop, self.progress
+        )
         with self.step("repairing"):
             best, repaired = repair(best, self.repairs, data)
         return self._finish(best, yardstick, split, samples, kind, tried, repaired)

@@ -65,7 +65,7 @@ class RepairData:
     feeds: list[Feeds]
     held: Yardstick
     threads: int | None
-    round_limit_s: float
+    round_limit_gflop: float
     on_step: OnStep
 
 
@@ -123,7 +123,7 @@ def _round(now: Repaired, data: RepairData) -> Made:
     def step(done: int, total: int) -> None:
         data.on_step("rounding weights", done, total)
 
-    made = rounded(now.trial, now.method, data.feeds, data.threads, data.round_limit_s, step)
+    made = rounded(now.trial, now.method, data.feeds, data.threads, data.round_limit_gflop, step)
     return _with_graph(now, made)
 
 

@@ -103,15 +103,15 @@ def watched(graph: Graph, values: Collection[int]) -> tuple[Graph, dict[int, str
         for value, known in graph.values.items()
     }
     kept = [value for value in values if value not in graph.inputs]
-    used = _needed(graph, kept)
+    used = nodes_for(graph, kept)
     nodes = tuple(node for node in graph.nodes if node.id in used)
     made = replace(graph, outputs=tuple(kept), nodes=nodes, values=renamed)
     inputs = {value: graph.values[value].name for value in values if value in graph.inputs}
     return check(made), names | inputs
 
 
-def _needed(graph: Graph, values: Collection[int]) -> set[int]:
-    """Return the nodes that values need."""
+def nodes_for(graph: Graph, values: Collection[int]) -> set[int]:
+    """Return the ids of the nodes that values need."""
     wanted, used = set(values), set()
     for node in reversed(graph.nodes):
         if wanted.intersection(node.outputs):

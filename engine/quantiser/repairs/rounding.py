@@ -7,7 +7,7 @@ matrix H of the inputs lets them:
     e = (w_j - q_j) / U_jj,   w_k -= e U_jk for k > j,   U the upper Cholesky factor of inverse(H)
 
 Columns of large inputs come first. A row keeps nearest rounding where its error is less. Grams are
-summed over samples one after another; those of a few products at a time fit `_MOST_BYTES`.
+summed over samples one after another. `rounding_work` says which products fit a limit of work.
 
 Source: Frantar et al., GPTQ: Accurate Post-Training Quantization for Generative Pre-trained
 Transformers, 2022; Nagel et al., Up or Down? Adaptive Rounding for Post-Training Quantization, 2020
@@ -15,8 +15,7 @@ Transformers, 2022; Nagel et al., Up or Down? Adaptive Rounding for Post-Trainin
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -24,21 +23,20 @@ from trireme.ir.graph import Graph, Node, Quant
 from trireme.quantiser.encode import stored, weights_of
 from trireme.quantiser.repairs.edit import GraphEdit
 from trireme.quantiser.repairs.products import groups_of, products, weights
+from trireme.quantiser.repairs.rounding_work import depth_of, planned, rows_a_sample
 from trireme.quantiser.samples import Feeds
 from trireme.quantiser.statistics import run_watched
 from trireme.quantiser.trial import QuantTrial
 from trireme.support.dtypes import Array
 
-_MOST_BYTES = 256 << 20
-_LEAST_ROWS = 2048
-_ROWS_A_COLUMN = 2
-"""As many positions of all samples enter a Gram matrix: twice its size, 2048 at least."""
 _DEEPEST = 2500
 """Products of more weights a row keep nearest rounding: their Gram matrix takes too long."""
 _DAMP = 0.01
 _BLOCK = 64
 _DTYPE = "int8"
-OnProduct = Callable[[int, int], None]
+_GFLOP = 1e9
+OnWork = Callable[[int, int], None]
+"""Told the work that is done and all of it, in billions of operations."""
 
 
 def rounded(
@@ -46,50 +44,32 @@ def rounded(
     method: str,
     feeds: Sequence[Feeds],
     threads: int | None,
-    limit_s: float,
-    on_product: OnProduct,
+    limit_gflop: float,
+    on_work: OnWork,
 ) -> tuple[Graph, str] | str:
     """Return the graph whose weights lie on the steps that make the least error, or why not.
 
-    limit_s: products that are not reached in this time keep nearest rounding
+    limit_gflop: products that are not reached with this work keep nearest rounding
     """
     graph, scheme = trial.graph, trial.scheme
     nodes = products(graph, trial.selection.taken)
     if scheme.weights != _DTYPE or not nodes:
         return f"no product has {_DTYPE} weights and channels last"
-    total = len(nodes)
-    nodes = [node for node in nodes if weights(graph, node)[0].size <= _DEEPEST]
+    shallow = [node for node in nodes if depth_of(graph, node) <= _DEEPEST]
+    plan = list(planned(graph, shallow, len(feeds), limit_gflop * _GFLOP))
+    total = sum(sum(costs) for _, costs in plan)
     quants = trial.quants(method)
-    edit, done, end = GraphEdit(graph), 0, time.monotonic() + limit_s
-    for batch in _batches(graph, nodes):
-        if time.monotonic() > end:
-            break
+    edit, count, done = GraphEdit(graph), 0, 0.0
+    for batch, costs in plan:
         grams = _grams(graph, batch, quants, feeds, threads)
-        for node in batch:
-            if time.monotonic() > end:
-                break
+        for node, cost in zip(batch, costs, strict=True):
             _round(graph, edit, node, grams.pop(node.id), quants[node.used[0]].scale)
-            done += 1
-            on_product(done, len(nodes))
-    late = f" in {limit_s:g} s" if done < len(nodes) else ""
-    if not done:
+            count, done = count + 1, done + cost
+            on_work(round(done / _GFLOP), round(total / _GFLOP))
+    late = f" within {limit_gflop:g} GFLOP" if count < len(shallow) else ""
+    if not count:
         return f"no product was reached{late}"
-    return edit.finish(), f"{done} of {total} products{late}"
-
-
-def _batches(graph: Graph, nodes: Sequence[Node]) -> Iterator[list[Node]]:
-    batch: list[Node] = []
-    size = 0
-    for node in nodes:
-        depth = weights(graph, node)[0].size
-        nbytes = 4 * groups_of(node) * depth * depth
-        if batch and size + nbytes > _MOST_BYTES:
-            yield batch
-            batch, size = [], 0
-        batch.append(node)
-        size += nbytes
-    if batch:
-        yield batch
+    return edit.finish(), f"{count} of {len(nodes)} products{late}"
 
 
 def _grams(
@@ -105,16 +85,10 @@ def _grams(
         for node in nodes:
             quant = quants[node.used[0]]
             x = stored(made[node.used[0]], quant, _DTYPE).astype(np.float32) - quant.zero_point
-            rows = _patches(graph, node, x, _rows(graph, node, len(feeds)))
+            rows = _patches(graph, node, x, rows_a_sample(depth_of(graph, node), len(feeds)))
             gram = np.stack([own.T @ own for own in rows])
             found[node.id] = found[node.id] + gram if node.id in found else gram
     return found
-
-
-def _rows(graph: Graph, node: Node, samples: int) -> int:
-    """Return how many positions of one sample enter a Gram matrix."""
-    depth = int(weights(graph, node)[0].size)
-    return -(-max(_LEAST_ROWS, _ROWS_A_COLUMN * depth) // samples)
 
 
 def _patches(graph: Graph, node: Node, x: Array, most: int) -> Array:

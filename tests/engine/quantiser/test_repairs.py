@@ -1,5 +1,7 @@
 """Repairs: float graphs keep their meaning, weights make less error, and only gains are kept."""
 
+import time
+
 import numpy as np
 import pytest
 from float_graphs import CONV, POOL, conv_net, samples_of, weights
@@ -8,10 +10,13 @@ import trireme
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import TensorType
 from trireme.ir.interpreter import run_reference
+from trireme.model_file import dumps
 from trireme.quantiser.prepare import prepare
 from trireme.quantiser.repairs.equalise import equalised
 from trireme.quantiser.repairs.outliers import outlier_cut
+from trireme.quantiser.repairs.products import products
 from trireme.quantiser.repairs.rounding import _better, _compensated
+from trireme.quantiser.repairs.rounding_work import planned
 from trireme.quantiser.repairs.smooth import smoothed
 from trireme.quantiser.scheme import scheme_named
 from trireme.quantiser.select import select
@@ -146,9 +151,47 @@ def test_rounding_stops_at_its_limit_and_says_so():
     graph = chain()
     data = samples_of(graph, 8, SEED)
     (row,) = trireme.quantize(
-        graph, data, repairs=["rounding"], round_limit_s=1e-9
+        graph, data, repairs=["rounding"], round_limit_gflop=1e-3
     ).quantization.repairs
-    assert row.after_db is None and row.what == "no product was reached in 1e-09 s"
+    assert row.after_db is None and row.what == "no product was reached within 0.001 GFLOP"
     assert not trireme.quantize(
-        graph, data, repairs=["rounding"], round_limit_s=0
+        graph, data, repairs=["rounding"], round_limit_gflop=0
     ).quantization.repairs
+
+
+class SimulatedClock:
+    """A clock that goes on by some seconds each time that it is read."""
+
+    def __init__(self, step_s):
+        self.step_s, self.now_s = step_s, 0.0
+
+    def __call__(self):
+        self.now_s += self.step_s
+        return self.now_s
+
+
+def test_the_bytes_are_the_same_on_a_fast_and_on_a_slow_machine(monkeypatch):
+    graph = chain()
+    data = samples_of(graph, 8, SEED)
+    made = []
+    for step_s in (1e-6, 60.0):
+        clock = SimulatedClock(step_s)
+        for name in ("monotonic", "perf_counter"):
+            monkeypatch.setattr(time, name, clock)
+        rounded = trireme.quantize(graph, data)
+        monkeypatch.undo()
+        assert "rounding" in [row.name for row in rounded.quantization.repairs if row.kept]
+        made.append(dumps(rounded))
+        assert clock.now_s > step_s
+    assert made[0] == made[1], f"seed {SEED}"
+
+
+def test_what_rounding_reaches_is_decided_by_sizes():
+    graph = prepare(chain(), None)
+    nodes = products(graph, taken_of(graph))
+    whole = list(planned(graph, nodes, 8, 1e12))
+    assert [node.id for batch, _ in whole for node in batch] == [node.id for node in nodes]
+    costs = [cost for _, batch in whole for cost in batch]
+    for count in range(len(nodes) + 1):
+        cut = list(planned(graph, nodes, 8, sum(costs[:count]) * (1 + 1e-9)))
+        assert sum(len(batch) for batch, _ in cut) == count
