@@ -25,9 +25,9 @@ MODULES = {
     "Quantisation": (
         "quantiser.quantize",
         "quantiser.scheme",
-        "quantiser.report",
+        "ir.quantization.report",
         "quantiser.compare_models",
-        "quantiser.precision.outcome",
+        "ir.quantization.precision",
     ),
     "Results": (
         "placement.placement",

@@ -15,12 +15,12 @@ from typing import Any
 
 from trireme.ir.bind_shapes import Shapes, bind_shapes
 from trireme.ir.graph import Graph
+from trireme.ir.quantization.report import decibel_text
 from trireme.model_file.convert import convert
 from trireme.ops.integer import dequantized
 from trireme.passes.pipeline import optimise
 from trireme.quantiser.measure import Noise
 from trireme.quantiser.prepare import prepare
-from trireme.quantiser.report import decibel_text
 from trireme.quantiser.samples import open_samples
 from trireme.quantiser.statistics import run_watched
 from trireme.support.arguments import checked

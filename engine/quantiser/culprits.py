@@ -10,11 +10,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from trireme.ir.graph import Graph, Node, node_names
+from trireme.ir.quantization.report import CulpritReport
 from trireme.quantiser.encode import range_of
 from trireme.quantiser.grouping import keeps_quantisation
 from trireme.quantiser.measure import Noise, Yardstick, worst_db
 from trireme.quantiser.ranges import percentile
-from trireme.quantiser.report import CulpritReport
 from trireme.quantiser.trial import QuantTrial
 
 _CANDIDATES = 6

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from trireme.ir.graph import Graph
+from trireme.ir.quantization.report import OutputReport
 from trireme.ops.integer import dequantized
 from trireme.quantiser.emit import Emitted
 from trireme.quantiser.samples import Feeds
@@ -134,3 +135,11 @@ def places_of(graph: Graph, emitted: Emitted, values: Collection[int]) -> dict[i
 def worst_db(noises: Mapping[int, Noise]) -> float:
     """Return the least signal-to-noise of some values."""
     return min((noise.db for noise in noises.values()), default=math.inf)
+
+
+def output_reports(graph: Graph, noises: Mapping[int, Noise]) -> tuple[OutputReport, ...]:
+    """Return the report of each float output."""
+    return tuple(
+        OutputReport(graph.values[v].name, noises[v].db, noises[v].moving_db)
+        for v in float_outputs(graph)
+    )

@@ -12,26 +12,25 @@ from typing import Any, Literal
 from trireme.backend.device import Device
 from trireme.ir.bind_shapes import Shapes
 from trireme.ir.graph import Graph, Quant, node_names
-from trireme.model_file.convert import convert
-from trireme.quantiser.assign import watched_values
-from trireme.quantiser.culprits import Culprits, culprits
-from trireme.quantiser.grouping import group
-from trireme.quantiser.measure import Noise, Yardstick, float_outputs, worst_db
-from trireme.quantiser.precision.budget import Score, budget_of
-from trireme.quantiser.precision.mixing import Mixing
-from trireme.quantiser.precision.outcome import PrecisionReport
-from trireme.quantiser.prepare import prepare
-from trireme.quantiser.ranges import METHODS
-from trireme.quantiser.repair import RepairData, Repaired, repair, repairs_named
-from trireme.quantiser.report import (
+from trireme.ir.quantization.precision import PrecisionReport
+from trireme.ir.quantization.report import (
     FloatNode,
     QuantizationReport,
     QuantizedGraph,
     RepairReport,
     TensorReport,
-    output_reports,
     vars_of,
 )
+from trireme.model_file.convert import convert
+from trireme.quantiser.assign import watched_values
+from trireme.quantiser.culprits import Culprits, culprits
+from trireme.quantiser.grouping import group
+from trireme.quantiser.measure import Noise, Yardstick, float_outputs, output_reports, worst_db
+from trireme.quantiser.precision.budget import Score, budget_of
+from trireme.quantiser.precision.mixing import Mixing
+from trireme.quantiser.prepare import prepare
+from trireme.quantiser.ranges import METHODS
+from trireme.quantiser.repair import RepairData, Repaired, repair, repairs_named
 from trireme.quantiser.samples import RANDOM, Feeds, Samples, open_samples, samples_again
 from trireme.quantiser.scheme import ModelKind, QuantScheme, WeightScheme, scheme_named
 from trireme.quantiser.select import Selection, select

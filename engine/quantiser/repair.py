@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from trireme.ir.graph import Graph
+from trireme.ir.quantization.report import RepairReport
 from trireme.quantiser.assign import watched_values
 from trireme.quantiser.grouping import group
 from trireme.quantiser.measure import Values, Yardstick, worst_db
@@ -19,7 +20,6 @@ from trireme.quantiser.repairs.outliers import clipped, outlier_cuts
 from trireme.quantiser.repairs.products import channel_peaks
 from trireme.quantiser.repairs.rounding import rounded
 from trireme.quantiser.repairs.smooth import smoothed
-from trireme.quantiser.report import RepairReport
 from trireme.quantiser.samples import Feeds
 from trireme.quantiser.select import Selection
 from trireme.quantiser.statistics import gather

@@ -14,15 +14,14 @@ from typing import Any
 
 from trireme.ir.bind_shapes import Shapes, bind_shapes
 from trireme.ir.graph import Graph
-from trireme.quantiser.emit import Emitted
-from trireme.quantiser.measure import Noise, Yardstick, float_outputs
-from trireme.quantiser.prepare import check_inputs
-from trireme.quantiser.report import (
+from trireme.ir.quantization.report import (
     QuantizationReport,
     QuantizedGraph,
-    output_reports,
     vars_of,
 )
+from trireme.quantiser.emit import Emitted
+from trireme.quantiser.measure import Noise, Yardstick, float_outputs, output_reports
+from trireme.quantiser.prepare import check_inputs
 from trireme.quantiser.samples import open_samples
 from trireme.quantiser.scheme import WeightScheme
 from trireme.quantiser.weights import prepare_weights, smaller_weights

@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from trireme.ir.graph import Graph, Node, node_names
+from trireme.ir.quantization.report import FloatNode, WeightReport
 from trireme.ir.rewriter import GraphRewriter
 from trireme.passes.pipeline import optimise
 from trireme.quantiser.float_rules import dynamic_product, dynamic_rows, half
 from trireme.quantiser.prepare import FLOAT_ONLY
-from trireme.quantiser.report import FloatNode, WeightReport
 from trireme.quantiser.scheme import FLOAT16, GROUPS, WeightForm, WeightScheme
 from trireme.quantiser.select import named_nodes
 from trireme.quantiser.weight_rules import Rewriting, Stored, gather_blocks, matmul_blocks

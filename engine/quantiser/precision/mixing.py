@@ -12,17 +12,17 @@ from typing import cast
 
 from trireme.backend.device import Device
 from trireme.ir.graph import Graph, Node, node_names
-from trireme.placement.placement import Placement
-from trireme.quantiser.precision.budget import LossBudget
-from trireme.quantiser.precision.evaluate import MixedEvaluator, MixedPoint, Units, with_nodes
-from trireme.quantiser.precision.meter import LossMeter, snr_loss
-from trireme.quantiser.precision.outcome import (
+from trireme.ir.quantization.precision import (
     FloatReason,
     FrontPoint,
     PrecisionReport,
     UsualWay,
     Why,
 )
+from trireme.placement.placement import Placement
+from trireme.quantiser.precision.budget import LossBudget
+from trireme.quantiser.precision.evaluate import MixedEvaluator, MixedPoint, Units, with_nodes
+from trireme.quantiser.precision.meter import LossMeter, snr_loss
 from trireme.quantiser.precision.search import MOST_PLACEMENTS, SearchResult, search
 from trireme.quantiser.precision.target import opened_target
 from trireme.quantiser.samples import Feeds

@@ -8,8 +8,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from trireme.ir.graph import Graph
-from trireme.quantiser.measure import Noise, float_outputs
-from trireme.quantiser.precision.outcome import FrontPoint, PrecisionReport
+from trireme.ir.quantization.precision import FrontPoint, PrecisionReport
 from trireme.support.units import bytes_text
 
 _WORST = 8
@@ -241,11 +240,3 @@ class QuantizedGraph(Graph):
 def vars_of(graph: Graph) -> dict[str, Any]:
     """Return the fields of a graph."""
     return {name: getattr(graph, name) for name in Graph.__dataclass_fields__}
-
-
-def output_reports(graph: Graph, noises: Mapping[int, Noise]) -> tuple[OutputReport, ...]:
-    """Return the report of each float output."""
-    return tuple(
-        OutputReport(graph.values[v].name, noises[v].db, noises[v].moving_db)
-        for v in float_outputs(graph)
-    )
