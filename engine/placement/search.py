@@ -42,7 +42,7 @@ class Search:
     messages: what bounds a price that is a sum; forest, load: what bounds the rest
     """
 
-    def __init__(self, problem: Problem, objective: Objective) -> None:
+    def __init__(self, problem: Problem, objective: Objective, anneal: bool = True) -> None:
         self.problem, self.objective = problem, objective
         self.scorer = Scorer(problem, objective)
         self.forest = Forest(problem)
@@ -64,7 +64,7 @@ class Search:
         found = ranked[:1] if done else self._improved(ranked)
         self.best = min(found, key=lambda a: (self.scorer.evaluate(a)[0], a))
         self.value, self.tasks = self.scorer.evaluate(self.best)
-        if not done:
+        if not done and anneal:
             self._anneal()
         if not done:
             self._revise()

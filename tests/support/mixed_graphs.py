@@ -94,15 +94,20 @@ def random_net(rng, products):
 
 def trial_of(graph, samples=3, seed=1):
     """A float graph folded, some of its samples, and the trial that quantises it whole."""
-    graph = prepare(graph, None)
     data = samples_of(graph, samples, seed)
     feeds = [{name: rows[k] for name, rows in data.items()} for k in range(samples)]
+    return trial_of_feeds(graph, feeds), feeds
+
+
+def trial_of_feeds(graph, feeds):
+    """The trial that quantises a float graph whole, by ranges of some feeds."""
+    graph = prepare(graph, None)
     scheme = scheme_named("int8")
     selection = select(graph, scheme, scheme.kind_of(graph), ())
     values = watched_values(graph, selection)
     known = gather(graph, values, feeds, threads=1, on_sample=lambda done: None)
     groups = group(graph, selection, scheme)
-    return QuantTrial(graph, selection, groups, known, scheme, "mixed"), feeds
+    return QuantTrial(graph, selection, groups, known, scheme, "mixed")
 
 
 @contextmanager

@@ -43,6 +43,7 @@ class MixedEvaluator:
 
     most_placements: the placements that a search may ask for
     on_placement: told of each placement: their number so far
+    quick: whether placements of the search leave out annealing
     """
 
     trial: QuantTrial
@@ -51,6 +52,8 @@ class MixedEvaluator:
     meter: LossMeter
     most_placements: int
     on_placement: Callable[[int], None]
+    quick: bool = False
+    _placed: dict[Units, Placement] = field(default_factory=dict)
     _latencies: dict[Units, float] = field(default_factory=dict)
     _points: dict[Units, MixedPoint] = field(default_factory=dict)
 
@@ -98,13 +101,16 @@ class MixedEvaluator:
     def latency_s(self, taken: Units) -> float:
         """Return the predicted seconds of a run where these nodes are integers."""
         if taken not in self._latencies:
-            self._latencies[taken] = self.placement(taken).makespan_s
+            made = self.target.place(self.emitted(taken), self.quick)
+            self._latencies[taken] = made.makespan_s
             self.on_placement(len(self._latencies))
         return self._latencies[taken]
 
     def placement(self, taken: Units) -> Placement:
-        """Return where the mixed graph would run."""
-        return self.target.place(self.emitted(taken))
+        """Return where the mixed graph would run, annealed."""
+        if taken not in self._placed:
+            self._placed[taken] = self.target.place(self.emitted(taken))
+        return self._placed[taken]
 
     def emitted(self, taken: Units) -> Graph:
         """Return the mixed graph; its ranges are those of the switched graph."""

@@ -23,7 +23,7 @@ from trireme.placement.placement import Placement
 from trireme.quantiser.precision.budget import LossBudget
 from trireme.quantiser.precision.evaluate import MixedEvaluator, MixedPoint, Units, with_nodes
 from trireme.quantiser.precision.meter import LossMeter, snr_loss
-from trireme.quantiser.precision.search import MOST_PLACEMENTS, SearchResult, search
+from trireme.quantiser.precision.search import EXHAUSTIVE, MOST_PLACEMENTS, SearchResult, search
 from trireme.quantiser.precision.target import opened_target
 from trireme.quantiser.samples import Feeds
 from trireme.quantiser.trial import QuantTrial
@@ -69,6 +69,7 @@ class Mixing:
                 progress("placing precision", done, MOST_PLACEMENTS)
 
             evaluator = MixedEvaluator(trial, method, target, meter, MOST_PLACEMENTS, tell)
+            evaluator.quick = len(evaluator.units) > EXHAUSTIVE
             found = search(evaluator, self.seed)
             usual = {name: _remeasured(evaluator, taken) for name, taken in found.usual.items()}
             points = _measured_front(evaluator, usual.values())
@@ -80,9 +81,9 @@ class Mixing:
 
 
 def _remeasured(evaluator: MixedEvaluator, taken: Units) -> MixedPoint:
-    """Return a choice, its noise and loss measured in its own graph."""
+    """Return a choice, its noise and loss measured in its own graph, its placement annealed."""
     noise, loss = evaluator.meter.of_graph(evaluator.emitted(taken))
-    return replace(evaluator.point(taken), noise=noise, loss=loss)
+    return MixedPoint(taken, evaluator.placement(taken).makespan_s, noise, loss)
 
 
 def _measured_front(evaluator: MixedEvaluator, usual: Iterable[MixedPoint]) -> list[MixedPoint]:
@@ -178,7 +179,10 @@ def _front_rows(
 
 
 def _reasons(evaluator: MixedEvaluator, chosen: MixedPoint) -> Iterable[FloatReason]:
-    """Yield why each float node is float, with its latency and loss as integers."""
+    """Yield why each float node is float, with its latency and loss as integers.
+
+    The difference in latency is one of two placements that the search made alike.
+    """
     graph, names = evaluator.graph, node_names(evaluator.graph)
     devices = _devices(evaluator.placement(chosen.taken))
     units = chosen.taken.intersection(evaluator.units)
@@ -200,9 +204,9 @@ def _reason(
         return replace(row, why="neighbours")
     point = evaluator.point(other)
     breaks = point.loss > evaluator.meter.budget.limit
-    slower = point.latency_s >= chosen.latency_s
-    why: Why = ("both" if slower else "budget") if breaks else "latency"
-    return replace(row, why=why, loss=point.loss, latency_s=point.latency_s)
+    more_s = point.latency_s - evaluator.latency_s(chosen.taken)
+    why: Why = ("both" if more_s >= 0 else "budget") if breaks else "latency"
+    return replace(row, why=why, loss=point.loss, latency_s=chosen.latency_s + more_s)
 
 
 def _devices(placement: Placement) -> Mapping[str, str]:

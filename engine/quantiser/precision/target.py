@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import PurePath
 
 from trireme.backend.device import Device
 from trireme.backend.registry import DEFAULT_DEVICE, described_machine, open_devices
@@ -18,6 +19,7 @@ from trireme.placement.placement import Placement
 
 _OPTIONS = PlacementOptions(sharding="off")
 """No node is shared by devices: a shard is tried for what a mixture of precisions settles on."""
+_QUICK = PlacementOptions(sharding="off", anneal=False)
 
 
 @dataclass(frozen=True)
@@ -27,9 +29,12 @@ class PrecisionTarget:
     name: str
     costs: CostModel
 
-    def place(self, graph: Graph) -> Placement:
-        """Return where a session on this machine would run a graph, as it would optimise it."""
-        return place(optimise(graph), self.costs, _OPTIONS)
+    def place(self, graph: Graph, quick: bool = False) -> Placement:
+        """Return where a session on this machine would run a graph, as it would optimise it.
+
+        quick: whether annealing is left out, which takes most of the time
+        """
+        return place(optimise(graph), self.costs, _QUICK if quick else _OPTIONS)
 
 
 @contextmanager
@@ -43,7 +48,7 @@ def opened_target(
     """
     if soc is not None:
         machine = described_machine(soc, [_name(one) for one in devices or ()])
-        yield PrecisionTarget(soc, CostModel(machine, Calibration()))
+        yield PrecisionTarget(PurePath(soc).stem, CostModel(machine, Calibration()))
         return
     wanted = tuple(devices or (DEFAULT_DEVICE,))
     opened, _ = open_devices(wanted, {}, threads)

@@ -1,0 +1,155 @@
+"""Place precision for real models on described machines, beside the usual ways at the same budget.
+
+    python tests/support/precision_bar.py [MODEL ...] --soc rk3588 --soc coral_dev_board
+
+Models are those of lively_models.py, or paths. The usual ways are made here anew, each in its own
+graph: all integers, first and last product float, and greedy by sensitivity, node after node. Each
+is measured in its own graph and placed. A row says what the search takes beside the fastest of
+these that keeps the budget. The exit status is 1 where the search is slower.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from float_graphs import samples_of
+from mixed_graphs import trial_of_feeds
+
+from trireme.model_file.convert import convert
+from trireme.quantiser.precision.budget import budget_of
+from trireme.quantiser.precision.evaluate import MixedEvaluator
+from trireme.quantiser.precision.meter import LossMeter, snr_loss
+from trireme.quantiser.precision.mixing import Mixing
+from trireme.quantiser.precision.target import opened_target
+from trireme.quantiser.scheme import is_product
+
+MODELS = ("mobilenet_v2", "resnet18", "bert_mini", "vit_tiny", "swin")
+MORE_DB = (2.0, 6.0)
+"""Budgets: so much more signal-to-noise than all integers."""
+SAMPLES, MEASURED = 16, 4
+
+
+@dataclass(frozen=True)
+class Way:
+    """A choice as its own graph: predicted seconds on the machine, and measured loss."""
+
+    latency_s: float
+    loss: float
+
+
+class UsualWays:
+    """The usual ways on one machine, without the search's own code for them."""
+
+    def __init__(self, evaluator: MixedEvaluator) -> None:
+        self.evaluator = evaluator
+        graph, units = evaluator.graph, evaluator.units
+        products = [unit for unit in units if is_product(graph.node(unit))]
+        self.all = self.way(units)
+        self.ends = self.way(set(units) - {products[0], products[-1]})
+        noise = {unit: self._noise({unit}) for unit in units}
+        self.order = sorted(units, key=lambda unit: (-noise[unit], unit))
+
+    def way(self, units: Iterable[int]) -> Way:
+        """Return a choice, measured in its own graph and placed."""
+        taken = self.evaluator.settle(units)
+        graph = self.evaluator.emitted(taken)
+        return Way(self.evaluator.target.place(graph).makespan_s, snr_loss(self._noise(units)))
+
+    def _noise(self, units: Iterable[int]) -> float:
+        graph = self.evaluator.emitted(self.evaluator.settle(units))
+        return self.evaluator.meter.of_graph(graph)[0]
+
+    def greedy(self, limit: float) -> Way:
+        """Return the choice with the most sensitive nodes float, as few as keep the limit."""
+        left = set(self.order)
+        for unit in self.order:
+            if snr_loss(self._noise(left)) <= limit:
+                break
+            left.discard(unit)
+        return self.way(left)
+
+
+def model(name: str) -> tuple[object, list[dict[str, np.ndarray]]]:
+    """Return a float graph and samples of its inputs."""
+    if "." in name:
+        graph = convert(name)
+        data = samples_of(graph, SAMPLES, 1)
+        return graph, [{key: rows[k] for key, rows in data.items()} for k in range(SAMPLES)]
+    from lively_models import write
+
+    with tempfile.TemporaryDirectory() as folder:
+        path, (samples, _) = write(name, folder)
+        return convert(path), [{"input": x} for x in samples[:SAMPLES]]
+
+
+def rows(name: str, socs: Iterable[str]) -> Iterator[tuple[str, str, float, dict[str, Way]]]:
+    """Yield (model, machine, dB of the budget, ways by name with the search's) for each budget."""
+    graph, feeds = model(name)
+    trial = trial_of_feeds(graph, feeds)
+    held = feeds[:MEASURED]
+    for soc in socs:
+        budget = budget_of(0.0, "snr", None)
+        with (
+            opened_target(None, soc, None) as target,
+            LossMeter(trial, "min_max", held, lambda: held, budget, None) as meter,
+        ):
+            evaluator = MixedEvaluator(trial, "min_max", target, meter, 0, lambda done: None)
+            usual = UsualWays(evaluator)
+            for more in MORE_DB:
+                limit = usual.all.loss - more
+                start = time.perf_counter()
+                mixing = Mixing(budget_of(-limit, "snr", None), None, soc, 0, lambda: held)
+                _, report = mixing.place(trial, "min_max", held, None, lambda *told: None)
+                seconds = time.perf_counter() - start
+                chosen = report.chosen
+                found = {
+                    "all": usual.all,
+                    "ends": usual.ends,
+                    "greedy": usual.greedy(limit),
+                    "search": Way(chosen.latency_s, chosen.loss),
+                    "seconds": Way(seconds, report.placements),
+                }
+                yield name, soc, -limit, found
+
+
+def line(name: str, soc: str, budget_db: float, found: dict[str, Way]) -> tuple[str, bool]:
+    """Return a row of the table, and whether the search is no slower than the usual ways."""
+    usual = {key: found[key] for key in ("all", "ends", "greedy")}
+    kept = [way.latency_s for way in usual.values() if way.loss <= -budget_db]
+    best, search = min(kept, default=float("inf")), found["search"]
+    cells = [
+        f"{way.latency_s * 1e3:.3f}{'' if way.loss <= -budget_db else ' (over)'}"
+        for way in usual.values()
+    ]
+    cells += [f"{search.latency_s * 1e3:.3f}", f"{best / search.latency_s:.2f}"]
+    took = found["seconds"]
+    cells += [f"{took.loss:.0f}", f"{took.latency_s:.0f}"]
+    good = search.latency_s <= best * (1 + 1e-9) and search.loss <= -budget_db
+    return f"| {name} | {soc} | {budget_db:.1f} | {' | '.join(cells)} |", good
+
+
+def main() -> int:
+    """Print a row for each model, machine and budget."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("models", nargs="*", default=list(MODELS))
+    parser.add_argument("--soc", action="append")
+    options = parser.parse_args()
+    heads = "model,machine,budget dB,all ms,ends ms,greedy ms,search ms,times as fast,placed,s"
+    print("| " + " | ".join(heads.split(",")) + " |")
+    bad = 0
+    for name in options.models:
+        for row in rows(name, options.soc or ["rk3588", "coral_dev_board"]):
+            text, good = line(*row)
+            bad += not good
+            print(text + ("" if good else " slower"), flush=True)
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
