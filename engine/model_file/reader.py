@@ -15,6 +15,8 @@ from trireme.ir.dims import symbols_of
 from trireme.ir.graph import Graph, Node, Value
 from trireme.ir.op import get_op, has_op
 from trireme.ir.python_op import PythonOp
+from trireme.ir.quantization.report import QuantizedGraph, vars_of
+from trireme.ir.quantization.stored import report_from
 from trireme.ir.verify import check
 from trireme.model_file import attributes
 from trireme.model_file.constants import ConstantArrays
@@ -49,9 +51,20 @@ def read(raw: Array, verify_weights: bool, python_ops: Mapping[str, PythonOp]) -
         _each("buffers", file["buffers"], constants.add)
         if verify_weights:
             constants.verify()
-        return _GraphReader(file, constants, python_ops).model()
+        graph = _GraphReader(file, constants, python_ops).model()
+        return _with_report(graph, file["quantization"])
     except FileDefect as fault:
         raise ModelFileError(fault.summary, facts=fault.facts, fix=fault.fix) from fault
+
+
+def _with_report(graph: Graph, text: str | None) -> Graph:
+    """Return the graph with the report of its quantisation, where the file has one."""
+    if text is None:
+        return graph
+    try:
+        return QuantizedGraph(**vars_of(graph), quantization=report_from(text))
+    except ValueError as error:
+        raise FileDefect(f"is no report: {error}", at=".quantization") from error
 
 
 def _each(name: str, items: Iterable[Any], read_one: Callable[[Any], T]) -> list[T]:

@@ -120,6 +120,7 @@ TABLES: dict[str, tuple[Field, ...]] = {
     "File": (
         _vector("graphs", FieldForm.TABLES, "Graph", required=True),
         _vector("buffers", FieldForm.TABLES, "Buffer"),
+        _string("quantization"),
     ),
 }
 """Every table of the schema, by name."""

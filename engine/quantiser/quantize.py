@@ -21,6 +21,7 @@ from trireme.ir.quantization.report import (
     TensorReport,
     vars_of,
 )
+from trireme.ir.quantization.stored import RANDOM
 from trireme.model_file.convert import convert
 from trireme.quantiser.assign import watched_values
 from trireme.quantiser.culprits import Culprits, culprits
@@ -31,7 +32,7 @@ from trireme.quantiser.precision.mixing import Mixing
 from trireme.quantiser.prepare import prepare
 from trireme.quantiser.ranges import METHODS
 from trireme.quantiser.repair import RepairData, Repaired, repair, repairs_named
-from trireme.quantiser.samples import RANDOM, Feeds, Samples, open_samples, samples_again
+from trireme.quantiser.samples import Feeds, Samples, open_samples, samples_again
 from trireme.quantiser.scheme import ModelKind, QuantScheme, WeightScheme, scheme_named
 from trireme.quantiser.select import Selection, select
 from trireme.quantiser.statistics import gather

@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 
 from trireme.ir.graph import Value
+from trireme.ir.quantization.stored import RANDOM
 from trireme.quantiser.stored_arrays import StoredArray, stored_arrays
 from trireme.runtime.feeds import as_array, misfit, random_array, refuse_names
 from trireme.support.dtypes import Array, dtype_name
 from trireme.support.errors import RunError
 
 Feeds = dict[str, Array]
-RANDOM = "random"
 RANDOM_SAMPLES = 16
 _HOW = (
     "data=a mapping of input names to arrays with one more axis, an iterable of feeds, the path "

@@ -7,8 +7,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import numpy as np
 
 from trireme.ir.graph import Graph, Node, Value
+from trireme.ir.quantization.stored import RANDOM
 from trireme.quantiser.measure import Values
-from trireme.quantiser.samples import RANDOM, Feeds
+from trireme.quantiser.samples import Feeds
 from trireme.quantiser.statistics import ValueStatistics
 from trireme.support.dtypes import Array
 

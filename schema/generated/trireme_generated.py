@@ -1914,8 +1914,17 @@ class File(object):
         o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(6))
         return o == 0
 
+    # The report of the quantisation that made the model, as JSON (trireme.ir.quantization.stored); absent
+    # for other models.
+    # File
+    def Quantization(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(8))
+        if o != 0:
+            return self._tab.String(o + self._tab.Pos)
+        return None
+
 def FileStart(builder):
-    builder.StartObject(2)
+    builder.StartObject(3)
 
 def FileAddGraphs(builder, graphs):
     builder.PrependUOffsetTRelativeSlot(0, flatbuffers.number_types.UOffsetTFlags.py_type(graphs), 0)
@@ -1928,6 +1937,9 @@ def FileAddBuffers(builder, buffers):
 
 def FileStartBuffersVector(builder, numElems):
     return builder.StartVector(4, numElems, 4)
+
+def FileAddQuantization(builder, quantization):
+    builder.PrependUOffsetTRelativeSlot(2, flatbuffers.number_types.UOffsetTFlags.py_type(quantization), 0)
 
 def FileEnd(builder):
     return builder.EndObject()
@@ -1945,9 +1957,11 @@ class FileT(object):
         self,
         graphs = None,
         buffers = None,
+        quantization = None,
     ):
         self.graphs = graphs  # type: Optional[List[GraphT]]
         self.buffers = buffers  # type: Optional[List[BufferT]]
+        self.quantization = quantization  # type: Optional[str]
 
     @classmethod
     def InitFromBuf(cls, buf, pos):
@@ -1986,6 +2000,7 @@ class FileT(object):
                 else:
                     buffer_ = BufferT.InitFromObj(file.Buffers(i))
                     self.buffers.append(buffer_)
+        self.quantization = file.Quantization()
 
     # FileT
     def Pack(self, builder):
@@ -2005,11 +2020,15 @@ class FileT(object):
             for i in reversed(range(len(self.buffers))):
                 builder.PrependUOffsetTRelative(bufferslist[i])
             buffers = builder.EndVector()
+        if self.quantization is not None:
+            quantization = builder.CreateString(self.quantization)
         FileStart(builder)
         if self.graphs is not None:
             FileAddGraphs(builder, graphs)
         if self.buffers is not None:
             FileAddBuffers(builder, buffers)
+        if self.quantization is not None:
+            FileAddQuantization(builder, quantization)
         file = FileEnd(builder)
         return file
 

@@ -127,12 +127,13 @@ class QuantizationReport:
     """What `quantize` did and measured.
 
     kind: the kind of model, which decides the ops that become integers
-    samples, source: number of samples, and where they came from
+    samples, source: number of samples, and where they came from; a file does not say where, but
+        for random ones
     measured_samples: how many of them the signal-to-noise is of
     culprits: the nodes that make most of the error, measured where that was asked for
     tried_db: the least signal-to-noise of an output by each way to take ranges
     repairs: the repairs that were tried, in order
-    seconds: the time of each step
+    seconds: the time of each step; a file does not say
     weights: the weights that became smaller, of a scheme that measures no ranges
     precision: which nodes a loss budget left float, where one was given
     """
@@ -173,7 +174,8 @@ class QuantizationReport:
                 f"weights of {len(self.weights)} nodes, {bytes_text(before)} to {bytes_text(after)}"
             )
         lines = [
-            f"{self.scheme}, {self.kind} model, {self.samples} samples of {self.source}: "
+            f"{self.scheme}, {self.kind} model, {self.samples} samples"
+            f"{self.source and ' of '}{self.source}: "
             f"{made}, {len(self.floats)} nodes float"
         ]
         lines += [

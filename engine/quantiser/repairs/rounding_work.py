@@ -84,4 +84,5 @@ def _product_flops(graph: Graph, node: Node, samples: int) -> float:
     positions = made.elements // weights(graph, node).shape[0]
     gram = 2 * samples * min(positions, rows_a_sample(depth, samples)) * groups * depth**2
     factor = _FACTOR_FLOPS * groups * depth**3
-    return gram + factor + _ROW_FLOPS * weights(graph, node).shape[0] * depth**2
+    rows = _ROW_FLOPS * weights(graph, node).shape[0] * depth**2
+    return float(gram + factor + rows)
