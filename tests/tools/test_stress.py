@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("resource")
 from trireme.plan.plan import Plan  # noqa: E402
-from trireme.support.errors import RunError  # noqa: E402
+from trireme.support.errors import DeviceError, RunError  # noqa: E402
 from trireme.tools.cli import main, make_parser  # noqa: E402
 from trireme.tools.stress import bounded, command, race_cases  # noqa: E402
 from trireme.tools.stress.guard_cases import GuardedMemory  # noqa: E402
@@ -115,6 +115,25 @@ def test_every_subject_has_every_size():
 def test_some_mutants(name, capsys):
     assert main(["stress", "--part", name, "--amount", "60", "--seed", "5"]) == 0
     assert "60 cases" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("is_said", [True, False])
+def test_lack_of_memory_is_an_end_where_a_device_says_so(is_said):
+    """Else a reader that asks for too much would hide behind its error."""
+    from trireme.backend.device import host_alloc
+    from trireme.tools.stress import damaged_files
+
+    def read(data):
+        if is_said:
+            host_alloc(1 << 60)
+        raise RunError("no room") from MemoryError()
+
+    attempt = damaged_files.attempt_with(read)
+    if is_said:
+        with pytest.raises(DeviceError, match="are not to be had"):
+            attempt((0, b""))
+    else:
+        assert attempt((0, b"")).startswith("untyped")
 
 
 @linux
