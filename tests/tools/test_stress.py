@@ -227,6 +227,9 @@ def test_an_answer_of_no_version_is_a_mismatch():
     clients = soak.CheckedClients(1, b"")
     clients.take(b"head" + (soak.X * np.float32(3)).tobytes())
     assert clients.versions == {3: 1} and not clients.mismatches
+    for factor in (4, 3, 4, 7, 1, 7):  # an old version may end its last runs
+        clients.take((soak.X * np.float32(factor)).tobytes())
+    assert clients.switches == 4
     torn = np.concatenate([soak.X[:2] * np.float32(3), soak.X[2:] * np.float32(2)])
     clients.take(torn.tobytes())
     assert len(clients.mismatches) == 1

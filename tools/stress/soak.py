@@ -37,7 +37,9 @@ from trireme.tools.stress.rows import Figure, StressFailure, StressRow
 
 SHAPE = (4, 64)
 CLIENTS = 4
-RELOAD_S = 1.0
+RELOAD_S = 0.5
+VERSIONS = 7
+"""Factors that follow each other; an answer of up to half of them later is of a newer version."""
 WARM_SHARE = 0.3
 """Share of the time after which growth counts."""
 GROWTH_MIB = 1.0
@@ -62,12 +64,16 @@ class CheckedClients(Clients):
         super().__init__(port, request)
         self.mismatches: list[str] = []
         self.versions: Counter[int] = Counter()
+        self.switches, self._newest = 0, 1
 
     def take(self, content: bytes) -> None:
         """Take the body of an answer of status 200."""
         found = np.frombuffer(content[-X.nbytes :], np.float32)
         factor = round(float(found[-1]))
         self.versions[factor] += 1
+        if 0 < (factor - self._newest) % VERSIONS <= VERSIONS // 2:
+            self._newest = factor
+            self.switches += 1
         if found.tobytes() != (X.reshape(-1) * np.float32(factor)).tobytes():
             self.mismatches.append(f"an answer of no version: {found[-4:]}")
 
@@ -96,7 +102,7 @@ async def _reload(folder: Path, ends_s: float) -> int:
     while time.perf_counter() < ends_s:
         await asyncio.sleep(RELOAD_S)
         count += 1
-        await asyncio.to_thread(save, scaled(float(count % 7 + 1)), folder / "m.trm")
+        await asyncio.to_thread(save, scaled(float(count % VERSIONS + 1)), folder / "m.trm")
     return count
 
 
@@ -125,7 +131,7 @@ async def _traffic(
     statuses = {status: len(all_s) for status, all_s in load.seconds.items()}
     figures = [
         Figure("reloads", reloads),
-        Figure("versions seen", len(clients.versions)),
+        Figure("switches seen", clients.switches),
         *_growth(samples, seconds),
     ]
     return clients, statuses, load.broken, figures
