@@ -61,7 +61,7 @@ def stored_arrays(path: Path) -> Mapping[str, StoredArray]:
     """
     try:
         if not zipfile.is_zipfile(path):
-            return {"": _stored(path, partial(path.open, "rb"))}
+            return {"": _stored(path, partial(_file, path))}
         with zipfile.ZipFile(path) as archive:
             members = [name for name in archive.namelist() if name.endswith(".npy")]
         return {
@@ -70,6 +70,10 @@ def stored_arrays(path: Path) -> Mapping[str, StoredArray]:
         }
     except _UNREADABLE as error:
         raise _unreadable(path, error) from error
+
+
+def _file(path: Path) -> IO[bytes]:
+    return path.open("rb")
 
 
 def _member(path: Path, name: str) -> IO[bytes]:

@@ -100,7 +100,7 @@ class InferenceService:
         Errors: ServingError
         """
         asked = _Asked(request, place)
-        kind = "cancelled"
+        kind, told = "cancelled", None
         try:
             response = await self._answer(asked)
             kind = "ok"
