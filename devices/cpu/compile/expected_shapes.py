@@ -19,6 +19,8 @@ from trireme.support.errors import CompileError
 
 _ALIKE = 3
 """Shapes that grew by the same sizes before more of them are expected."""
+_FEW = 8
+"""A block of fewer shapes does not pay."""
 _FIRST, _MOST = 32, 256
 """Shapes in the first block; each later one has twice as many, up to the most."""
 
@@ -26,24 +28,24 @@ _FIRST, _MOST = 32, 256
 class ShapeBlock:
     """Shapes that come one after another, whose steps differ in words alone.
 
-    words: by shape, as they lie in a layout
+    words: by shape, as they lie in a layout; count: of the shapes
     """
 
     def __init__(self, resizer: Resizer, sizes: Numbers, growth: Numbers, count: int) -> None:
         """Errors: CompileError, if the program does not serve a shape, or two need unlike tables"""
-        made = turn_tables(resizer, sizes, growth, count, has_decided=False)
-        seconds = made.seconds
+        made = turn_tables(resizer, sizes, growth, count, is_block=True)
+        seconds, count = made.seconds, made.count
         is_alike = (made.chunks == made.chunks[0]).all(1)
         is_alike &= (made.variants == made.variants[0]).all(1)
         is_alike &= (np.abs(seconds - seconds[0]) <= seconds[0] / 4 + LITTLE_S).all(1)
-        count = count if is_alike.all() else int(np.argmin(is_alike))
+        self.count = count if is_alike.all() else min(count, int(np.argmin(is_alike)))
         self.words, self._made = made.words, made
         self._growing = [group.number for group in resizer.groups_by([n != 0 for n in growth])]
         lengths = (len(row[WORDS]) for row in made.tables.rows)
         self._ends = list(pairwise(accumulate(lengths, initial=0)))
         pairs = list(zip(sizes, growth, strict=True))
         self._turns = {
-            tuple([size + turn * step for size, step in pairs]): turn for turn in range(count)
+            tuple([size + turn * step for size, step in pairs]): turn for turn in range(self.count)
         }
 
     def at(self, sizes: Numbers) -> CpuTables | None:
@@ -98,8 +100,9 @@ class ExpectedShapes:
         self._growth, self._block = growth, None
         if self._alike >= _ALIKE:
             self._block = self._expected(sizes, growth)
-            if self._block is not None:
-                return self._block.at(sizes) or self._resizer.at(sizes)
+            found = None if self._block is None else self._block.at(sizes)
+            if found is not None:
+                return found
         return self._resizer.at(sizes)
 
     def _expected(self, sizes: Numbers, growth: Numbers) -> ShapeBlock | None:
@@ -108,12 +111,15 @@ class ExpectedShapes:
             return None
         groups = self._resizer.groups_by([n != 0 for n in growth])
         count = min(self._count, self._resizer.most_shapes(sizes, growth))
-        if count < _FIRST // 2 or not all(group.is_proven for group in groups):
+        if count < _FEW or not all(group.is_proven for group in groups):
             return None
         try:
             made = ShapeBlock(self._resizer, sizes, growth, count)
         except CompileError:
-            self._alike = -_MOST  # not soon again
+            self._alike = -_MOST
+            return None
+        if made.count < _FEW:  # there is more to be learnt from single shapes
+            self._alike = -_FEW
             return None
         self._count = min(2 * self._count, _MOST)
         return made

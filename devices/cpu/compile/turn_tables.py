@@ -6,7 +6,9 @@ for many turns at once by the recorded code of each group of steps, and a turn c
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 
 import numpy as np
 
@@ -27,6 +29,8 @@ from trireme.support.errors import CompileError
 
 _LEARN_TURNS = 24
 """Turns that are sized one by one at most, so that recorded code is made and proven."""
+_PARTS = {CHUNKS: np.int64, SECONDS: np.float64, LOCAL_BYTES: np.int64, VARIANT: np.int64}
+"""Numbers of a group beside its words, and how they are kept."""
 _MOST_DECIDED_BYTES = 4 << 20
 """The most bytes of operands that shapes decide, of all turns."""
 
@@ -56,25 +60,26 @@ class TurnTables:
 
 
 def turn_tables(
-    resizer: Resizer, sizes: Numbers, growth: Numbers, count: int, has_decided: bool = True
+    resizer: Resizer, sizes: Numbers, growth: Numbers, count: int, is_block: bool = False
 ) -> TurnTables:
     """Return the tables of turns.
 
     sizes: of the symbols in the first turn; growth: by how much each is larger a turn later
-    has_decided: whether they have the operands that shapes decide
+    is_block: whether they lack the operands that shapes decide, and may be of fewer turns: those
+        before one that goes a way that no code was recorded for
     Errors: CompileError, if the kernels do not serve a turn, or turns need unlike tables
     """
-    return _TurnSizer(resizer, sizes, growth, count, has_decided).tables()
+    return _TurnSizer(resizer, sizes, growth, count, is_block).tables()
 
 
 class _TurnSizer:
     """Sizes the steps of a program for some turns."""
 
     def __init__(
-        self, resizer: Resizer, sizes: Numbers, growth: Numbers, count: int, has_decided: bool
+        self, resizer: Resizer, sizes: Numbers, growth: Numbers, count: int, is_block: bool
     ) -> None:
         self._resizer, self._sizes, self._growth, self._count = resizer, sizes, growth, count
-        self._has_decided = has_decided
+        self._is_block, self._served = is_block, count
         self._growing = resizer.groups_by([step != 0 for step in growth])
         self._known: dict[int, CpuTables] = {}
         turns = np.arange(count, dtype=np.int64)
@@ -89,40 +94,40 @@ class _TurnSizer:
             self._at(turn)
             if all(group.is_proven for group in self._growing):
                 break
-        first, last = self._at(0), self._at(count - 1)
+        last = self._at(count - 1)
         numbers = resizer.numbers_of_many(self._rows)
         if any(np.min(number) < 1 for number in resizer.open_dims(numbers)):
             raise CompileError("a turn has a tensor without elements")
-        columns = [_constant(row, count) for row in last.rows]
+        made = _Columns(*(np.tile(one, (count, 1)) for one in _row_of_all(last.rows)))
+        ends = list(accumulate((len(row[WORDS]) for row in last.rows), initial=0))
         for group in self._growing:
-            columns[group.number] = self._columns(group, numbers, first.rows[group.number])
-        chunks = np.stack([column.chunks for column in columns], 1)
+            k = group.number
+            self._fill(group, numbers, made.of_group(k, slice(*ends[k : k + 2])))
         room = resizer.most_room(self._rows, self._known_temps())
         slots = [-(-nbytes // SLOT_ALIGN) * SLOT_ALIGN for nbytes in room]
-        most_local = max((int(column.local_bytes.max()) for column in columns), default=0)
+        most_local = int(made.local_bytes.max(initial=0))
         return TurnTables(
             replace(last, room=room, scratch_bytes=sum(slots), local_bytes=most_local),
-            count,
-            np.ascontiguousarray(np.concatenate([column.words for column in columns], 1)),
-            chunks,
-            np.stack([column.variants for column in columns], 1),
-            np.stack([column.seconds for column in columns], 1),
-            self._decided(last) if self._has_decided else (),
+            self._served,
+            made.words,
+            made.chunks,
+            made.variants,
+            made.seconds,
+            () if self._is_block else self._decided(last),
         )
 
     def _at(self, turn: int) -> CpuTables:
         """Return the tables of one turn."""
         if turn not in self._known:
-            self._known[turn] = self._resizer.at(self._sizes_at(turn), self._has_decided)
+            self._known[turn] = self._resizer.at(self._sizes_at(turn), not self._is_block)
         return self._known[turn]
 
     def _sizes_at(self, turn: int) -> Numbers:
         pairs = zip(self._sizes, self._growth, strict=True)
         return tuple([size + turn * step for size, step in pairs])
 
-    def _columns(self, group: AlikeSteps, numbers: NumberRows, first: SizedRow) -> _Columns:
-        """Return what a group has in each turn."""
-        columns = _constant(first, self._count)
+    def _fill(self, group: AlikeSteps, numbers: NumberRows, columns: _Columns) -> None:
+        """Write what a group has in each turn."""
         missing = np.ones(self._count, bool)
         for code in group.of_many():
             if not missing.any():
@@ -131,12 +136,15 @@ class _TurnSizer:
                 on, row = code(numbers)
             columns.put(np.logical_and(missing, on), row)
             missing &= ~np.broadcast_to(on, missing.shape)
+        if self._is_block and missing.any():
+            self._served = min(self._served, int(np.argmax(missing)))
+            missing[:] = False
         left = np.flatnonzero(missing).tolist()
         for turn in left:
             columns.put(turn, self._at(turn).rows[group.number])
-        for turn in {0, self._count // 2, self._count - 1} - set(left):
+        most = self._served
+        for turn in {0, most // 2, most - 1} - {*left, most, -1}:
             columns.check(turn, self._at(turn).rows[group.number])
-        return columns
 
     def _known_temps(self) -> list[CpuTables]:
         """Return the tables of all turns if steps have memory whose size only Python tells."""
@@ -159,13 +167,18 @@ class _TurnSizer:
 
 @dataclass(eq=False)
 class _Columns:
-    """What one group has in each turn."""
+    """What one group or all groups have in each turn."""
 
     words: Array
     chunks: Array
     seconds: Array
     local_bytes: Array
     variants: Array
+
+    def of_group(self, group: int, words: slice) -> _Columns:
+        """Return those of one of all groups, which are parts of the same memory."""
+        others = (self.chunks, self.seconds, self.local_bytes, self.variants)
+        return _Columns(self.words[:, words], *(numbers[:, group] for numbers in others))
 
     def put(self, turns: Array | int, row: SizedRow) -> None:
         """Write a row of some turns; its numbers are arrays over all turns, or the same in each."""
@@ -190,14 +203,8 @@ def _of(number: object, turns: Array | int) -> object:
     return number[turns] if isinstance(number, np.ndarray) and number.ndim else number
 
 
-def _constant(row: SizedRow, count: int) -> _Columns:
-    """Return the columns of a row that is the same in each turn."""
-    words = np.empty((count, len(row[WORDS])), np.int64)
-    words[:] = row[WORDS]
-    return _Columns(
-        words,
-        np.full(count, row[CHUNKS], np.int64),
-        np.full(count, row[SECONDS], np.float64),
-        np.full(count, row[LOCAL_BYTES], np.int64),
-        np.full(count, row[VARIANT], np.int64),
-    )
+def _row_of_all(rows: Sequence[SizedRow]) -> Iterator[Array]:
+    """Yield what all groups have in one turn, in the order of `_Columns`."""
+    yield np.array([word for row in rows for word in row[WORDS]], np.int64)
+    for part, dtype in _PARTS.items():
+        yield np.array([row[part] for row in rows], dtype)
