@@ -192,9 +192,10 @@ def _pow(rng: np.random.Generator) -> Iterator[Sample]:
 
 
 def _prelu(rng: np.random.Generator) -> Iterator[Sample]:
-    x, slope = stored(rng, "int8", 2, 3, 5, 19), stored(rng, "int8", 19)
-    quants = (per_tensor(0.05, 4), per_tensor(0.011, -3))
-    yield Sample((x, slope), {}, frozenset({1}), quants, (per_tensor(0.06, 10),), "int8")
+    for dtype, zero in (("int8", 4), ("uint8", 131)):
+        x, slope = stored(rng, dtype, 2, 3, 5, 19), stored(rng, dtype, 19)
+        quants, out = (per_tensor(0.05, zero), per_tensor(0.011, zero - 7)), per_tensor(0.06, 10)
+        yield Sample((x, slope), {}, frozenset({1}), quants, (out,), dtype)
 
 
 def _same_quant(rng: np.random.Generator) -> Iterator[Sample]:

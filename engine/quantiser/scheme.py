@@ -38,7 +38,6 @@ class QuantScheme:
 
     activations, weights, bias: dtypes of stored integers
     outputs: ops whose result has a quantisation of its own, whatever the data say
-    refused: ops that stay float, with the reason
     kinds: the kinds of model; the first that fits counts
     Source: TensorFlow Lite 8-bit quantization specification
     """
@@ -48,7 +47,6 @@ class QuantScheme:
     weights: str
     bias: str
     outputs: Mapping[str, Quant] = field(default_factory=dict)
-    refused: Mapping[str, str] = field(default_factory=dict)
     kinds: tuple[ModelKind, ...] = ()
 
     def kind_of(self, graph: Graph) -> ModelKind:
@@ -107,9 +105,6 @@ INT8 = QuantScheme(
         "softmax": Quant((1 / 256,), (-128,)),
         "sigmoid": Quant((1 / 256,), (-128,)),
         "tanh": Quant((1 / 128,), (0,)),
-    },
-    refused={
-        "prelu": "prelu has no integer kernel on the cpu",
     },
     kinds=(TRANSFORMER, CONVOLUTIONAL),
 )

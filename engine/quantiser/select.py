@@ -71,8 +71,6 @@ def reason_of(graph: Graph, node: Node, scheme: QuantScheme, kind: ModelKind) ->
         return f"it makes {graph.type(node.outputs[0]).dtype}, no float32"
     if not form or not (op.quantized or op.moves):
         return f"{node.op} has no integer form"
-    if node.op in scheme.refused and not _has_weights(graph, node):
-        return scheme.refused[node.op]
     if form not in kind.forms:
         return kind.why
     activation = str(node.attrs.get("activation", ""))
@@ -83,10 +81,6 @@ def reason_of(graph: Graph, node: Node, scheme: QuantScheme, kind: ModelKind) ->
     if form == "linear":
         return _product_reason(graph, node)
     return _shape_reason(graph, node)
-
-
-def _has_weights(graph: Graph, node: Node) -> bool:
-    return is_product(node) and graph.values[node.used[1]].is_constant
 
 
 def _product_reason(graph: Graph, node: Node) -> str:

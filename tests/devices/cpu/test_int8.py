@@ -199,3 +199,35 @@ def test_depthwise_weights_take_a_second_term_only_where_they_are_beyond_int8():
     blocks, order = blocks_of(32, QUADS.taps, 8), np.arange(32)
     within, beyond = (pack_weights(w, zero, window, blocks, QUADS, order) for zero in (0, 1))
     assert beyond.size == 2 * within.size
+
+
+def prelu_graph(rng, dtype, x, slope, scales):
+    b = GraphBuilder("prelu")
+    kind = TensorType(x, dtype, Quant((0.05,), (zero_point(rng, dtype),)))
+    value = b.input("x", kind)
+    quant = Quant((scales[0],), (zero_point(rng, dtype),))
+    slopes = b.constant("slope", numbers(rng, slope, dtype), quant)
+    out = Quant((scales[1],), (zero_point(rng, dtype),))
+    return b.finish(*b.add_node("prelu", [value, slopes], {}, quants=[out]))
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8"])
+@pytest.mark.parametrize("scales", [(0.01, 0.05), (0.004, 0.001), (0.5, 0.2), (0.3, 0.00002)])
+def test_prelu_bit_for_bit(cpus, dtype, scales):
+    rng = np.random.default_rng(SEED)
+    for number, (x, slope) in enumerate(
+        (((2, 5, 7, 19), (19,)), ((1, 33), (1,)), ((3, 40, 64), (64,)), ((2, 4, 3), (4, 1)))
+    ):
+        graph = prelu_graph(rng, dtype, x, slope, scales)
+        feeds = {graph.inputs[0]: numbers(rng, x, dtype)}
+        (want,) = interpret(graph, feeds).values()
+        for isa in available_isas():
+            (got,), kernels, _ = run(cpus[isa, 1 + number % 2], graph, feeds)
+            assert "prelu_q8" in " ".join(kernels.values())
+            np.testing.assert_array_equal(got, want, err_msg=f"seed {SEED} {graph}")
+
+
+def test_a_prelu_of_a_far_finer_output_says_why(cpus):
+    graph = prelu_graph(np.random.default_rng(SEED), "int8", (1, 4), (4,), (0.3, 1e-7))
+    note = cpus[available_isas()[0], 1].kernel_note(graph, graph.nodes[0])
+    assert "finer than its input by more than 2**14" in note

@@ -5,9 +5,11 @@ import json
 import numpy as np
 import onnxruntime
 import pytest
-from float_graphs import conv_net, samples_of
+from float_graphs import CONV, conv_net, samples_of, weights
 
 import trireme
+from trireme.ir.builder import GraphBuilder
+from trireme.ir.graph import TensorType
 from trireme.ir.interpreter import run_reference
 from trireme.ir.op import get_op
 from trireme.model_file import dumps, loads
@@ -173,3 +175,23 @@ def test_integer_ends_are_those_of_the_scheme(net):
     assert {made.type(v).dtype for v in (*made.inputs, *made.outputs)} == {"uint8"}
     with pytest.raises(trireme.GraphError, match="io is int8, and values of uint8 are uint8"):
         trireme.quantize(net, data, scheme="uint8", io="int8")
+
+
+def test_a_prelu_becomes_integers():
+    """The same bits by the reference and the cpu; the slope has a scale of its own."""
+    rng = np.random.default_rng(SEED)
+    b = GraphBuilder("prelu")
+    x = b.input("x", TensorType((1, 8, 8, 3), "float32"))
+    w = b.constant("w", weights(rng, 8, 3, 3, 3))
+    slope = b.constant("slope", rng.uniform(-0.1, 0.5, 8).astype(np.float32))
+    y = b.add("prelu", b.add("conv", x, w, **CONV), slope, names=["leak"])
+    net = b.finish(b.add("conv", y, b.constant("v", weights(rng, 4, 3, 3, 8)), **CONV))
+    data = samples_of(net, 12, SEED)
+    made = trireme.quantize(net, data, ranges="min_max", repairs="none")
+    (node,) = nodes_of(made, "prelu")
+    assert {made.type(i).dtype for i in (*node.used, *node.outputs)} == {"int8"}
+    assert made.quantization.outputs[0].snr_db > 30
+    feeds = {"x": data["x"][0]}
+    with trireme.Session(made, devices=["cpu"]) as session:
+        (found,) = session.run(feeds).values()
+    np.testing.assert_array_equal(found, *run_reference(made, feeds).values())

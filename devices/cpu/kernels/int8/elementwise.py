@@ -1,4 +1,4 @@
-"""Elementwise kernels on 8-bit integers: add, sub, mul, tables, and the way to floats and back.
+"""Elementwise kernels on 8-bit integers: add, sub, mul, prelu, tables; and to floats and back.
 
 The walk over memory, with broadcasting, is the one of the float kernels (elementwise.plan_walk).
 """
@@ -46,15 +46,18 @@ from trireme.ops.integer import (
     concat_tables,
     dtype_limits,
     mul_params,
+    prelu_params,
     quant_of,
     sub_params,
     unary_table,
 )
 from trireme.support.dtypes import Array
-from trireme.support.errors import InternalError
+from trireme.support.errors import GraphError, InternalError
 
 FLAT_S = 1e-10
 """About the seconds of an element between floats and bytes."""
+_MOST_SHIFT = 14
+"""A product of two bytes, of 17 bits with its sign, may be shifted left so far."""
 Combine = Callable[[Function, Value, Value], Value]
 """(fn, a, b) -> result, all vectors: i32 operands in, bytes out."""
 
@@ -93,15 +96,33 @@ def _product(call: Call) -> Combine:
     return combine
 
 
+def _prelu(call: Call) -> Combine:
+    p = prelu_params(call)
+    if max(p.shift, p.slope_shift) > _MOST_SHIFT:
+        raise GraphError(f"its output is finer than its input by more than 2**{_MOST_SHIFT}")
+
+    def combine(fn: Function, a: Value, slope: Value) -> Value:
+        x = a - p.x_zero
+        product = x * (slope - p.slope_zero)
+        positive = requantise(fn, x, splat_scale(fn, x.type, p.multiplier, p.shift))
+        scale = splat_scale(fn, x.type, p.slope_multiplier, p.slope_shift)
+        negative = requantise(fn, product, scale)
+        chosen = fn.select(fn.compare("slt", x, 0), negative, positive)
+        return clamp_and_narrow(fn, chosen, p.y_zero, p.low, p.high)
+
+    return combine
+
+
 BINARY: dict[str, Callable[[Call], Combine]] = {
     "add": lambda call: _sum(call, add_params),
     "sub": lambda call: _sum(call, sub_params),
     "mul": _product,
+    "prelu": _prelu,
 }
 
 
 def lower_binary(context: Context, node: Node) -> Sequence[Step]:
-    """Return the step of a quantised add, sub or mul."""
+    """Return the step of a quantised add, sub, mul or prelu."""
     graph, isa = context.graph, context.isa
     if node.op in SUMS:
         steps = lower_sum(context, node, SUMS[node.op](call_of(graph, node)))
