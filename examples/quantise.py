@@ -57,7 +57,7 @@ def main() -> None:
     float_model = network(head)
 
     samples = images[:SAMPLES, None]
-    quantised = trireme.quantize(float_model, samples, explain=True, round_limit_s=2)
+    quantised = trireme.quantize(float_model, samples, explain=True)
     print(quantised.quantization)
 
     print(compare_models(quantised, float_model, images[TRAINED : TRAINED + 16, None]))
