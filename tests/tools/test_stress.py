@@ -11,8 +11,9 @@ import pytest
 pytest.importorskip("resource")
 from trireme.plan.plan import Plan  # noqa: E402
 from trireme.support.errors import DeviceError, RunError  # noqa: E402
+from trireme.testing.random_graphs import random_graph  # noqa: E402
 from trireme.tools.cli import main, make_parser  # noqa: E402
-from trireme.tools.stress import bounded, command, race_cases  # noqa: E402
+from trireme.tools.stress import bounded, command, faults, race_cases  # noqa: E402
 from trireme.tools.stress.guard_cases import GuardedMemory  # noqa: E402
 from trireme.tools.stress.part import SIZES, StressPart, StressRun  # noqa: E402
 from trireme.tools.stress.rows import Figure, markdown  # noqa: E402
@@ -182,6 +183,22 @@ def test_memory_of_a_session_ends_at_guard_pages(at_end):
 def test_some_faults(name, capsys):
     assert main(["stress", "--part", f"faults/{name}", "--amount", "8"]) == 0
     assert name in capsys.readouterr().out
+
+
+@linux
+def test_a_hang():
+    stress = ["stress", "--part", "faults/hangs-npu+cpu", "--seed", "1", "--case", "0"]
+    assert main(stress) == 0
+
+
+def test_faults_reach_every_device():
+    """Small models ran on the cpu alone, so no launch of another device ever failed."""
+    pytest.importorskip("pyopencl")
+    found = faults.target(random_graph(101, 8, quantised=True), ("npu", "opencl", "cpu"), 1)
+    launched = {device for device, point in found.calls if point == "launch"}
+    assert launched == {"npu", "opencl", "cpu"}
+    hangs = {(one.device, one.point) for one in faults.hang_sweep(found)}
+    assert {("npu", "launch"), ("npu", "wait"), ("opencl", "launch")} <= hangs
 
 
 @linux

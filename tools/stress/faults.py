@@ -4,6 +4,9 @@ Each subject is a set of devices. The faults that a model reaches are counted in
 Then each case injects one fault, or a storm of two, into a session: it opens and runs twice. Each
 run gives the right bits or a typed error, bound outputs hold one run whole or are untouched, and
 after the faults a new session gives the right bits again.
+
+The subjects of hangs have a launch, a wait or a read of a device beside the host never return. Such
+a run goes to other devices; each case takes the watchdog's second.
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ from typing import Any, cast
 import numpy as np
 
 from trireme.backend.registry import open_device
-from trireme.ir.graph import Value
+from trireme.ir.graph import Value, node_names
 from trireme.model_file.convert import convert
 from trireme.placement.options import PlacementOptions
 from trireme.runtime.feeds import random_array
@@ -40,9 +43,18 @@ DEVICES = {
     "opencl+cpu": ("opencl", "cpu"),
     "npu+opencl+cpu": ("npu", "opencl", "cpu"),
 }
+HANGS = {f"hangs-{name}": devices for name, devices in DEVICES.items() if name != "cpu"}
+"""Subjects whose devices hang. The cpu is not watched: it works on the caller's own thread."""
 GRAPHS = 6
 """Random graphs that faults are injected into, beside the caller's models."""
 RUNS = 2
+_KINDS = {
+    "launch": (FaultKind.LOST,),
+    "wait": (FaultKind.LOST, FaultKind.CHECKSUM),
+}
+"""Further kinds of faults of a point, beside its own; that of a read is CHECKSUM."""
+_WITHIN_S = 60.0
+"""The deadline of a run that may hang: it has a thread of its own, which is left behind."""
 GOOD = ("right", "error", "moved", "unreached")
 Outputs = Mapping[str, Array]
 
@@ -51,23 +63,25 @@ Outputs = Mapping[str, Array]
 class Target:
     """A model on some devices: its feeds, and what runs without a fault give.
 
-    alone: outputs by the set of devices that is left, as far as they are known
+    pins: the device of each node that several can run, so that all have tasks
     calls: how often each device reached each point
     """
 
     model: Any
     devices: tuple[str, ...]
+    pins: Mapping[str, str]
     feeds: Outputs
     calls: Mapping[tuple[str, str], int]
 
     def session(self, devices: Sequence[str], fallback: bool) -> Session:
-        """Return a session that stores nothing and is not measured."""
+        """Return a session that stores nothing and is not measured; pins to others are gone."""
+        pins = {node: device for node, device in self.pins.items() if device in devices}
         return Session(
             self.model,
             devices=list(devices),
             threads=1,
             fallback=fallback,
-            placement_options=PlacementOptions(objective="serial", multi_device="any"),
+            placement_options=PlacementOptions(objective="serial", multi_device="any", pins=pins),
             execution_options=ExecutionOptions(model_cache=None),
         )
 
@@ -76,12 +90,28 @@ def target(model: Any, devices: tuple[str, ...], number: int) -> Target:
     """Return a model on devices, with the calls that opening and running it takes."""
     rng = np.random.default_rng(number)
     never = [Fault(name, "open", nth=1 << 40) for name in devices]
-    made = Target(model, devices, {}, {})
+    made = Target(model, devices, _spread(Target(model, devices, {}, {}, {}), number), {}, {})
     with inject(*never) as points, made.session(devices, False) as session:
         feeds = {value.name: random_array(value, rng) for value in session.inputs}
         for _ in range(RUNS):
             session.run(feeds)
-        return Target(model, devices, feeds, Counter(points.calls))
+        return Target(model, devices, made.pins, feeds, Counter(points.calls))
+
+
+def _spread(found: Target, number: int) -> dict[str, str]:
+    """Return a device for each node that several devices can run: each in turn.
+
+    Small models would all run on the cpu, and no fault of another device would ever happen.
+    """
+    with found.session(found.devices, False) as session:
+        placement = session.placement
+        names, turn = node_names(placement.source), itertools.count(number)
+        able = {
+            names[node]: [name for name in found.devices if name in choice.estimates]
+            for node, choice in placement.choices.items()
+        }
+    several = {name: devices for name, devices in able.items() if len(devices) > 1}
+    return {name: devices[next(turn) % len(devices)] for name, devices in several.items()}
 
 
 def sweep(found: Target) -> list[Fault]:
@@ -89,24 +119,44 @@ def sweep(found: Target) -> list[Fault]:
     faults = []
     for (device, point), count in sorted(found.calls.items()):
         for nth in range(1, count + 1):
-            kinds = (None, FaultKind.LOST) if point in ("launch", "wait") else (None,)
+            kinds = (None, *_KINDS.get(point, ()))
             faults += [Fault(device, cast(Point, point), nth, kind) for kind in kinds]
     return faults
+
+
+def hang_sweep(found: Target) -> list[Fault]:
+    """Return a hang for every call of a run of every device beside the host.
+
+    Those of the second run: a simulated device is watched from then on, by what the first took.
+    """
+    return [
+        Fault(device, cast(Point, point), nth, FaultKind.HANG)
+        for (device, point), count in sorted(found.calls.items())
+        if device != "cpu" and point in ("launch", "wait", "read")
+        for nth in range(count // RUNS + 1, count + 1)
+    ]
 
 
 class FaultCases:
     """Runs case n of a set of devices: every fault of every model in turn, then storms of two."""
 
-    def __init__(self, devices: tuple[str, ...], seed: int, models: Sequence[Path]) -> None:
+    def __init__(
+        self, devices: tuple[str, ...], seed: int, models: Sequence[Path], hangs: bool = False
+    ) -> None:
         made = [random_graph(seed * 100 + n, 8, quantised=bool(n % 2)) for n in range(GRAPHS)]
         graphs = [*made, *(convert(str(path)) for path in models)]
         self._seed = seed
         self._targets = [target(graph, devices, n) for n, graph in enumerate(graphs)]
-        self._sweep = [(one, fault) for one in self._targets for fault in sweep(one)]
+        self._within_s = _WITHIN_S if hangs else None
+        swept = hang_sweep if hangs else sweep
+        self._sweep = [(one, fault) for one in self._targets for fault in swept(one)]
         self._right: dict[tuple[int, tuple[str, ...]], Outputs] = {}
 
     def faults(self, number: int) -> tuple[Target, list[Fault], bool]:
         """Return the model, the faults and `fallback` of a case."""
+        if self._within_s is not None:
+            one, fault = self._sweep[number % len(self._sweep)]
+            return one, [fault], True
         at, fallback = divmod(number, 2)
         if at < len(self._sweep):
             one, fault = self._sweep[at]
@@ -119,6 +169,8 @@ class FaultCases:
         """Return how a case ends."""
         one, faults, fallback = self.faults(number)
         told = f"{faults}, fallback={fallback}"
+        for devices in _subsets(one.devices):  # outside of the block, whose faults they would meet
+            self._run(one, devices)
         with inject(*faults) as points:
             try:
                 ended = self._runs(one, fallback)
@@ -145,7 +197,7 @@ class FaultCases:
                 }
                 before = {name: array.copy() for name, array in out.items()}
                 try:
-                    session.run(one.feeds, out=out)
+                    session.run(one.feeds, out=out, timeout_s=self._within_s)
                 except DeviceError as error:
                     if (ended := _typed(error)) != "error":
                         return ended
@@ -196,12 +248,16 @@ def _same(one: Array, other: Array) -> bool:
 
 def cases(seed: int, models: Sequence[Path], subject: str) -> Attempt:
     """Return what runs the cases of a set of devices."""
-    return FaultCases(DEVICES[subject], seed, models).attempt
+    return FaultCases(_devices_of(subject), seed, models, subject in HANGS).attempt
+
+
+def _devices_of(subject: str) -> tuple[str, ...]:
+    return {**DEVICES, **HANGS}[subject]
 
 
 def run(asked: StressRun) -> StressRow:
     """Inject faults into the devices that are the subject."""
-    for name in DEVICES[asked.subject]:
+    for name in _devices_of(asked.subject):
         try:
             open_device(name).close()
         except DeviceError as error:
@@ -211,8 +267,11 @@ def run(asked: StressRun) -> StressRow:
 
 PART = StressPart(
     "a fault at every point and call of devices, and storms of two",
-    tuple(DEVICES),
+    (*DEVICES, *HANGS),
     "cases",
-    {"": {"change": 60, "night": 2_000, "release": 20_000}},
+    {
+        "": {"change": 60, "night": 2_000, "release": 20_000},
+        **dict.fromkeys(HANGS, {"change": 4, "night": 100, "release": 400}),
+    },
     run,
 )
