@@ -7,9 +7,11 @@ equal bits in every run.
 
 from __future__ import annotations
 
+import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from trireme.ir.alike import sameness
 from trireme.ir.graph import Graph, Node, TensorType
@@ -37,6 +39,11 @@ takes 10 ms, as long as numpy takes for ten such runs.
 MOST_BODIES = 64
 """Compiled bodies that are kept; the one not used for longest goes first."""
 LITTLE = "its types vary, and it has little work"
+_FELL_BACK = {
+    "types": "numpy runs it",
+    "shapes": "no program serves all its shapes",
+    "turns": "the host drives its turns",
+}
 Types = tuple[TensorType, ...]
 Arrays = Sequence[Array]
 MakeOpen = Callable[[Graph, Arrays], OpenBody | str]
@@ -48,6 +55,7 @@ class BodyUse:
 
     runs: how often it ran; why: why numpy runs it, or turns of a loop that should run in native
         code; "" where it is compiled
+    of: what is compiled: the body for its "types", the body for all "shapes", or a loop's "turns"
     """
 
     name: str
@@ -55,6 +63,19 @@ class BodyUse:
     runs: int = 0
     why: str = ""
     body: Body | OpenBody | OpenLoop | GrowingLoop | None = None
+    of: Literal["types", "shapes", "turns"] = "types"
+
+    @property
+    def fallback(self) -> str:
+        """What is done where it is not compiled, and why."""
+        return f"body '{self.name}': {_FELL_BACK[self.of]}: {self.why}"
+
+
+class _Fallbacks(threading.local):
+    """What fell back in a thread since somebody asked, by the use's id."""
+
+    def __init__(self) -> None:
+        self.uses: dict[int, BodyUse] = {}
 
 
 @dataclass(frozen=True)
@@ -104,11 +125,23 @@ class Bodies:
         self._ranges: dict[Hashable, BodyRun | None] = {}
         self._growths: dict[Hashable, Hashable | None] = {}
         self._same: dict[Graph, Hashable] = {}
+        self._fallbacks = _Fallbacks()
 
     @property
     def uses(self) -> list[BodyUse]:
         """What became of each body lately, the latest last."""
         return list(self._uses.values())
+
+    def take_fallbacks(self) -> tuple[str, ...]:
+        """Return what was not compiled in this thread since the last call, and why."""
+        taken, self._fallbacks.uses = self._fallbacks.uses, {}
+        return tuple(dict.fromkeys(use.fallback for use in taken.values()))
+
+    def _told(self, use: BodyUse) -> BodyUse:
+        """Return a use; what fell back is kept for `take_fallbacks`."""
+        if use.why:
+            self._fallbacks.uses[id(use)] = use
+        return use
 
     def run(self, body: Graph, arrays: Arrays) -> list[Array]:
         """Return the outputs of a body, compiled or by numpy."""
@@ -127,7 +160,10 @@ class Bodies:
             if len(self._ranges) >= MOST_BODIES:
                 self._ranges.clear()
             self._ranges[key] = self._little(body, arrays)
-        return self._ranges[key] or self._opened(body, arrays) or self._of_types(body, arrays)
+        if (little := self._ranges[key]) is not None:
+            self._told(little.use)
+            return little
+        return self._opened(body, arrays) or self._of_types(body, arrays)
 
     def _of_types(
         self, body: Graph, arrays: Arrays, takes: Callable[[Arrays], bool] = _never
@@ -142,7 +178,7 @@ class Bodies:
         else:
             self._uses.move_to_end(key)
         run = use.body if isinstance(use.body, Body) else self._by_numpy(body)
-        return BodyRun(use, run, takes)
+        return BodyRun(self._told(use), run, takes)
 
     def _little(self, body: Graph, arrays: Arrays) -> BodyRun | None:
         """Return numpy for a body with little work even at the next larger powers of two."""
@@ -163,7 +199,7 @@ class Bodies:
         use = self._uses.get(key)
         if use is None:
             types = tuple(str(body.type(value)) for value in body.inputs)
-            use = self._add_use(key, BodyUse(body.name, types))
+            use = self._add_use(key, BodyUse(body.name, types, of="shapes"))
             try:
                 made = self._open_body(body, arrays)
             except TriremeError as error:
@@ -171,6 +207,7 @@ class Bodies:
             use.body, use.why = (None, made) if isinstance(made, str) else (made, "")
         else:
             self._uses.move_to_end(key)
+        self._told(use)
         if not isinstance(use.body, OpenBody) or not use.body.takes(arrays):
             return None
         return BodyRun(use, use.body, use.body.takes)
@@ -197,12 +234,15 @@ class Bodies:
         key = form.body, types, "turns", is_much
         use = self._uses.get(key)
         if use is None:
-            use = self._add_use(key, BodyUse(form.body.name, tuple(map(str, types)), why=LITTLE))
+            names = tuple(map(str, types))
+            use = self._add_use(key, BodyUse(form.body.name, names, why=LITTLE, of="turns"))
             if is_much:
                 self._compile_loop(use, node, form, types)
         else:
             self._uses.move_to_end(key)
         use.runs += 1
+        if is_much:
+            self._told(use)
         return use.body if isinstance(use.body, OpenLoop) else None
 
     def growing(
@@ -232,7 +272,7 @@ class Bodies:
         use = self._uses.get(found)
         if use is None:
             names = tuple(str(form.body.type(value)) for value in form.body.inputs)
-            use = self._add_use(found, BodyUse(form.body.name, names))
+            use = self._add_use(found, BodyUse(form.body.name, names, of="turns"))
             timeout_s = self._workshop.options.timeout_s
             try:
                 use.body = GrowingLoop(node, form, grown.in_rooms, types, compile_open, timeout_s)
@@ -241,6 +281,7 @@ class Bodies:
         else:
             self._uses.move_to_end(found)
         use.runs += 1
+        self._told(use)
         return use.body if isinstance(use.body, GrowingLoop) else None
 
     def note(self, body: GrowingLoop, why: str) -> None:
@@ -248,6 +289,7 @@ class Bodies:
         for use in self._uses.values():
             if use.body is body:
                 use.why = why
+                self._told(use)
 
     def _sameness(self, body: Graph) -> Hashable:
         """Return what is equal for bodies that are made again for other shapes around them."""

@@ -77,6 +77,10 @@ class ControlFlow:
         """What became of each body lately, the latest last."""
         return self._bodies.uses
 
+    def take_fallbacks(self) -> tuple[str, ...]:
+        """Return what was not compiled in this thread since the last call, and why."""
+        return self._bodies.take_fallbacks()
+
     def run_control(self, node: Node, arrays: Operands) -> list[Array]:
         """Return the outputs of an `if`, a `loop` or a `scan`.
 

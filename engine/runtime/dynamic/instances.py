@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from trireme.ir.bind_shapes import bind_shapes, sizes_of
@@ -63,6 +63,7 @@ class Tools:
     open_polymorphic: opens a session for such a graph at some shapes
     served: gives the nodes of a graph that a program for every shape may have; None for no cuts
     run_step: runs one node whose results have shapes that depend on values
+    take_fallbacks: gives what bodies of control flow were not compiled since it was asked last
     most: instances kept; the one unused for longest goes
     """
 
@@ -72,6 +73,7 @@ class Tools:
     open_polymorphic: Callable[[PolymorphicGraph, Shapes], StaticRegion]
     served: Served | None
     run_step: Callable[[Graph, Node, list[Array | None]], Sequence[Array]]
+    take_fallbacks: Callable[[], tuple[str, ...]]
     most: int
 
 
@@ -307,6 +309,7 @@ class OpenGraph:
         self, instance: Instance, arrays: Sequence[Array], done: list[StageReport]
     ) -> list[Array]:
         stage = instance.stage
+        place = len(done)
         done.append(instance.report)
         watch = done.begin(instance.region) if isinstance(done, StageWatch) else None
         known: dict[int, Array] = dict(zip(stage.graph.inputs, arrays, strict=True))
@@ -314,11 +317,15 @@ class OpenGraph:
             known |= self._run_region(instance, stage.region, known)
         if watch is not None:
             watch.region_ran()
+        if stage.steps:  # those of a run that failed are forgotten
+            self._tools.take_fallbacks()
         for node in stage.steps:
             results = self._tools.run_step(stage.graph, node, _operands(stage.graph, node, known))
             known |= dict(zip(node.outputs, results, strict=True))
             if watch is not None:
                 watch.step_ran(results)
+        if stage.steps and (fallbacks := self._tools.take_fallbacks()):
+            done[place] = replace(instance.report, fallbacks=fallbacks)
         if instance.rest is not None and stage.rest is not None:
             rest = stage.rest  # the ids are those of this stage; the next one has its own
             results = instance.rest.run([known[value] for value in rest.inputs], done)

@@ -344,6 +344,7 @@ def open_program(
         open_polymorphic,
         partial(served_nodes, devices=devices) if how.execution == "sunk" else None,
         run_step,
+        control.take_fallbacks,
         how.most_shapes,
     )
     if not buckets:

@@ -24,6 +24,7 @@ class StageReport:
         compiled for these shapes, "reference" for numpy, "dataflow" for a dynamic schedule; why is
         why it is not polymorphic
     steps: the nodes that the host ran, because the shapes of their results depend on values
+    fallbacks: of the steps, each body of control flow that is not compiled, and why
     state: how the tied states of the session are kept
     bucket: the sizes of symbols that the feeds were padded to; none where shapes run as they are
     padding: the share of the work that was padding, 0 to 1
@@ -35,6 +36,7 @@ class StageReport:
     tier: Tier
     why: str
     steps: tuple[str, ...]
+    fallbacks: tuple[str, ...] = ()
     state: str = ""
     bucket: Mapping[str, int] = field(default_factory=dict)
     padding: float = 0.0
@@ -54,6 +56,7 @@ class StageReport:
             sizes = ", ".join(f"{name}={size}" for name, size in self.bucket.items())
             lines.append(f"  bucket {sizes}: {self.padding:.0%} of the work is padding")
         lines += [f"  then host: {step}" for step in self.steps]
+        lines += [f"    {fallback}" for fallback in self.fallbacks]
         lines += [f"  {self.state}"] if self.state else []
         return "\n".join(lines)
 

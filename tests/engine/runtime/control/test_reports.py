@@ -3,9 +3,10 @@
 import json
 from contextlib import closing
 
+import numpy as np
 import pytest
 from onnx import parser
-from programs import BRANCH, COUNTED, DATA, HEAD, NESTED, f32
+from programs import BRANCH, COUNTED, DATA, GROWING, HEAD, NESTED, f32
 
 from trireme.backend.registry import open_device
 from trireme.ir.builder import GraphBuilder
@@ -51,6 +52,16 @@ def test_code_of_bodies_is_listed(form):
     with Session(NESTED.model()) as session:
         names = session.kernels(form)
         assert any(name.startswith("loop0.body.loop0.body.if1.then_branch.") for name in names)
+
+
+def test_stages_say_which_bodies_of_a_run_are_not_compiled_and_why():
+    with Session(GROWING.model()) as session:
+        for turns in (0, 3, 0):
+            session.run({"n": np.array(turns), "x": f32(1, 2)})
+            (stage,) = session.stages
+            why = "body 'turn': numpy runs it: its types vary, and it has little work"
+            assert stage.fallbacks == ((why,) if turns else ())
+            assert (why in str(stage)) == bool(turns)
 
 
 def test_a_body_that_numpy_runs_says_why():
