@@ -164,6 +164,30 @@ def clamp(use: Use) -> int:
     return use.add("clip", value, *limits)
 
 
+def rrelu(use: Use) -> tuple[int, None]:
+    """rrelu outside of training: a leaky_relu of the mean slope."""
+    if use["training"] or use.reads(1):
+        raise use.error("rrelu draws random slopes in training, which is not supported")
+    slope = (float(use["lower"]) + float(use["upper"])) / 2
+    return use.add("leaky_relu", use["self"], alpha=slope), None
+
+
+def fake_quantize(use: Use) -> tuple[int, None]:
+    """fake_quantize_per_tensor_affine, or per channel: round(x / scale) within the limits."""
+    if use.reads(1):
+        raise use.error("the mask of a fake quantisation is not supported")
+    scale, zero = (use.operand(use.args[name], use.dtype) for name in ("scale", "zero_point"))
+    if "axis" in use.args:
+        rank = use.rank(use["self"])
+        shape = [-1 if axis == use.axis("axis", rank) else 1 for axis in range(rank)]
+        scale, zero = use.reshape(scale, shape), use.reshape(zero, shape)
+    steps = use.add("mul", use["self"], use.add("div", use.constant(1, use.dtype), scale))
+    level = use.add("add", use.add("round", steps), zero)
+    limits = (use.constant(use[name], use.dtype) for name in ("quant_min", "quant_max"))
+    level = use.add("clip", level, *limits)
+    return use.add("mul", use.add("sub", level, zero), scale), None
+
+
 def hardtanh(use: Use) -> int:
     """hardtanh: a clamp."""
     limits = (use.constant(use[name], use.dtype) for name in ("min_val", "max_val"))
@@ -307,6 +331,8 @@ ELEMENTWISE: dict[str, Any] = {
     "eq Tensor Scalar": compare("equal"),
     "exp2": exp2,
     "expm1": expm1,
+    "fake_quantize_per_channel_affine_cachemask": fake_quantize,
+    "fake_quantize_per_tensor_affine_cachemask": fake_quantize,
     "floor": whole("floor"),
     "fmod Tensor Scalar": fmod,
     "ge Tensor Scalar": compare("greater_or_equal"),
@@ -337,6 +363,7 @@ ELEMENTWISE: dict[str, Any] = {
     "remainder Tensor Scalar": remainder,
     "round": whole("round"),
     "round decimals": round_decimals,
+    "rrelu_with_noise_functional": rrelu,
     "selu": unary("selu"),
     "softplus": softplus,
     "sub Tensor Scalar": binary("sub"),

@@ -15,6 +15,51 @@ def embedding(use: Use) -> int:
     return use.add("gather", use["weight"], use["indices"], axis=0)
 
 
+def embedding_bag(use: Use) -> tuple[int | None, ...]:
+    """_embedding_bag: the sum, mean or maximum of the rows of each bag; an empty bag has zeros."""
+    if any(map(use.reads, (1, 2, 3))):
+        raise use.error("only the rows of an embedding bag are supported as results")
+    indices, mode = use["indices"], int(use["mode"])
+    rows = use.add("gather", use["weight"], indices, axis=0)
+    inside = _in_bags(use, indices, use.cast(use["offsets"], "int64"))
+    if int(use["padding_idx"]) >= 0:
+        padding = use.constant(use["padding_idx"], use.type(indices).dtype)
+        inside = use.add("and", inside, use.add("not", use.add("equal", indices, padding)))
+    weights = use.cast(inside, use.dtype)
+    if mode < 2:
+        count = use.add("reduce_sum", weights, use.ints(1), keepdims=1)
+        if use["per_sample_weights"] is not None:
+            weights = use.add("mul", weights, use["per_sample_weights"])
+        total = use.add("matmul", weights, rows)
+        if mode == 1:
+            total = use.add("div", total, use.add("max", count, use.constant(1, use.dtype)))
+        return total, None, None, None
+    each = use.add("unsqueeze", inside, use.ints(2))
+    low = use.constant(-np.inf, use.dtype)
+    most = use.add("where", each, use.add("unsqueeze", rows, use.ints(0)), low)
+    most = use.add("reduce_max", most, use.ints(1), keepdims=0)
+    is_empty = use.add("equal", most, low)
+    return use.add("where", is_empty, use.constant(0, use.dtype), most), None, None, None
+
+
+def _in_bags(use: Use, indices: int, starts: int) -> int:
+    """Return whether each index is in each bag: bool[bags, indices]."""
+    count = use.add("shape", indices)
+    if use["include_last_offset"]:
+        ends = use.add("slice", starts, use.ints(1), use.ints(1 << 40), use.ints(0))
+        starts = use.add("slice", starts, use.ints(0), use.ints(-1), use.ints(0))
+    else:
+        rest = use.add("slice", starts, use.ints(1), use.ints(1 << 40), use.ints(0))
+        ends = use.add("concat", rest, count, axis=0)
+    zero, one = use.constant(0, "int64"), use.constant(1, "int64")
+    places = use.add("range", zero, use.add("squeeze", count, use.ints(0)), one)
+    begun, ended = (
+        use.add("less_or_equal", use.add("unsqueeze", limits, use.ints(1)), places)
+        for limits in (starts, ends)
+    )
+    return use.add("and", begun, use.add("not", ended))
+
+
 def index_select(use: Use) -> int:
     """index_select: slices along an axis."""
     x, index = use["self"], use["index"]
@@ -232,6 +277,7 @@ def scalar_tensor(use: Use) -> int:
 
 
 INDEXING: dict[str, Any] = {
+    "_embedding_bag": embedding_bag,
     "arange start_step": arange,
     "embedding": embedding,
     "empty memory_format": full,

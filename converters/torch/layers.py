@@ -184,16 +184,46 @@ def _weighted(use: Use, value: int, axis: int, weights: Array) -> int:
     return use.transpose(made, *np.argsort(order).tolist())
 
 
-def adaptive_max(use: Use) -> tuple[int, None]:
-    """adaptive_max_pool2d to sizes that divide the input's."""
-    sizes, wanted = use.shape_of("self")[-2:], use.shape[-2:]
-    if use.reads(1):
-        raise use.error("indices of an adaptive pool are not supported")
-    known = all(isinstance(dim, int) for dim in (*sizes, *wanted))
-    if not known or any(size % out for size, out in zip(sizes, wanted, strict=True)):
-        raise use.error("an adaptive maximum to sizes that do not divide the input's")
-    kernel = tuple(size // out for size, out in zip(sizes, wanted, strict=True))
-    return _even_pool(use, "max_pool", kernel, 2), None
+def adaptive_max(rank: int) -> Any:
+    """Return the rule of adaptive_max_pool: uneven windows are gathered axis by axis."""
+
+    def rule(use: Use) -> tuple[int | None, ...]:
+        sizes, wanted = use.shape_of("self")[-rank:], use.shape[-rank:]
+        if not all(isinstance(dim, int) for dim in (*sizes, *wanted)):
+            raise use.error("an adaptive maximum of open dimensions is not supported")
+        if all(size % out == 0 for size, out in zip(sizes, wanted, strict=True)):
+            kernel = tuple(size // out for size, out in zip(sizes, wanted, strict=True))
+            return _even_max(use, kernel, rank)
+        if use.reads(1):
+            raise use.error("indices of an adaptive pool with uneven windows are not supported")
+        value, first = int(use["self"]), use.rank(use["self"]) - rank
+        for axis, (size, out) in enumerate(zip(sizes, wanted, strict=True), first):
+            windows = use.add("gather", value, use.constant(_windows(size, out)), axis=axis)
+            value = use.add("reduce_max", windows, use.ints(axis + 1), keepdims=0)
+        return value, None
+
+    return rule
+
+
+def _even_max(use: Use, kernel: tuple[int, ...], rank: int) -> tuple[int | None, ...]:
+    if not use.reads(1):
+        return _even_pool(use, "max_pool", kernel, rank), None
+    zeros, ones = (0,) * 2 * rank, (1,) * rank
+    attrs = {"kernel": kernel, "strides": kernel, "pads": zeros, "dilations": ones}
+    y, places = use.add_node("max_pool", [_batched(use, rank)], {**attrs, "layout": "NCHW"}, 2)
+    area = int(np.prod(use.shape_of("self")[-rank:]))
+    inside = use.add("mod", places, use.constant(area, "int64"))
+    return _as_given(use, y, rank), _as_given(use, inside, rank)
+
+
+def _windows(size: int, out: int) -> Array:
+    """Return the elements [out, longest] of the windows of `_weights`; short ones repeat an end."""
+    starts = [i * size // out for i in range(out)]
+    ends = [-(-(i + 1) * size // out) for i in range(out)]
+    longest = max(end - start for start, end in zip(starts, ends, strict=True))
+    steps = np.arange(longest)[None] + np.array(starts)[:, None]
+    places: Array = np.minimum(steps, np.array(ends)[:, None] - 1)
+    return places
 
 
 def resize(mode: str, coordinates: str = "half_pixel", nearest: str = "floor") -> Any:
@@ -227,7 +257,7 @@ def resize(mode: str, coordinates: str = "half_pixel", nearest: str = "floor") -
 
 
 def grid_sample(use: Use) -> int:
-    """grid_sampler_2d: modes are numbers."""
+    """grid_sampler: modes are numbers."""
     mode = ("linear", "nearest", "cubic")[use["interpolation_mode"]]
     padding = ("zeros", "border", "reflection")[use["padding_mode"]]
     attrs = {"mode": mode, "padding_mode": padding, "align_corners": int(use["align_corners"])}
@@ -315,10 +345,12 @@ LAYERS: dict[str, Any] = {
     "_upsample_nearest_exact1d vec": _EXACT,
     "_upsample_nearest_exact2d vec": _EXACT,
     "_upsample_nearest_exact3d vec": _EXACT,
-    "adaptive_max_pool2d": adaptive_max,
+    "adaptive_max_pool2d": adaptive_max(2),
+    "adaptive_max_pool3d": adaptive_max(3),
     "avg_pool2d": average_pool(2),
     "avg_pool3d": average_pool(3),
     "grid_sampler_2d": grid_sample,
+    "grid_sampler_3d": grid_sample,
     "group_norm": group_norm,
     "gru input": recurrent("gru", (1, 0, 2), 1),
     "instance_norm": instance_norm,

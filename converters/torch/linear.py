@@ -154,18 +154,45 @@ def _additive(use: Use, mask: int) -> tuple[int, int | None]:
 
 
 def distances(use: Use) -> int:
-    """cdist of the second order: the root of the sum of squared differences."""
-    if use["p"] != 2:
-        raise use.error(f"distances of order {use['p']} are not supported")
+    """cdist of any order but 0: the norm of differences."""
+    order = float(use["p"])
+    if not order:
+        raise use.error("distances of order 0 are not supported")
     a = use.add("unsqueeze", use["x1"], use.ints(-2))
     b = use.add("unsqueeze", use["x2"], use.ints(-3))
-    apart = use.add("sub", a, b)
-    total = use.add("reduce_sum", use.add("mul", apart, apart), use.ints(-1), keepdims=0)
-    return use.add("sqrt", total)
+    apart, last = use.add("sub", a, b), use.ints(-1)
+    if order in (1.0, 2.0):
+        return use.add(f"reduce_l{int(order)}", apart, last, keepdims=0)
+    size = use.add("abs", apart)
+    if math.isinf(order):
+        return use.add("reduce_max", size, last, keepdims=0)
+    powers = use.add("pow", size, use.constant(order, use.dtype))
+    total = use.add("reduce_sum", powers, last, keepdims=0)
+    return use.add("pow", total, use.constant(1 / order, use.dtype))
+
+
+def trilinear(use: Use) -> int:
+    """_trilinear: the sum over some axes of the product of three tensors with axes put in."""
+    value = None
+    for name, axes in (("i1", "expand1"), ("i2", "expand2"), ("i3", "expand3")):
+        part = use[name]
+        for axis in sorted(int(one) for one in use.args[axes]):
+            part = use.add("unsqueeze", part, use.ints(axis))
+        value = part if value is None else use.add("mul", value, part)
+    return use.add("reduce_sum", value, use.ints(*map(int, use.args["sumdim"])), keepdims=0)
+
+
+def determinant(use: Use) -> tuple[int, None, None]:
+    """_linalg_det, of which only the first result is made."""
+    if use.reads(1) or use.reads(2):
+        raise use.error("the LU factors of a matrix are not supported")
+    return use.add("det", use["A"]), None, None
 
 
 LINEAR: dict[str, Any] = {
     "_cdist_forward": distances,
+    "_linalg_det": determinant,
+    "_trilinear": trilinear,
     "addmm": added_product("mat1", "mat2"),
     "bmm": product(),
     "convolution": convolution,

@@ -15,6 +15,40 @@ from trireme.support.errors import ConvertError
 CONTROL = ("cond", "while_loop", "scan")
 """Ops of torch whose arguments are graphs."""
 _SHOWN = 3
+_COMPLEX = "no op works on complex numbers"
+_FACTORS = "no op factors a matrix"
+_RANDOM = "it draws random numbers, which torch and trireme draw differently"
+_WHY = {
+    "_fft_c2c": _COMPLEX,
+    "_fft_c2r": _COMPLEX,
+    "_fft_r2c": _COMPLEX,
+    "_linalg_eigh": _FACTORS,
+    "_linalg_slogdet": _FACTORS,
+    "_linalg_solve_ex": _FACTORS,
+    "_linalg_svd": _FACTORS,
+    "bernoulli": _RANDOM,
+    "complex": _COMPLEX,
+    "cummax": "no op keeps a running maximum",
+    "cummin": "no op keeps a running minimum",
+    "embedding_renorm": "it changes its weight in a run; scale the weight once, without max_norm",
+    "fractional_max_pool2d": _RANDOM,
+    "fractional_max_pool3d": _RANDOM,
+    "linalg_cholesky_ex": _FACTORS,
+    "linalg_inv_ex": _FACTORS,
+    "linalg_lu": _FACTORS,
+    "linalg_qr": _FACTORS,
+    "linalg_solve_triangular": _FACTORS,
+    "logcumsumexp": "no op keeps a running sum of exponentials without overflow",
+    "mode": "no op counts equal elements along an axis",
+    "multinomial": _RANDOM,
+    "polar": _COMPLEX,
+    "rand": _RANDOM,
+    "randn": _RANDOM,
+    "randperm": _RANDOM,
+    "view_as_complex": _COMPLEX,
+    "view_as_real": _COMPLEX,
+}
+"""Why ops of torch have no rule, by name: those that layers and models use."""
 
 
 def refuse_unsupported(module: Any) -> None:
@@ -30,7 +64,10 @@ def refuse_unsupported(module: Any) -> None:
     for op, places in sorted(missing.items()):
         lines = list(dict.fromkeys(places))
         more = f" and {len(lines) - _SHOWN} more lines" if len(lines) > _SHOWN else ""
-        facts.append(f"{op}: {len(places)} x ({', '.join(lines[:_SHOWN])}{more})")
+        parts = op.split(".")
+        why = _WHY.get(parts[1], "") if len(parts) > 1 else ""
+        because = f": {why}" if why else ""
+        facts.append(f"{op}: {len(places)} x ({', '.join(lines[:_SHOWN])}{more}){because}")
     count = f"{len(missing)} ops are" if len(missing) > 1 else "1 op is"
     raise ConvertError(f"{count} not supported", facts=facts)
 
