@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from trireme.runtime.context import ExecutionContext
     from trireme.runtime.executors import Mode
     from trireme.runtime.failover.failover import Failover
+    from trireme.runtime.failover.in_streams import StreamFailover
     from trireme.runtime.failover.watchdog import WatchedRuns
     from trireme.runtime.program import Program
     from trireme.runtime.states.snapshot import StateSnapshot
@@ -399,7 +400,22 @@ class SessionRuns(SessionFacts, Closing):
                 )
             if self._streams is None:
                 self._streams = Streams("this session")
-            return self._streams.begin(make, feeds, depth, self)
+            if self._failover is None or self.states.types:
+                return self._streams.begin(make, feeds, depth, self)
+            from trireme.runtime.failover.watchdog import TaskWatch
+
+            if make.func is pipeline:
+                make = partial(make, new_watch=TaskWatch)
+            again = self._stream_failover(self._streams)
+            return self._streams.begin(make, feeds, depth, self, again)
+
+    def _stream_failover(self, memory: object) -> StreamFailover | None:
+        """Return what runs items of a stream again; None where nothing does."""
+        if self._failover is None:
+            return None
+        from trireme.runtime.failover.in_streams import StreamFailover
+
+        return StreamFailover(self._failover, self.devices, memory, self._finish)
 
     def close(self) -> None:
         """Give back threads, memory and the devices that this session opened."""

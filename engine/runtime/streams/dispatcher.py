@@ -11,9 +11,10 @@ from __future__ import annotations
 import heapq
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 from trireme.backend.device import Event
 from trireme.plan.flow import Flow
@@ -67,11 +68,13 @@ class Item:
     """One run: its number in the stream, its context, and what is left to do.
 
     begun: whether its inputs fitted, so that its context is taken
+    feeds: copies of its inputs, where it may have to run again
     """
 
     def __init__(self, number: int, context: StreamContext) -> None:
         self.number, self.context = number, context
         self.begun = False
+        self.feeds: Mapping[str, Any] = {}
         self.left: list[int] = []
         self.over: set[int] = set()
         self.unfinished = 0

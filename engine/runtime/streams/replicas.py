@@ -72,7 +72,8 @@ class Replicas(Closing):
 
         Errors: RunError, if a stream is under way
         """
-        return self._streams.begin(lambda _: self._dispatcher, feeds, None, self)
+        again = self.sessions[0]._stream_failover(self._dispatcher)
+        return self._streams.begin(lambda _: self._dispatcher, feeds, None, self, again)
 
     def close(self) -> None:
         """Give back threads, memory and devices."""

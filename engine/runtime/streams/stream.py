@@ -10,7 +10,9 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, Protocol
+
+import numpy as np
 
 from trireme.runtime.execute import finish
 from trireme.runtime.failures import interrupt_of
@@ -33,12 +35,18 @@ class Stream(Closing, Iterator[dict[str, Array]]):
     it is closed.
 
     owner: what must not be collected before the stream
+    again: runs items that a device fails on other devices; None where an error comes out
     """
 
     def __init__(
-        self, dispatcher: Dispatcher, feeds: Iterable[Feeds], owner: object = None
+        self,
+        dispatcher: Dispatcher,
+        feeds: Iterable[Feeds],
+        owner: object = None,
+        again: RunsAgain | None = None,
     ) -> None:
         self.dispatcher, self.flow, self._owner = dispatcher, dispatcher.flow, owner
+        self._again = again
         self._feeds = iter(feeds)
         self._contexts = deque(dispatcher.contexts)
         self._flying: deque[Item] = deque()
@@ -88,9 +96,19 @@ class Stream(Closing, Iterator[dict[str, Array]]):
             if item.error is None:
                 outputs = item.context.execution.ports.collect(item.given)
         if item.error is not None:
-            raise RunError(f"item {item.number} of the stream: {item.error}") from item.error
+            outputs = self._run_again(item, item.error)
         self._fill()
         return outputs
+
+    def _run_again(self, item: Item, error: BaseException) -> dict[str, Array]:
+        """Return the outputs of an item on other devices. Errors: RunError with its number"""
+        try:
+            found = None if self._again is None else self._again.run(error, item.feeds)
+        except TriremeError as failed:
+            raise RunError(f"item {item.number} of the stream: {failed}") from failed
+        if found is None:
+            raise RunError(f"item {item.number} of the stream: {error}") from error
+        return found
 
     def _fill(self) -> None:
         """Take inputs while a context is free."""
@@ -112,6 +130,9 @@ class Stream(Closing, Iterator[dict[str, Array]]):
         self._count += 1
         self._flying.append(item)
         try:
+            if self._again is not None:
+                item.feeds = {name: np.array(one) for name, one in feeds.items()}
+                self._again.check()
             item.given = item.context.execution.ports.bind(feeds, in_place=False)
         except Exception as error:
             item.error = error
@@ -158,6 +179,16 @@ class Stream(Closing, Iterator[dict[str, Array]]):
         self._flying.clear()
 
 
+class RunsAgain(Protocol):
+    """Runs an item without the devices that failed."""
+
+    def check(self) -> None:
+        """Raise the error of an item that is not to begin, because a device is passed over."""
+
+    def run(self, error: BaseException, feeds: Feeds) -> dict[str, Array] | None:
+        """Return the outputs of an item that failed; None where its error is no device's."""
+
+
 class Streams:
     """The streams of a session or of replicas: one at a time.
 
@@ -176,6 +207,7 @@ class Streams:
         feeds: Iterable[Feeds],
         depth: int | None,
         owner: object,
+        again: RunsAgain | None = None,
     ) -> Stream:
         """Return a stream; one that is being closed is waited for.
 
@@ -185,7 +217,7 @@ class Streams:
         self._end_last()
         if self._dispatcher is None or self._depth != depth:
             self._dispatcher, self._depth = make(depth), depth
-        stream = self._stream = Stream(self._dispatcher, feeds, owner)
+        stream = self._stream = Stream(self._dispatcher, feeds, owner, again)
         return stream
 
     def begin_open(

@@ -14,6 +14,7 @@ from trireme.placement.explain import explain
 from trireme.placement.options import PlacementOptions
 from trireme.runtime.options import ExecutionOptions
 from trireme.runtime.session import Session
+from trireme.runtime.streams.replicas import Replicas
 from trireme.support.errors import DeviceError, FaultKind, RunError
 from trireme.support.fault_events import FaultEvent, event_lines
 from trireme.testing.faults import Fault, inject
@@ -424,19 +425,73 @@ def test_the_canary_puts_states_back():
             assert session.events[-1].action == "brought back"
 
 
-@pytest.mark.parametrize("point", ["launch", "wait"])
-def test_a_stream_names_the_item_and_its_device_and_goes_on(point):
-    """Streams do not go to other devices: the error says which item, and why."""
+ITEMS = [{"x": X + k} for k in range(8)]
+
+
+def on_opencl(*faults, **more):
+    """A session of two tasks, the second of which the faults' device runs."""
+    pins = PlacementOptions(pins={"a": "cpu", "d": "opencl"})
+    graph = chain(("a", "d"))
+    return failing(*faults, graph=graph, placement_options=pins, **more)
+
+
+@pytest.mark.parametrize("depth", [1, None])
+@pytest.mark.parametrize(
+    "point, kind", [("launch", None), ("wait", None), ("wait", FaultKind.HANG)]
+)
+def test_items_of_a_stream_go_to_other_devices(point, kind, depth):
+    """An array that the caller fills again meanwhile does not change what an item is."""
     need_opencl()
-    with failing(Fault("cpu", point, 3)) as (session, _):
-        want = session.run({"x": X})["d"]
-        with session.stream([{"x": X}] * 4, depth=1) as stream:
-            outputs = [next(stream)["d"]]
+    with Session(chain(("a", "d")), devices=["cpu"]) as session:
+        left = [session.run(one)["d"] for one in ITEMS]
+    with on_opencl() as (session, _):
+        whole = [session.run(one)["d"] for one in ITEMS]
+    buffer = {"x": np.empty_like(X)}
+
+    def fed():
+        for one in ITEMS:
+            buffer["x"][...] = one["x"]
+            yield buffer
+
+    with on_opencl(Fault("opencl", point, 4, kind)) as (session, points):
+        session.run(ITEMS[0])
+        with session.stream(fed(), depth) as stream:
+            found = [one["d"] for one in stream]
+        assert points.raised and session.events[0].action == "ran again"
+        moved = [np.array_equal(one, want) for one, want in zip(found, left, strict=True)]
+        kept = [np.array_equal(one, want) for one, want in zip(found, whole, strict=True)]
+        assert all(a or b for a, b in zip(moved, kept, strict=True)) and any(moved)
+        assert session.devices_out == ({"opencl"} if kind else frozenset())
+        assert session.devices["opencl"].is_lost is bool(kind)
+
+
+def test_items_of_replicas_go_to_other_devices():
+    need_opencl()
+    pins = PlacementOptions(pins={"a": "cpu", "d": "opencl"})
+    with inject(Fault("opencl", "launch", 3)) as points:
+        replicas = Replicas(
+            chain(("a", "d")),
+            2,
+            devices=["cpu", "opencl"],
+            fallback=True,
+            placement_options=pins,
+        )
+        with replicas:
+            found = [one["d"] for one in replicas.stream(ITEMS)]
+        assert points.raised
+    with Session(chain(("a", "d"))) as session:
+        for one, feeds in zip(found, ITEMS, strict=True):
+            np.testing.assert_allclose(one, session.run(feeds)["d"], rtol=1e-5, atol=1e-6)
+
+
+def test_a_stream_with_states_names_the_item_that_fails():
+    """Items of such a stream read what those before them wrote: none can run by itself."""
+    need_opencl()
+    pins = PlacementOptions(pins={"z": "opencl", "y": "cpu"})
+    faults = [Fault("opencl", "launch", 2)]
+    with failing(*faults, graph=sums(), placement_options=pins) as (session, _):
+        with session.stream([{"x": X}] * 3, depth=1) as stream:
+            next(stream)
             with pytest.raises(RunError, match="item 1 of the stream") as caught:
                 next(stream)
-            cause = caught.value.__cause__
-            assert isinstance(cause, DeviceError) and cause.device == "cpu" and cause.node
-            outputs += [one["d"] for one in stream]
-        for one in (*outputs, session.run({"x": X})["d"]):
-            np.testing.assert_array_equal(one, want)
-        assert len(outputs) == 3
+        assert isinstance(caught.value.__cause__, DeviceError)
