@@ -25,6 +25,8 @@ define void @post(ptr %event, i32 %status, ptr %semaphore) {
 """
 _COMPLETE = 0
 """CL_COMPLETE; it is called for an event that fails, too."""
+_LONGEST_S = 1e6
+"""A wait without an end ends after so many seconds, and begins again."""
 _SEMAPHORE_BYTES = 64
 """At least sizeof(sem_t) of every libc."""
 
@@ -115,11 +117,13 @@ def wait_for(handle: Any, most_s: float) -> bool:
 
 
 def _posted(driver: _Driver, semaphore: _Semaphore, most_s: float) -> bool:
-    end_s = time.monotonic() + most_s
+    end_s = time.monotonic() + min(most_s, _LONGEST_S)
     semaphore.end_at(end_s)
     while driver.wait(semaphore.address, time.CLOCK_MONOTONIC, semaphore.end_address):
-        if time.monotonic() >= end_s:
-            return False  # else a signal ended the wait
+        now_s = time.monotonic()
+        if now_s >= end_s and most_s <= _LONGEST_S:
+            return False
+        semaphore.end_at(max(end_s, now_s + 1.0))  # a signal ended the wait, or it has no end
     return True
 
 

@@ -1,5 +1,6 @@
 """A device that hangs: runs go on without it, nobody waits for it, its memory is not reused."""
 
+import math
 import pathlib
 import signal
 import subprocess
@@ -7,6 +8,7 @@ import sys
 import textwrap
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -196,6 +198,13 @@ def test_an_event_of_the_driver_is_given_up_and_its_semaphore_is_not_used_again(
         event.set_status(0)
         for _ in range(3):
             assert timed_wait.wait_for(event, 10)
+        with ThreadPoolExecutor(1) as pool:
+            endless = cl.UserEvent(context)
+            waits = pool.submit(timed_wait.wait_for, endless, math.inf)
+            time.sleep(0.02)
+            assert not waits.done()
+            endless.set_status(0)
+            assert waits.result(10)
         later = cl.UserEvent(context)
         assert not timed_wait.wait_for(later, 0.01)
         later.set_status(0)
