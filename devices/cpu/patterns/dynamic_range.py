@@ -1,14 +1,13 @@
 """Kernels of float operators on int8 weights: levels, then products on 8-bit integers.
 
 dynamic_range_nodes.py finds them. The products are those of quantised layers (int8/linear.py) with
-an epilogue that scales their sums back to float32 (dynamic_range/dequant.py).
+an epilogue that scales their sums back to float32 (int8/dequant.py).
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from trireme.devices.cpu.kernels.dynamic_range.dequant import Dequantiser, DequantState, dequantiser
 from trireme.devices.cpu.kernels.dynamic_range.dynamic_quantize import (
     LineLayout,
     Rounding,
@@ -18,6 +17,7 @@ from trireme.devices.cpu.kernels.f32.winograd.conv import winograd_cost
 from trireme.devices.cpu.kernels.int8 import depthwise
 from trireme.devices.cpu.kernels.int8.arithmetic import Dot, dot_of
 from trireme.devices.cpu.kernels.int8.columns import source_of
+from trireme.devices.cpu.kernels.int8.dequant import Dequantiser, DequantState, dequantiser
 from trireme.devices.cpu.kernels.int8.dot_variants import Way, best_way
 from trireme.devices.cpu.kernels.int8.linear import lane_channels, product_step
 from trireme.devices.cpu.kernels.int8.pack import Int8MatmulShape, pack_weights, weight_zero

@@ -12,13 +12,13 @@ from dataclasses import replace
 
 import numpy as np
 
-from trireme.devices.cpu.kernels.dynamic_range.dequant import DequantState, dequantiser
 from trireme.devices.cpu.kernels.dynamic_range.dynamic_quantize import (
     VECTOR_S,
     LineLayout,
     Rounding,
 )
 from trireme.devices.cpu.kernels.int8.arithmetic import CYCLES_PER_S, Dot
+from trireme.devices.cpu.kernels.int8.dequant import DequantState, dequantiser
 from trireme.devices.cpu.kernels.int8.linear import lane_channels
 from trireme.devices.cpu.kernels.int8.pack import RegisterTile, pack_weights, weight_zero
 from trireme.devices.cpu.kernels.int8.prepare import SLACK_BYTES, Image

@@ -11,12 +11,12 @@ from dataclasses import replace
 from trireme.devices.cpu.codegen.ir import Word
 from trireme.devices.cpu.codegen.kernel_cache import Code
 from trireme.devices.cpu.codegen.target import Isa
-from trireme.devices.cpu.kernels.dynamic_range.dequant import Dequantiser
 from trireme.devices.cpu.kernels.dynamic_range.dynamic_quantize import (
     LineLayout,
     QuantizeKernel,
     Rounding,
 )
+from trireme.devices.cpu.kernels.int8.dequant import Dequantiser
 from trireme.devices.cpu.kernels.int8.linear import (
     LinearKernel,
     kernel_name,
