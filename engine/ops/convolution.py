@@ -27,7 +27,15 @@ from trireme.ops.layouts import (
     spatial,
 )
 from trireme.ops.quantized_samples import with_quantized
-from trireme.ops.shapes import Types, expect, known_dims, one, spatial_attrs, windows
+from trireme.ops.shapes import (
+    Types,
+    dtype_of_sums,
+    expect,
+    known_dims,
+    one,
+    spatial_attrs,
+    windows,
+)
 from trireme.support.dtypes import REALS, Array
 from trireme.support.errors import ShapeError
 
@@ -170,7 +178,7 @@ def _infer_conv(
             raise ShapeError(f"residual is {residual.type}, expected rank {len(shape)}")
         for axis, dim in enumerate(shape):
             expect(f"the residual's dimension {axis}", residual.shape[axis], dim)
-    return one(shape, x.dtype)
+    return one(shape, dtype_of_sums(x, bias))
 
 
 def conv_flops(call: Call) -> int:
@@ -265,7 +273,7 @@ define(
     family="conv",
     rtol=1e-5,
     axis_map=axis_maps.convolved,
-    quantized=quantized.conv,
+    quantized=quantized.or_floats("conv", quantized.conv, activate),
     layout_inputs=(0, 1, 3),
     integer_form="linear",
     dtypes=(REALS, WEIGHT, BIAS, Like("x")),

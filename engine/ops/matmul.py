@@ -13,7 +13,16 @@ from trireme.ir.op import Attr, Call, Sample, define
 from trireme.ops import axis_maps, quantized
 from trireme.ops.activation import ACTIVATION, ACTIVATIONS, activate
 from trireme.ops.quantized_samples import with_quantized
-from trireme.ops.shapes import Shape, Types, broadcast, expect, expect_rank, expect_spread, one
+from trireme.ops.shapes import (
+    Shape,
+    Types,
+    broadcast,
+    dtype_of_sums,
+    expect,
+    expect_rank,
+    expect_spread,
+    one,
+)
 from trireme.support.dtypes import REALS, Array
 from trireme.support.errors import ShapeError
 
@@ -173,7 +182,7 @@ def _infer_fully_connected(
         expect_rank("residual", residual, len(shape))
         for axis, dim in enumerate(shape):
             expect(f"the residual's dimension {axis}", residual.shape[axis], dim)
-    return one(shape, x.dtype)
+    return one(shape, dtype_of_sums(x, bias))
 
 
 def _fully_connected(
@@ -215,7 +224,7 @@ define(
     family="matmul",
     rtol=1e-5,
     samples=with_quantized("fully_connected", _fully_connected_samples),
-    quantized=quantized.fully_connected,
+    quantized=quantized.or_floats("fully_connected", quantized.fully_connected, activate),
     integer_form="linear",
     axis_map=axis_maps.rows_times_weight,
     dtypes=(REALS, WEIGHT, BIAS, Like("x")),

@@ -31,13 +31,38 @@ def _exact(op: str, call: Call, *arrays: Array) -> Array:
     return np.asarray(np.rint(result), np.int64)
 
 
+def _along_channels(call: Call, y: Array) -> list[int]:
+    """Return the shape with which a number for each channel broadcasts against y."""
+    shape = [1] * y.ndim
+    shape[1 if call.attrs.get("layout") == "NCHW" else -1] = -1
+    return shape
+
+
+def or_floats(op: str, integers: Quantized, activate: Callable[[str, Array], Array]) -> Quantized:
+    """Return the quantised form of a product, whose result a float bias makes float32.
+
+    integers: the form without one
+    activate: applies a fused activation by its name
+    """
+
+    def run(call: Call, x: Array, w: Array, *rest: Array | None) -> Array:
+        if not q.makes_floats(call):
+            return np.asarray(integers(call, x, w, *rest))
+        p, bias = q.float_sum_params(call), np.asarray(rest[0])
+        acc = _exact(op, call, _wide(x, p.x_zero), _wide(w, p.w_zero))
+        shape = _along_channels(call, acc)
+        real = acc.astype(np.float32) * p.scales.reshape(shape) + bias.reshape(shape)
+        return activate(str(call.attrs["activation"]), real)
+
+    return run
+
+
 def _linear(op: str, lower: Callable[[Call], q.LinearParams]) -> Quantized:
     def run(call: Call, x: Array, w: Array, bias: Array | None = None, *_: Array | None) -> Array:
         p = lower(call)
         bound = () if bias is None else (bias,)
         acc = _exact(op, call, _wide(x, p.x_zero), _wide(w, p.w_zero), *bound)
-        shape = [1] * acc.ndim
-        shape[1 if call.attrs.get("layout") == "NCHW" else -1] = -1
+        shape = _along_channels(call, acc)
         multipliers, shifts = p.multipliers.reshape(shape), p.shifts.reshape(shape)
         return q.requantize(
             acc, multipliers, shifts, p.y_zero, p.low, p.high, rounding_once=p.rounding_once

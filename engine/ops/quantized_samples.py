@@ -100,6 +100,28 @@ def _conv(rng: np.random.Generator) -> Iterator[Sample]:
                 (per_tensor(0.02 * float(reach), zero + 3),),
                 f"{dtype} {note}",
             )
+    yield from _float_convs(rng)
+
+
+def _float_bias(rng: np.random.Generator, channels: int) -> Array:
+    """Return a bias that makes the result of a product float32."""
+    return rng.standard_normal(channels).astype(np.float32)
+
+
+def _float_convs(rng: np.random.Generator) -> Iterator[Sample]:
+    for note, x_shape, w_shape, attrs in _CONVS:
+        for dtype, zero, w_zero in (("int8", -7, 0), ("uint8", 131, 119)):
+            channels = w_shape[0]
+            w_quant = per_channel(rng, channels, 0) if dtype == "int8" else per_tensor(0.01, w_zero)
+            x, w = stored(rng, dtype, *x_shape), stored(rng, dtype, *w_shape)
+            yield Sample(
+                (x, w, _float_bias(rng, channels)),
+                _window(**attrs),
+                FIXED,
+                (per_tensor(0.037, zero), w_quant, None),
+                (None,),
+                f"{dtype} to floats, {note}",
+            )
 
 
 def _conv_transpose(rng: np.random.Generator) -> Iterator[Sample]:
@@ -131,6 +153,22 @@ def _fully_connected(rng: np.random.Generator) -> Iterator[Sample]:
     x, w = stored(rng, "int8", 3, 40), stored(rng, "int8", 7, 40)
     quants = (per_tensor(0.02, 3), per_channel(rng, 7, 0))
     yield Sample((x, w), {}, FIXED, quants, (per_tensor(0.1, -4),), "per channel, no bias")
+    yield from _float_fully_connected(rng)
+
+
+def _float_fully_connected(rng: np.random.Generator) -> Iterator[Sample]:
+    for rows, columns, outs in ((1, 64, 10), (5, 37, 19), (16, 64, 96)):
+        for dtype, zero, w_zero in (("int8", 9, 0), ("uint8", 117, 140)):
+            x, w = stored(rng, dtype, rows, columns), stored(rng, dtype, outs, columns)
+            w_quant = per_channel(rng, outs, 0) if dtype == "int8" else per_tensor(0.01, w_zero)
+            yield Sample(
+                (x, w, _float_bias(rng, outs)),
+                {"activation": "relu" if rows == 5 else ""},
+                FIXED,
+                (per_tensor(0.023, zero), w_quant, None),
+                (None,),
+                f"{dtype} {rows}x{columns}x{outs} to floats",
+            )
 
 
 def _matmul(rng: np.random.Generator) -> Iterator[Sample]:

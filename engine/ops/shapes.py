@@ -29,6 +29,12 @@ def one(shape: Sequence[Dim], dtype: str) -> Types:
     return (TensorType(tuple(shape), dtype),)
 
 
+def dtype_of_sums(x: Value, bias: Value | None) -> str:
+    """Return the dtype of products: float32 where a float bias meets a quantised x, else x's."""
+    is_float = bias is not None and bias.quant is None and bias.dtype == "float32"
+    return "float32" if x.quant is not None and is_float else x.dtype
+
+
 def differ(a: Dim, b: Dim) -> bool:
     """Whether two dimensions are certainly not equal."""
     return isinstance(a, int) and isinstance(b, int) and a != b

@@ -160,7 +160,7 @@ def activation_into(g: GraphRewriter, root: Node) -> tuple[int] | None:
     type, quant = g.type(root.outputs[0]), g.type(root.outputs[0]).quant
     if g.type(root.used[0]) != type or (quant is None and type.dtype not in FLOATS):
         return None
-    if g.is_quantized(node) and not (quant and named_clamp(name) and _ends_in_a_clamp(node.op)):
+    if quant and g.is_quantized(node) and not (named_clamp(name) and _ends_in_a_clamp(node.op)):
         return None
     attrs = dict(node.attrs) | {"activation": name}
     return (g.add(node.op, node.inputs, attrs, [node, root], quant, at=node),)

@@ -95,7 +95,8 @@ def conv(use: WrittenNode) -> Sequence[str]:
 def _bias(use: WrittenNode, schema: Any) -> str:
     """Return the real bias; that of a quantised product has the scales of x times w."""
     x, w, bias = use.value(0), use.value(1), use.value(2)
-    if bias is None or bias.quant is not None or x is None or w is None or x.quant is None:
+    is_real = bias is None or bias.quant is not None or bias.dtype == "float32"
+    if is_real or bias is None or x is None or w is None or x.quant is None:
         use.check_dtypes(schema, 3)
         return use.operand(2)
     if w.quant is None or bias.dtype != "int32":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from trireme.converters.tflite.write.flat import file_bytes
+from trireme.converters.tflite.write.float_sums import without_float_sums
 from trireme.converters.tflite.write.table import RULES
 from trireme.converters.tflite.write.tensors import WrittenTensors
 from trireme.converters.tflite.write.use import NodeWriter
@@ -20,6 +21,7 @@ def export(graph: Graph) -> bytes:
     Errors: ConvertError, naming every node that cannot be written and why; or if the file would
         reach 2 GiB
     """
+    graph = without_float_sums(graph)
     tensors, refused = _written(graph)
     if refused:
         graph = optimise(graph)

@@ -21,13 +21,16 @@ from trireme.ops.integer.arithmetic import (
 )
 from trireme.ops.integer.linear import (
     AddParams,
+    FloatSumParams,
     LinearParams,
     MulParams,
     PreluParams,
     ReduceParams,
     add_params,
     conv_params,
+    float_sum_params,
     fully_connected_params,
+    makes_floats,
     matmul_params,
     mul_params,
     prelu_params,
@@ -55,6 +58,7 @@ from trireme.ops.integer.types import clamp_limits, dequantized, dtype_limits, q
 
 __all__ = [
     "AddParams",
+    "FloatSumParams",
     "LinearParams",
     "MulParams",
     "PoolParams",
@@ -69,8 +73,10 @@ __all__ = [
     "dequantized",
     "divide_rounding",
     "dtype_limits",
+    "float_sum_params",
     "fully_connected_params",
     "lookup",
+    "makes_floats",
     "matmul_params",
     "mul_params",
     "multiply_by_quantized",

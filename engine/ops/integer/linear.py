@@ -39,6 +39,21 @@ class LinearParams:
     rounding_once: bool = False
 
 
+@dataclass(frozen=True, eq=False)
+class FloatSumParams:
+    """conv, fully_connected of stored integers with a float bias: their result is float32.
+
+        acc[o] = sum over the window of (x - x_zero) * (w[o] - w_zero)                     int32
+        y[o] = activation(float32(acc[o]) * scales[o] + bias[o])       each step rounds to float32
+
+    Shapes: scales float32 [O], the scale of x times that of w, rounded to float32
+    """
+
+    x_zero: int
+    w_zero: int
+    scales: Array
+
+
 @dataclass(frozen=True)
 class AddParams:
     """add and sub on integers; the multiplier of a subtrahend is negative.
@@ -159,6 +174,29 @@ def fully_connected_params(call: Call) -> LinearParams:
     return replace(_linear(call, weights.dims[0], float_product=one_scale), rounding_once=True)
 
 
+def makes_floats(call: Call) -> bool:
+    """Whether a product of stored integers has a float bias, and so a float result."""
+    bias, y = call.input(2), call.outputs[0]
+    return bias is not None and bias.dtype == y.dtype == "float32" and y.quant is None
+
+
+def float_sum_params(call: Call) -> FloatSumParams:
+    """Lower conv or fully_connected (x, w, float bias): see FloatSumParams.
+
+    Errors: GraphError, if x or w is no 8-bit type, or there is a residual
+    """
+    if call.input(3) is not None:
+        raise GraphError("a residual cannot be fused on quantised values")
+    x, w = quant_of(call.type(0), "input"), _weight_quant(call.type(1))
+    scales = np.float32(x.scale) * np.array(w.scales, np.float32)
+    channels = call.type(1).dims[0]
+    if len(scales) not in (1, channels):
+        raise GraphError(f"weights have {len(scales)} scales for {channels} output channels")
+    wide = np.broadcast_to(scales, (channels,)).copy()
+    wide.flags.writeable = False
+    return FloatSumParams(x.zero_point, w.zero_points[0], wide)
+
+
 def matmul_params(call: Call) -> LinearParams:
     """Lower matmul (a, b), both quantised: see LinearParams with x = a, w = b."""
     quant_of(call.type(1), "b")
@@ -223,6 +261,8 @@ def _binary(call: Call) -> tuple[Quant, Quant, Quant]:
 
 
 def _linear(call: Call, channels: int, float_product: bool) -> LinearParams:
+    if makes_floats(call):
+        raise GraphError("a product of integers whose result is float32 runs on the cpu only")
     x, y = quant_of(call.type(0), "input"), quant_of(call.outputs[0], "output")
     w = _weight_quant(call.type(1))
     _check_bias(call)
@@ -263,7 +303,7 @@ def _weight_quant(type: TensorType) -> Quant:
 def _check_bias(call: Call) -> None:
     bias = call.input(2)
     if bias is not None and bias.dtype != "int32":
-        raise GraphError(f"bias {bias.type} must be int32 on quantised values")
+        raise GraphError(f"bias {bias.type} must be int32 for a result of integers")
 
 
 def _add(call: Call, sign: int) -> AddParams:

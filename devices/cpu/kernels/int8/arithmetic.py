@@ -269,7 +269,8 @@ def eight_bit_reason(graph: Graph, node: Node, params: Any) -> str | None:
     """Say why a quantised node cannot run on a kernel for 8-bit integers."""
     for value in (node.used[0], *node.outputs):
         type = graph.type(value)
-        if type.dtype not in EIGHT_BIT:
+        is_float = type.dtype == "float32" and type.quant is None
+        if type.dtype not in EIGHT_BIT and not is_float:
             return f"{node.op} has no native kernel for quantised {type.dtype}"
         if not type.elements:
             return f"{node.op} has no native kernel for empty tensors"

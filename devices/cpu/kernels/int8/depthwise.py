@@ -23,16 +23,16 @@ from trireme.devices.cpu.codegen.llvm_types import vector
 from trireme.devices.cpu.codegen.target import Isa
 from trireme.devices.cpu.kernels.int8.arithmetic import CYCLES_PER_S, QUADS, Dot, dot_of, emit_dot
 from trireme.devices.cpu.kernels.int8.columns import DepthwiseWindow, Source, source_of
+from trireme.devices.cpu.kernels.int8.dequant import static_dequantiser
 from trireme.devices.cpu.kernels.int8.epilogue import Int8Epilogue, element_kind
 from trireme.devices.cpu.kernels.int8.pack import sum_bounds
+from trireme.devices.cpu.kernels.int8.params import ProductParams, params_of
 from trireme.devices.cpu.kernels.int8.prepare import MOST_LOCAL_BYTES, Image
-from trireme.devices.cpu.kernels.int8.requant import Requantiser, channel_order, requantiser
+from trireme.devices.cpu.kernels.int8.requant import channel_order, requantiser
 from trireme.devices.cpu.kernels.lowering import Context, Operand, Step, begin, deal, finish
 from trireme.ir.graph import Graph, Node
-from trireme.ir.op import call_of
-from trireme.ops.integer import LinearParams, conv_params
+from trireme.ops.integer import FloatSumParams
 from trireme.support.dtypes import Array
-from trireme.support.errors import InternalError
 
 
 @dataclass(frozen=True)
@@ -82,8 +82,8 @@ def blocks_of(channels: int, taps: int, lanes: int) -> list[Block]:
 def lower_depthwise(context: Context, node: Node) -> Sequence[Step]:
     """Return the step of a quantised depthwise conv."""
     graph, isa = context.graph, context.isa
-    params = conv_params(call_of(graph, node))
-    x_type, y_type = graph.type(node.used[0]), graph.type(node.outputs[0])
+    params = params_of(graph, node)
+    x_type = graph.type(node.used[0])
     n, height, width, channels = x_type.dims
     top, left, bottom, right = node.attrs["pads"]
     dot = dot_of(isa)
@@ -97,18 +97,13 @@ def lower_depthwise(context: Context, node: Node) -> Sequence[Step]:
     )
     window = window_of(graph, node)
     source = source_of(image, window)
-    data = graph.values[node.used[1]].data
-    bias = graph.values[node.used[2]].data if len(node.used) > 2 else None
-    if data is None:
-        raise InternalError(f"{node.label}: weights are not constant")
     blocks = cut_channels(channels, dot, isa)
     order = lane_channels(isa, blocks, dot)
-    requant = _requantiser(
-        context, params, (data, bias), (x_type.dtype, y_type.dtype), source, order
-    )
+    epilogue = _epilogue(context, node, params, source, order)
+    data = context.constant(node.used[1])
     weights = pack_weights(data, params.w_zero, window, blocks, dot, order)
     operands = (context.operand(node.used[0]), weights, node.outputs[0])
-    return [depthwise_step(context, source, blocks, requant, operands)]
+    return [depthwise_step(context, source, blocks, epilogue, operands)]
 
 
 def cut_channels(channels: int, dot: Dot, isa: Isa) -> list[Block]:
@@ -184,20 +179,22 @@ def lane_channels(isa: Isa, blocks: Sequence[Block], dot: Dot) -> Array:
     return np.concatenate(parts)
 
 
-def _requantiser(
-    context: Context,
-    params: LinearParams,
-    constants: tuple[Array, Array | None],
-    dtypes: tuple[str, str],
-    source: Source,
-    order: Array,
-) -> Requantiser:
-    """Return how sums become bytes; the zero point that columns still have goes into the bias."""
-    w, bias = constants
-    terms = np.zeros(len(w), np.int64) if bias is None else bias.astype(np.int64)
-    terms = terms - source.zero * (w.reshape(len(w), -1).astype(np.int64) - params.w_zero).sum(1)
-    bounds = sum_bounds(w, bias, params, dtypes[0])
-    return requantiser(context.isa, params, dtypes[1], terms, bounds, order, context.recipes)
+def _epilogue(
+    context: Context, node: Node, params: ProductParams, source: Source, order: Array
+) -> Int8Epilogue:
+    """Return how sums end; the zero point that columns still have goes into their start."""
+    w = context.constant(node.used[1])
+    bias = context.constant(node.used[2]) if len(node.used) > 2 else None
+    wide = w.reshape(len(w), -1).astype(np.int64) - params.w_zero
+    terms = -source.zero * wide.sum(1)
+    if isinstance(params, FloatSumParams):
+        activation = str(node.attrs["activation"])
+        return static_dequantiser(terms, params, np.asarray(bias), order, activation, mixed=True)
+    if bias is not None:
+        terms = terms + bias.astype(np.int64)
+    x, y = (context.type(value).dtype for value in (node.used[0], node.outputs[0]))
+    bounds = sum_bounds(w, bias, params, x)
+    return requantiser(context.isa, params, y, terms, bounds, order, context.recipes)
 
 
 def pack_weights(

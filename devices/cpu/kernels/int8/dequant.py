@@ -1,10 +1,11 @@
-"""From 32-bit sums to float32, where dynamic_quantize.py rounded the input to 8 bits in the run.
+"""From 32-bit sums to float32, of stored integers or of levels rounded in the run.
 
     y = activation(sum * (step * scales) + bias),  sum = start + sum of u * w
 
-u = level + zero is unsigned under VNNI, so sums start with -zero times the sum of the weights. Each
-row has the step and zero of its image. The roundings are those of the float nodes. So the bits are
-equal too, wherever float32 holds the sums.
+The scales of stored integers include the step, which is known before the run. u = level + zero is
+unsigned under VNNI, so sums start with -zero times the sum of the weights. Each row of levels has
+the step and zero of its image. The roundings are those of the float nodes. So the bits are equal
+too, wherever float32 holds the sums. Stored integers have no such limit.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from trireme.devices.cpu.kernels.expressions import activate
 from trireme.devices.cpu.kernels.int8.epilogue import Channels
 from trireme.devices.cpu.kernels.int8.requant import channel_order
 from trireme.devices.cpu.kernels.lowering import Operand
+from trireme.ops.integer import FloatSumParams
 from trireme.support.dtypes import Array
 
 
@@ -41,8 +43,8 @@ class DequantState:
 class Mark:
     """The step of an image in every lane, its zero point, and values made of them by channels."""
 
-    step: Value
-    zero: Value | None
+    step: Value | None = None
+    zero: Value | None = None
     starts: dict[str, list[Value]] = field(default_factory=dict)
     factors: dict[str, list[Value]] = field(default_factory=dict)
 
@@ -52,14 +54,14 @@ class Dequantiser:
     """The conversion of a layer's sums on levels to float32.
 
     data: int32 rows: the starts of sums, the bits of each of the scales, and of a bias
-    state: where the state of the images is, as in DequantState
+    state: where the state of the images is, as in DequantState; None: the scales hold the step
     images, rows: of the input, and rows of the product in an image; read in the run where they vary
     offset: whether a zero point known at run time times the first row is what sums begin with
     mixed: whether lanes are in the order of packs (channel_order), not in that of channels
     """
 
     data: Array
-    state: Operand
+    state: Operand | None
     images: Index
     rows: Index
     bias: bool
@@ -71,12 +73,12 @@ class Dequantiser:
     @property
     def operands(self) -> tuple[Operand, ...]:
         """The place of the steps."""
-        return (self.state,)
+        return () if self.state is None else (self.state,)
 
     @property
     def form(self) -> Dequantiser:
         """The facts that code depends on (Epilogue)."""
-        return replace(self, data=form_of(self.data), state=0)
+        return replace(self, data=form_of(self.data), state=None if self.state is None else 0)
 
     @property
     def shared(self) -> bool:
@@ -87,18 +89,21 @@ class Dequantiser:
         self, fn: Function, operands: Sequence[Value], row: Index, channels: Channels | None = None
     ) -> Mark:
         """Return step and zero point of the image that a row is of."""
+        mark = Mark() if self.state is None else self._known(fn, operands[0], row)
+        if channels is not None:
+            mark.starts[_key(channels)] = self.start(fn, channels, mark)
+            mark.factors[_key(channels)] = self._factors(fn, channels, mark)
+        return mark
+
+    def _known(self, fn: Function, state: Value, row: Index) -> Mark:
+        """Return what the state says of the image that a row is of."""
         image = 0 if self.shared else fn.integer("udiv", row, self.rows)
-        (state,) = operands
         step = fn.splat(fn.load("float", fn.at(state, image)), fn.isa.lanes)
         zero = None
         if self.offset:
             place = fn.at(fn.at(state, self.images), image)
             zero = fn.splat(fn.load("i32", place), fn.isa.lanes)
-        mark = Mark(step, zero)
-        if channels is not None:
-            mark.starts[_key(channels)] = self.start(fn, channels, mark)
-            mark.factors[_key(channels)] = self._factors(fn, channels, mark)
-        return mark
+        return Mark(step, zero)
 
     def start(self, fn: Function, channels: Channels, mark: Mark) -> list[Value]:
         """Return what the sums of vectors of channels begin with."""
@@ -139,9 +144,14 @@ class Dequantiser:
 
     def _factors(self, fn: Function, channels: Channels, mark: Mark) -> list[Value]:
         """Return the step times the scales of channels."""
-        factors = [_narrowed(fn, mark.step, channels[2])] * channels[3]
-        for number in range(1, len(self.data) - self.bias):
-            scales = self._rows(fn, number, channels, "float")
+        rows = [
+            self._rows(fn, number, channels, "float")
+            for number in range(1, len(self.data) - self.bias)
+        ]
+        if mark.step is not None:
+            rows.insert(0, [_narrowed(fn, mark.step, channels[2])] * channels[3])
+        factors = rows[0]
+        for scales in rows[1:]:
             factors = [a * b for a, b in zip(factors, scales, strict=True)]
         return factors
 
@@ -191,17 +201,11 @@ def dequantiser(
     rows: rows of the product in an image
     mixed: as of a Dequantiser
     """
-    inside = lanes < len(w)
     sums = w.reshape(len(w), -1).astype(np.int64).sum(1)
     first = -sums * (1 if state.zero is None else state.zero)
     more = [*scales, *([] if bias is None else [bias])]
-    table = np.zeros((1 + len(more), len(lanes)), np.int32)
-    table[0, inside] = first[lanes[inside]]
-    for row, numbers in zip(table[1:], more, strict=True):
-        full = np.resize(numbers.astype(np.float32), len(w))
-        row[inside] = full.view(np.int32)[lanes[inside]]
     return Dequantiser(
-        table,
+        _table(first, more, lanes),
         state.memory,
         state.images,
         rows,
@@ -210,3 +214,26 @@ def dequantiser(
         state.zero is None,
         mixed,
     )
+
+
+def static_dequantiser(
+    starts: Array, params: FloatSumParams, bias: Array, lanes: Array, activation: str, mixed: bool
+) -> Dequantiser:
+    """Return how the sums of a layer on stored integers become float32.
+
+    Shapes: starts int64 [O], what sums begin with; bias float32 [O]
+    lanes, mixed: as of `dequantiser`
+    """
+    table = _table(starts, [params.scales, bias], lanes)
+    return Dequantiser(table, None, 1, 1, True, activation, False, mixed)
+
+
+def _table(starts: Array, rows: Sequence[Array], lanes: Array) -> Array:
+    """Return int32 starts and the bits of float rows, by the channel in each lane."""
+    inside = lanes < len(starts)
+    table = np.zeros((1 + len(rows), len(lanes)), np.int32)
+    table[0, inside] = starts[lanes[inside]]
+    for row, numbers in zip(table[1:], rows, strict=True):
+        full = np.resize(numbers.astype(np.float32), len(starts))
+        row[inside] = full.view(np.int32)[lanes[inside]]
+    return table

@@ -15,8 +15,8 @@ from trireme.devices.cpu.kernels.int8.pack import (
     steps_of,
     weight_zero,
 )
+from trireme.devices.cpu.kernels.int8.params import ProductParams
 from trireme.devices.cpu.kernels.int8.split import Split, split
-from trireme.ops.integer import LinearParams
 from trireme.support.dtypes import Array
 
 _MOST_AGAIN = 0.25
@@ -38,12 +38,12 @@ class Way:
     parts: Split | None = None
 
 
-def best_way(isa: Isa, w: Array, params: LinearParams, product: Int8MatmulShape) -> Way:
+def best_way(isa: Isa, w: Array, params: ProductParams, product: Int8MatmulShape) -> Way:
     """Return the way that takes the fewest modelled cycles."""
     return min(_ways(isa, w, params, product), key=lambda way: way.cycles)
 
 
-def _ways(isa: Isa, w: Array, params: LinearParams, product: Int8MatmulShape) -> Iterator[Way]:
+def _ways(isa: Isa, w: Array, params: ProductParams, product: Int8MatmulShape) -> Iterator[Way]:
     dot = dot_of(isa)
     tile, cycles = choose_tile(isa, product, dot)
     yield Way(dot, tile, cycles, steps_of(w, weight_zero(w, params, dot), product, dot))

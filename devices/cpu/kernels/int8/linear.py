@@ -28,6 +28,7 @@ from trireme.devices.cpu.codegen.llvm_types import vector
 from trireme.devices.cpu.codegen.target import Isa
 from trireme.devices.cpu.kernels.int8.arithmetic import CYCLES_PER_S, Dot, dot_of, eight_bit_reason
 from trireme.devices.cpu.kernels.int8.depthwise import is_depthwise, lower_depthwise
+from trireme.devices.cpu.kernels.int8.dequant import static_dequantiser
 from trireme.devices.cpu.kernels.int8.dot_variants import best_way
 from trireme.devices.cpu.kernels.int8.epilogue import Int8Epilogue, element_kind
 from trireme.devices.cpu.kernels.int8.microkernel import rank_update, row_sum
@@ -40,6 +41,7 @@ from trireme.devices.cpu.kernels.int8.pack import (
     store_cycles,
     sum_bounds,
 )
+from trireme.devices.cpu.kernels.int8.params import ProductParams, params_of
 from trireme.devices.cpu.kernels.int8.prepare import Image, LineWindow
 from trireme.devices.cpu.kernels.int8.product_cut import ProductCut, cut_product, panels_of
 from trireme.devices.cpu.kernels.int8.requant import groups_of, requantiser
@@ -56,10 +58,8 @@ from trireme.devices.cpu.kernels.lowering import (
     finish,
 )
 from trireme.ir.graph import Graph, Node
-from trireme.ir.op import call_of
-from trireme.ops.integer import LinearParams, conv_params, fully_connected_params
+from trireme.ops.integer import FloatSumParams
 from trireme.support.dtypes import Array
-from trireme.support.errors import InternalError
 
 
 class LinearKernel:
@@ -297,37 +297,54 @@ def _steps(
     context: Context,
     node: Node,
     product: Int8MatmulShape,
-    params: LinearParams,
+    params: ProductParams,
     source: tuple[Image, LineWindow],
 ) -> list[Step]:
-    graph, isa = context.graph, context.isa
-    x_id, w_id, y_id = node.used[0], node.used[1], node.outputs[0]
-    w = graph.values[w_id].data
-    bias = graph.values[node.used[2]].data if len(node.used) > 2 else None
-    if w is None:
-        raise InternalError(f"{node.label}: weights are not constant")
+    isa, x_id = context.isa, node.used[0]
+    w = context.constant(node.used[1])
     way = best_way(isa, w, params, product)
     dot, tile = way.dot, way.tile
-    order = kernel_order(isa, tile, product.channels)
-    x_dtype = graph.type(x_id).dtype
-    terms, factor = constant_terms(w, bias, params, x_dtype, dot)
-    bounds = sum_bounds(w, bias, params, x_dtype)
-    every = lane_channels(product, order)
-    requant = requantiser(
-        isa, params, graph.type(y_id).dtype, terms, bounds, every, context.recipes
-    )
+    is_float = isinstance(params, FloatSumParams)
+    whole = np.arange(-(-product.channels // isa.lanes) * isa.lanes)
+    order = whole if is_float else kernel_order(isa, tile, product.channels)
+    make = _dequantiser if is_float else _requantiser
+    epilogue, factor = make(context, node, params, dot, lane_channels(product, order))
     repeats = repeats_of(way.parts, product, dot, order, tile, isa.lanes) if way.parts else None
     packed = pack_weights(way.steps, dot, order, tile, isa.lanes)
-    operands = (context.operand(x_id), packed, y_id)
+    operands = (context.operand(x_id), packed, node.outputs[0])
     source = (replace(source[0], dot=dot), source[1])
     timed = (tile, way.cycles)
-    return [product_step(context, product, source, timed, requant, operands, factor, repeats)]
+    return [product_step(context, product, source, timed, epilogue, operands, factor, repeats)]
+
+
+def _requantiser(
+    context: Context, node: Node, params: Any, dot: Dot, lanes: Array
+) -> tuple[Int8Epilogue, int]:
+    """Return the end of sums that become stored bytes, and the factor of row sums."""
+    graph, w = context.graph, context.constant(node.used[1])
+    bias = context.constant(node.used[2]) if len(node.used) > 2 else None
+    x, y = (graph.type(value).dtype for value in (node.used[0], node.outputs[0]))
+    terms, factor = constant_terms(w, bias, params, x, dot)
+    bounds = sum_bounds(w, bias, params, x)
+    made = requantiser(context.isa, params, y, terms, bounds, lanes, context.recipes)
+    return made, factor
+
+
+def _dequantiser(
+    context: Context, node: Node, params: Any, dot: Dot, lanes: Array
+) -> tuple[Int8Epilogue, int]:
+    """Return the end of sums that become float32, and the factor of row sums."""
+    w, bias = (context.constant(value) for value in node.used[1:3])
+    x = context.graph.type(node.used[0]).dtype
+    terms, factor = constant_terms(w, None, params, x, dot)
+    activation = str(node.attrs["activation"])
+    return static_dequantiser(terms, params, bias, lanes, activation, mixed=False), factor
 
 
 def lower_fully_connected(context: Context, node: Node) -> Sequence[Step]:
     """Return the steps of a quantised fully_connected."""
     graph = context.graph
-    params = fully_connected_params(call_of(graph, node))
+    params = params_of(graph, node)
     x = graph.type(node.used[0]).dtype
     product, view, image = fully_connected_shape(graph, node)
     lines = Image(image, (0, 0, 0, 0), x, params.x_zero, dot_of(context.isa))
@@ -339,7 +356,7 @@ def lower_conv(context: Context, node: Node) -> Sequence[Step]:
     graph = context.graph
     if is_depthwise(graph, node):
         return lower_depthwise(context, node)
-    params = conv_params(call_of(graph, node))
+    params = params_of(graph, node)
     x = graph.type(node.used[0]).dtype
     product, view, image = conv_shape(graph, node)
     lines = Image(image, tuple(node.attrs["pads"]), x, params.x_zero, dot_of(context.isa))
@@ -354,14 +371,14 @@ def conv_reason(graph: Graph, node: Node) -> str | None:
         return "conv has no native kernel for a bias that is not constant"
     if len(graph.type(node.used[0]).shape) != 4:
         return "quantised conv has native kernels for one or two spatial axes only"
-    return eight_bit_reason(graph, node, lambda: conv_params(call_of(graph, node)))
+    return eight_bit_reason(graph, node, lambda: params_of(graph, node))
 
 
 def fully_connected_reason(graph: Graph, node: Node) -> str | None:
     """Say why a quantised fully_connected has no kernel here."""
     if any(graph.values[v].data is None for v in node.used[1:]):
         return "fully_connected has no native kernel for weights that are not constant"
-    return eight_bit_reason(graph, node, lambda: fully_connected_params(call_of(graph, node)))
+    return eight_bit_reason(graph, node, lambda: params_of(graph, node))
 
 
 TABLE.add("conv", for_lines(Rule(conv_reason, lower_conv)), STORED_8, "NHWC")

@@ -10,8 +10,8 @@ import numpy as np
 
 from trireme.devices.cpu.codegen.target import Isa
 from trireme.devices.cpu.kernels.int8.arithmetic import QUADS, Dot
+from trireme.devices.cpu.kernels.int8.params import ProductParams
 from trireme.devices.cpu.kernels.int8.requant import groups_of, lanes_to_channels
-from trireme.ops.integer import LinearParams
 from trireme.support.dtypes import Array, numpy_dtype
 
 
@@ -128,7 +128,7 @@ def kernel_order(isa: Isa, tile: RegisterTile, channels: int) -> Array:
     return np.concatenate(parts)
 
 
-def weight_zero(w: Array, params: LinearParams, dot: Dot) -> int:
+def weight_zero(w: Array, params: ProductParams, dot: Dot) -> int:
     """Return the number that is subtracted from weights before the product.
 
     It is their zero point where the differences fit the multiplier. Else with VNNI it is half of
@@ -177,7 +177,7 @@ def pack_weights(steps: Array, dot: Dot, order: Array, tile: RegisterTile, lanes
 
 
 def constant_terms(
-    w: Array, bias: Array | None, params: LinearParams, x_dtype: str, dot: Dot
+    w: Array, bias: Array | None, params: ProductParams, x_dtype: str, dot: Dot
 ) -> tuple[Array, int]:
     """Return the addend of each channel's sum of products, and the factor of row sums."""
     channels = len(w)
@@ -193,7 +193,7 @@ def constant_terms(
 
 
 def sum_bounds(
-    w: Array, bias: Array | None, params: LinearParams, x_dtype: str
+    w: Array, bias: Array | None, params: ProductParams, x_dtype: str
 ) -> tuple[Array, Array]:
     """Return the least and the greatest sum of each channel, int64 [O], over all inputs."""
     wide = w.reshape(len(w), -1).astype(np.int64) - params.w_zero
