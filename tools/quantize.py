@@ -98,6 +98,13 @@ ARGUMENTS = (
         help="dtype of the model's inputs and outputs (default: float32)",
     ),
     argument(
+        "--products",
+        default=AUTO,
+        choices=(AUTO, "float32", "integers"),
+        help="what products make of integers: integers run on every device, float32 on the cpu "
+        "(default: auto, which makes floats in a transformer that gains by it)",
+    ),
+    argument(
         "--repairs",
         default=ALL,
         metavar="NAMES",
@@ -156,6 +163,7 @@ def quantize_model(options: argparse.Namespace) -> int:
         ranges=options.ranges,
         keep_float=options.keep_float,
         io=options.io,
+        products=options.products,
         repairs=_repairs(options.repairs),
         round_limit_gflop=options.round_limit_gflop,
         explain=options.explain,

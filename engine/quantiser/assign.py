@@ -14,11 +14,13 @@ from trireme.quantiser.statistics import ValueStatistics
 
 
 def watched_values(graph: Graph, selection: Selection) -> tuple[int, ...]:
-    """Return the values that taken nodes read and make, in graph order, without constants."""
+    """Return the integers that taken nodes read and make, in graph order, without constants."""
     found: dict[int, None] = {}
     for node in graph.nodes:
         if node.id in selection.taken:
-            found.update(dict.fromkeys((*data_inputs(node), *node.outputs)))
+            found.update(dict.fromkeys(data_inputs(node)))
+        if node.id in selection.to_integers:
+            found.update(dict.fromkeys(node.outputs))
     return tuple(value for value in found if not graph.values[value].is_constant)
 
 

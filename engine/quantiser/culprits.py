@@ -70,8 +70,11 @@ def _unrepaired(trial: QuantTrial, real: Graph, node: Node) -> QuantTrial:
 
 
 def _cause(trial: QuantTrial, method: str, node: Node) -> str:
-    """Return why a node's integers are coarse; a general sentence where nothing stands out."""
-    out = node.outputs[0]
+    """Return why a node's integers are coarse; a general sentence where nothing stands out.
+
+    Of a product that makes floats these are the integers that it reads.
+    """
+    out = node.used[0] if node.id in trial.selection.to_floats else node.outputs[0]
     statistics, quant = trial.statistics[out], trial.quants(method)[out]
     if trial.groups.fixed_of(out):
         return "its scale is fixed by the op, whatever the values are"

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+import numpy as np
+
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import Graph, Node, Quant, TensorType
 from trireme.ir.op import get_op
 from trireme.quantiser.encode import asymmetric, bias_of, stored, weights_of
 from trireme.quantiser.scheme import QuantScheme, form_of, is_product
-from trireme.quantiser.select import data_inputs
+from trireme.quantiser.select import Selection, data_inputs
 from trireme.support.dtypes import Array
 from trireme.support.errors import InternalError
 
@@ -19,6 +21,7 @@ from trireme.support.errors import InternalError
 class Emitted:
     """A quantised graph, and its values of integers by the id of the float value that they are.
 
+    integers: what products make as floats is among them
     switches: the inputs of a switched graph that say whether a node is on integers, by node id
     """
 
@@ -29,7 +32,7 @@ class Emitted:
 
 def emit(
     graph: Graph,
-    taken: frozenset[int],
+    selection: Selection,
     quants: Mapping[int, Quant],
     scheme: QuantScheme,
     *,
@@ -47,7 +50,7 @@ def emit(
     switched: whether each taken node is there twice, on floats and on integers, and an input of the
         graph says which result later nodes read, so that one graph shows any choice of nodes
     """
-    emitter = _Emitter(graph, taken, quants, scheme, name, integer_io, apart or switched)
+    emitter = _Emitter(graph, selection, quants, scheme, name, integer_io, apart or switched)
     return emitter.switched() if switched else emitter.run()
 
 
@@ -55,20 +58,22 @@ class _Emitter:
     def __init__(
         self,
         graph: Graph,
-        taken: frozenset[int],
+        selection: Selection,
         quants: Mapping[int, Quant],
         scheme: QuantScheme,
         name: str,
         integer_io: bool,
         apart: bool,
     ) -> None:
-        self.graph, self.taken, self.quants, self.scheme = graph, taken, quants, scheme
+        self.graph, self.quants, self.scheme = graph, quants, scheme
+        self.taken, self.to_floats = selection.taken, selection.to_floats
         self.integer_io, self.apart = integer_io, apart
         self.builder = GraphBuilder(name)
         self.real: dict[int, int] = {}
         self.typed: dict[tuple[int, Quant], int] = {}
         self.own: dict[int, int] = {}
         self.made: set[int] = set()
+        self.floats: dict[int, int] = {}
         self.switches: dict[int, str] | None = None
 
     def switched(self) -> Emitted:
@@ -90,18 +95,22 @@ class _Emitter:
                 if self.switches is not None:
                     self._switch(node, made, self.switches)
                 if not self.apart:
-                    self._keep(made)
+                    self._keep(node, made)
         if self.apart:
             return Emitted(self.builder.finish(*self._real_outputs()), alone)
         outputs = [self._output(value) for value in self.graph.outputs]
         self.builder.symbols = dict(self.graph.symbols)
-        return Emitted(self.builder.finish(*outputs), dict(self.own))
+        return Emitted(self.builder.finish(*outputs), self.own | self.floats)
 
     def _real_outputs(self) -> list[int]:
         return [self._as_real(value) for value in self.graph.outputs]
 
-    def _keep(self, made: Mapping[int, int]) -> None:
-        """Let later nodes read the integers that a node made."""
+    def _keep(self, node: Node, made: Mapping[int, int]) -> None:
+        """Let later nodes read what a node made of integers."""
+        if node.id in self.to_floats:
+            self.real.update(made)
+            self.floats.update(made)
+            return
         for out, new in made.items():
             self.own[out] = self.typed[out, self.quants[out]] = new
             self.made.add(out)
@@ -114,7 +123,8 @@ class _Emitter:
         switches[node.id] = name
         switch = self.builder.input(name, TensorType((1,), "bool"))
         for out, new in made.items():
-            floats = self.builder.add("dequantize", new)
+            is_float = node.id in self.to_floats
+            floats = new if is_float else self.builder.add("dequantize", new)
             self.real[out] = self.builder.add("where", switch, floats, self.real[out])
 
     def _input(self, value: int) -> None:
@@ -191,8 +201,13 @@ class _Emitter:
     def _integer_node(self, node: Node) -> dict[int, int]:
         """Add a node on integers; return its outputs by the float values that they are."""
         inputs = self._product_inputs(node) if is_product(node) else self._data_inputs(node)
-        quants = [self.quants[out] for out in node.outputs]
-        names = [self._integer_name(out) for out in node.outputs]
+        is_float = node.id in self.to_floats
+        quants = [None if is_float else self.quants[out] for out in node.outputs]
+        values = self.graph.values
+        names = [
+            values[out].name if is_float and not self.apart else self._integer_name(out)
+            for out in node.outputs
+        ]
         made = self.builder.add_node(
             node.op,
             inputs,
@@ -221,14 +236,24 @@ class _Emitter:
         bias = None if bias_id is None else self._data(bias_id)
         if real is None:
             raise InternalError(f"{node.label} has no constant weights")
+        is_float, values = node.id in self.to_floats, self.graph.values
         axis = real.ndim - 1 if node.op == "conv_transpose" else 0
-        integers, quant = weights_of(real, axis, x_quant.scale, bias, self.scheme.weights)
-        values = self.graph.values
+        bound = None if is_float else bias
+        integers, quant = weights_of(real, axis, x_quant.scale, bound, self.scheme.weights)
         w = self.builder.constant(values[node.used[1]].name, integers, quant)
+        if is_float:
+            return [x, w, self._float_bias(node, len(real))]
         if bias is None or bias_id is None:
             return [x, w]
         whole, bias_quant = bias_of(bias, x_quant.scale, quant)
         return [x, w, self.builder.constant(values[bias_id].name, whole, bias_quant)]
+
+    def _float_bias(self, node: Node, channels: int) -> int:
+        """Return the bias that makes a product's result float; zeros where the node has none."""
+        if len(node.inputs) > 2 and node.inputs[2] is not None:
+            return self._as_real(node.inputs[2])
+        name = f"{self.graph.values[node.used[1]].first_name}_bias"
+        return self.builder.constant(name, np.zeros(channels, np.float32))
 
     def _data_inputs(self, node: Node) -> list[int | None]:
         """Return the inputs of a node with data in integers and the other inputs as they are."""

@@ -26,10 +26,11 @@ from trireme.model_file.convert import convert
 from trireme.quantiser.assign import watched_values
 from trireme.quantiser.culprits import Culprits, culprits
 from trireme.quantiser.grouping import group
-from trireme.quantiser.measure import Noise, Yardstick, float_outputs, output_reports, worst_db
+from trireme.quantiser.measure import Noise, Yardstick, float_outputs, output_reports
 from trireme.quantiser.precision.budget import Score, budget_of
 from trireme.quantiser.precision.mixing import Mixing
 from trireme.quantiser.prepare import prepare
+from trireme.quantiser.products import ProductChoice, choose_products, forms_of
 from trireme.quantiser.ranges import METHODS
 from trireme.quantiser.repair import RepairData, Repaired, repair, repairs_named
 from trireme.quantiser.samples import Feeds, Samples, open_samples, samples_again
@@ -71,6 +72,7 @@ def quantize(
     ranges: str = "auto",
     keep_float: Collection[str] = (),
     io: Literal["float32", "int8", "uint8"] = "float32",
+    products: Literal["auto", "float32", "integers"] = "auto",
     repairs: str | Collection[str] = "auto",
     round_limit_gflop: float = 1000.0,
     explain: bool = False,
@@ -100,6 +102,9 @@ def quantize(
         keeps the one with the least error
     keep_float: nodes that stay float, by name, or "op:NAME" for all nodes of an op
     io: the dtype of inputs and outputs; that of the scheme's values has no conversions at the ends
+    products: what conv and fully_connected make of integers. "integers" run on every device,
+        "float32" on the cpu. "auto" makes floats in a transformer that gains by it on held samples,
+        unless `io` or a budget asks for integers
     repairs: the repairs to try, each kept only if it helps on held samples: "auto" for all,
         "none", or names of "equalisation", "smooth_quant", "outlier_clipping", "rounding",
         "bias_correction". The last two do not go with a budget
@@ -127,6 +132,7 @@ def quantize(
     found = scheme_named(scheme)
     if isinstance(found, WeightScheme):
         plain = {"ranges": ranges == AUTO, "io": io == "float32", "explain": not explain}
+        plain["products"] = products == AUTO
         refuse_range_options(found, plain | {"repairs": repairs in (AUTO, "none")})
         if allowed is not None:
             raise GraphError(f"{found.name} takes no budget: it leaves all values float")
@@ -137,9 +143,11 @@ def quantize(
         raise GraphError(f"{found.name} has no groups, and group is {group}")
     if io not in ("float32", found.activations):
         raise GraphError(f"io is {io}, and values of {found.name} are {found.activations}")
+    if products == "float32" and allowed is not None:
+        raise GraphError("a budget places integers, which products of float32 do not make")
     limits = (names, round_limit_gflop, threads, progress or _quiet)
     original = model if isinstance(model, Graph) else _converted(model)
-    work = _Quantisation(original, found, ranges, io != "float32", explain, *limits)
+    work = _Quantisation(original, found, ranges, products, io != "float32", explain, *limits)
     with work.step("folding the model"):
         graph = prepare(original, shapes)
         inputs = list(graph.input_values())
@@ -165,6 +173,7 @@ class _Quantisation:
     original: Graph
     scheme: QuantScheme
     ranges: str
+    products: str
     integer_io: bool
     explains: bool
     repairs: list[str]
@@ -203,15 +212,15 @@ class _Quantisation:
             yardstick = Yardstick(graph, watch, split.held or split.kept[:_MEASURED], self.threads)
             name = _name(graph, self.scheme, samples)
             build = QuantTrial(graph, selection, groups, statistics, self.scheme, name)
-            tried = {one: worst_db(yardstick.outputs(build(one))) for one in self._methods()}
-            method = max(tried, key=lambda one: tried[one])
-        best = Repaired(graph, build, method, tried[method])
+            forms = forms_of(self.products, kind, not self.integer_io and self.mixing is None)
+            chosen = choose_products(build, forms, self._methods(), yardstick)
+        best = Repaired(graph, chosen.trial, chosen.method, chosen.tried_db[chosen.method])
         data = RepairData(
             split.kept, yardstick, self.threads, self.round_limit_gflop, self.progress
         )
         with self.step("repairing"):
             best, repaired = repair(best, self.repairs, data)
-        return self._finish(best, yardstick, split, samples, kind, tried, repaired)
+        return self._finish(best, yardstick, split, samples, kind, chosen, repaired)
 
     def _finish(
         self,
@@ -220,14 +229,13 @@ class _Quantisation:
         split: _Split,
         samples: Samples,
         kind: ModelKind,
-        tried: Mapping[str, float],
+        chosen: ProductChoice,
         repaired: tuple[RepairReport, ...],
     ) -> QuantizedGraph:
         """Return the graph of the best candidate, its ranges those of held samples too."""
         with self.step("measuring the error"):
             if best.real is not yardstick.graph:
-                values = watched_values(best.real, best.trial.selection)
-                watch = tuple(dict.fromkeys((*values, *float_outputs(best.real))))
+                watch = _watch(best.trial, best.real)
                 yardstick = Yardstick(best.real, watch, yardstick.feeds, self.threads)
             build = best.with_samples(yardstick.real if split.held else ())
         precision: PrecisionReport | None = None
@@ -239,8 +247,7 @@ class _Quantisation:
         with self.step("measuring the error"):
             values = watched_values(best.real, build.selection)
             inside = build(best.method)
-            watch = tuple(dict.fromkeys((*values, *float_outputs(best.real))))
-            noises = yardstick.compare(inside, watch)
+            noises = yardstick.compare(inside, _watch(build, best.real))
         found: Culprits = Culprits({}, ())
         if self.explains:
             with self.step("naming culprits"):
@@ -268,10 +275,12 @@ class _Quantisation:
                 build.statistics,
                 yardstick.real,
             ),
-            dict(tried),
+            dict(chosen.tried_db),
             repaired,
             dict(self.seconds),
             precision=precision,
+            products=chosen.products,
+            products_db=dict(chosen.products_db),
         )
         made = build(best.method, integer_io=True) if self.integer_io else inside
         return QuantizedGraph(**vars_of(made.graph), quantization=report)
@@ -320,6 +329,14 @@ def _most_kept(graph: Graph, values: Collection[int]) -> int:
 def _most_repaired(graph: Graph) -> int:
     nbytes = sum(value.type.nbytes for value in graph.input_values())
     return max(1, min(_REPAIRED, _REPAIRED_BYTES // max(nbytes, 1)))
+
+
+def _watch(trial: QuantTrial, real: Graph) -> tuple[int, ...]:
+    """Return the values that a report compares: integers, what products make, and the outputs."""
+    to_floats = trial.selection.to_floats
+    made = [node.outputs[0] for node in real.nodes if node.id in to_floats]
+    values = watched_values(real, trial.selection)
+    return tuple(dict.fromkeys((*values, *made, *float_outputs(real))))
 
 
 def _name(graph: Graph, scheme: QuantScheme, samples: Samples) -> str:

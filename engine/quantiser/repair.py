@@ -104,7 +104,7 @@ def _same_selection(trial: QuantTrial, graph: Graph) -> Selection:
     new = {n.id: "it scales the input of products" for n in graph.nodes}
     known = trial.selection
     reasons = {n: why for n, why in new.items() if n not in known.taken} | dict(known.reasons)
-    return Selection(known.taken, reasons)
+    return replace(known, reasons=reasons)
 
 
 def _clip(now: Repaired, data: RepairData) -> Made:

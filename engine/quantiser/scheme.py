@@ -17,6 +17,10 @@ ALL_FORMS: frozenset[IntegerForm] = frozenset({"linear", "own", "table", "same"}
 PRODUCTS: frozenset[IntegerForm] = frozenset({"linear", "same"})
 
 
+FLOAT_SUMS = frozenset({"conv", "fully_connected"})
+"""The products of integers that may make floats (FloatSumParams)."""
+
+
 @dataclass(frozen=True)
 class ModelKind:
     """A kind of model, which decides the ops that a scheme takes by default.
@@ -24,12 +28,14 @@ class ModelKind:
     signs: ops of which one is enough to make a model of this kind; empty fits any model
     forms: the integer forms (OpDef.integer_form) that become integers; "same" includes moves
     why: the sentence for an op of another form
+    float_sums: whether products are tried that make floats, which what follows them reads
     """
 
     name: str
     signs: frozenset[str]
     forms: frozenset[IntegerForm]
     why: str = ""
+    float_sums: bool = False
 
 
 @dataclass(frozen=True)
@@ -93,6 +99,7 @@ TRANSFORMER = ModelKind(
     frozenset({"attention", "layer_normalization", "rms_normalization"}),
     PRODUCTS,
     "in a transformer only products become integers: softmax, norms and sums lose too much",
+    float_sums=True,
 )
 CONVOLUTIONAL = ModelKind("convolutional", frozenset(), ALL_FORMS)
 

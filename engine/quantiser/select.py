@@ -10,16 +10,25 @@ import numpy as np
 from trireme.ir.graph import Graph, Node, node_names
 from trireme.ir.op import get_op
 from trireme.passes.algebra import named_clamp
-from trireme.quantiser.scheme import ModelKind, QuantScheme, form_of, is_product
+from trireme.quantiser.scheme import FLOAT_SUMS, ModelKind, QuantScheme, form_of, is_product
 from trireme.support.errors import GraphError
 
 
 @dataclass(frozen=True)
 class Selection:
-    """The nodes that become integers, and the reason for each other node, by node id."""
+    """The nodes that become integers, and the reason for each other node, by node id.
+
+    to_floats: taken products that read integers and make floats
+    """
 
     taken: frozenset[int]
     reasons: Mapping[int, str]
+    to_floats: frozenset[int] = frozenset()
+
+    @property
+    def to_integers(self) -> frozenset[int]:
+        """The taken nodes that make integers."""
+        return self.taken - self.to_floats
 
 
 def select(
@@ -42,6 +51,19 @@ def select(
     for node in candidates - taken:
         reasons[node] = "no product of integers is beside it, so it would only be converted twice"
     return Selection(frozenset(taken), {n: why for n, why in reasons.items() if why})
+
+
+def making_floats(graph: Graph, selection: Selection) -> Selection:
+    """Return the selection whose products make floats, where an op has that form.
+
+    A move keeps integers only between other integers, so it may be float now.
+    """
+    products = {n for n in selection.taken if graph.node(n).op in FLOAT_SUMS}
+    others = settled(graph, set(selection.taken - products))
+    moves = selection.taken - products - others
+    why = "it moves floats between products that make floats"
+    reasons = {**selection.reasons, **dict.fromkeys(moves, why)}
+    return Selection(frozenset(products | others), reasons, frozenset(products))
 
 
 def named_nodes(graph: Graph, keep_float: Collection[str]) -> set[int]:

@@ -46,7 +46,7 @@ class QuantTrial:
             return self._without(without)(method, integer_io=integer_io, apart=apart)
         return emit(
             self.graph,
-            self.selection.taken,
+            self.selection,
             self.quants(method),
             self.scheme,
             name=self.name,
@@ -57,7 +57,7 @@ class QuantTrial:
 
     def _without(self, nodes: Collection[int]) -> QuantTrial:
         """Return the trial whose selection lacks nodes, which widen no range of others."""
-        left = settled(self.graph, set(self.selection.taken.difference(nodes)))
-        selection = Selection(frozenset(left), self.selection.reasons)
+        left = frozenset(settled(self.graph, set(self.selection.taken.difference(nodes))))
+        selection = replace(self.selection, taken=left, to_floats=self.selection.to_floats & left)
         groups = group(self.graph, selection, self.scheme)
         return replace(self, selection=selection, groups=groups)

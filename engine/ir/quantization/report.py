@@ -136,6 +136,8 @@ class QuantizationReport:
     seconds: the time of each step; a file does not say
     weights: the weights that became smaller, of a scheme that measures no ranges
     precision: which nodes a loss budget left float, where one was given
+    products: what products make of integers, "float32" or "integers"
+    products_db: the least signal-to-noise of an output by what products make, where both were tried
     """
 
     scheme: str
@@ -153,6 +155,8 @@ class QuantizationReport:
     seconds: Mapping[str, float] = field(default_factory=dict)
     weights: tuple[WeightReport, ...] = ()
     precision: PrecisionReport | None = None
+    products: str = "integers"
+    products_db: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def front(self) -> tuple[FrontPoint, ...]:
@@ -183,6 +187,9 @@ class QuantizationReport:
             f"{decibel_text(one.moving_snr_db)} in what depends on the input"
             for one in self.outputs
         ]
+        if self.products_db:
+            both = (f"{name} {decibel_text(db)}" for name, db in self.products_db.items())
+            lines.append(f"  products make {self.products}, before repairs: {', '.join(both)}")
         worst = sorted(self.tensors, key=lambda one: one.snr_db)[:_WORST]
         lines += ["  least signal-to-noise:"] if worst else []
         lines += [

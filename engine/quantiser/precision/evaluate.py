@@ -12,7 +12,7 @@ from trireme.placement.placement import Placement
 from trireme.quantiser.precision.meter import LossMeter
 from trireme.quantiser.precision.target import PrecisionTarget
 from trireme.quantiser.scheme import form_of
-from trireme.quantiser.select import Selection, settled
+from trireme.quantiser.select import settled
 from trireme.quantiser.trial import QuantTrial
 
 FLOAT_REASON = "float keeps the loss budget, or is as fast on the target"
@@ -34,7 +34,10 @@ def with_nodes(trial: QuantTrial, taken: Units) -> QuantTrial:
     """Return the trial whose integer nodes are these of the nodes that it had."""
     reasons = dict(trial.selection.reasons)
     reasons.update(dict.fromkeys(trial.selection.taken - taken, FLOAT_REASON))
-    return replace(trial, selection=Selection(taken, reasons))
+    left = replace(
+        trial.selection, taken=taken, reasons=reasons, to_floats=trial.selection.to_floats & taken
+    )
+    return replace(trial, selection=left)
 
 
 @dataclass

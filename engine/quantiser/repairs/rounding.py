@@ -63,7 +63,8 @@ def rounded(
     for batch, costs in plan:
         grams = _grams(graph, batch, quants, feeds, threads)
         for node, cost in zip(batch, costs, strict=True):
-            _round(graph, edit, node, grams.pop(node.id), quants[node.used[0]].scale)
+            bias = None if node.id in trial.selection.to_floats else edit.data(node.id, 2)
+            _round(edit, node, grams.pop(node.id), quants[node.used[0]].scale, bias)
             count, done = count + 1, done + cost
             on_work(round(done / _GFLOP), round(total / _GFLOP))
     late = f" within {limit_gflop:g} GFLOP" if count < len(shallow) else ""
@@ -112,10 +113,11 @@ def _patches(graph: Graph, node: Node, x: Array, most: int) -> Array:
     return made
 
 
-def _round(graph: Graph, edit: GraphEdit, node: Node, grams: Array, x_scale: float) -> None:
+def _round(edit: GraphEdit, node: Node, grams: Array, x_scale: float, bias: Array | None) -> None:
+    """Round the weights of a node; the scales of an integer bias bound those of the weights."""
     w = edit.data(node.id, 1)
     assert w is not None, node.label
-    nearest, quant = weights_of(w, 0, x_scale, edit.data(node.id, 2), _DTYPE)
+    nearest, quant = weights_of(w, 0, x_scale, bias, _DTYPE)
     scales = np.asarray(quant.scales)
     groups = len(grams)
     steps = (w.reshape(len(w), -1) / scales[:, None]).reshape(groups, len(w) // groups, -1)

@@ -117,7 +117,7 @@ def test_repairs_help_on_inputs_that_nothing_has_seen(make):
     rows = made.quantization.repairs
     assert [row.name for row in rows][0] == "equalisation" and any(row.kept for row in rows)
     for row in rows:
-        assert row.kept == (row.after_db is not None and row.after_db > row.before_db + 0.05)
+        assert row.kept == (row.after_db is not None and row.after_db > row.before_db + 0.3)
         assert row.name in str(made.quantization)
     assert found["auto"] > found["none"] + 1, (f"seed {SEED}", found, [str(r) for r in rows])
 

@@ -1,0 +1,91 @@
+"""Choose what products of integers make, floats or integers, and how ranges are taken.
+
+Integers are what every device takes. Floats keep the precision of the sums, and softmax, norms and
+residuals after them read floats anyway.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from trireme.quantiser.assign import watched_values
+from trireme.quantiser.grouping import group
+from trireme.quantiser.measure import Yardstick, worst_db
+from trireme.quantiser.scheme import ModelKind
+from trireme.quantiser.select import making_floats
+from trireme.quantiser.trial import QuantTrial
+
+Products = Literal["float32", "integers"]
+_LEAST_GAIN_DB = 0.3
+"""Floats that gain less are not worth the devices that take integers alone."""
+
+
+@dataclass(frozen=True)
+class ProductChoice:
+    """The trial that is kept, and what was measured.
+
+    tried_db: the least signal-to-noise of an output by each way to take ranges
+    products_db: the best of them, by what products make; empty where one form alone was tried
+    """
+
+    products: Products
+    trial: QuantTrial
+    tried_db: Mapping[str, float]
+    products_db: Mapping[str, float]
+
+    @property
+    def method(self) -> str:
+        """The way to take ranges with the least error, the first of equals."""
+        return max(self.tried_db, key=lambda one: self.tried_db[one])
+
+
+def forms_of(products: str, kind: ModelKind, takes_floats: bool) -> tuple[Products, ...]:
+    """Return what is tried.
+
+    products: "auto" or one of the forms
+    takes_floats: whether "auto" may try floats
+    """
+    if products == "auto":
+        return ("float32", "integers") if kind.float_sums and takes_floats else ("integers",)
+    return ("float32",) if products == "float32" else ("integers",)
+
+
+def choose_products(
+    trial: QuantTrial, forms: Sequence[Products], methods: Sequence[str], yardstick: Yardstick
+) -> ProductChoice:
+    """Return the choice with the least error on held samples.
+
+    Floats are measured with every method. Integers are measured with the best of these first, and
+    with the others only if they come near.
+
+    trial: writes products that make integers
+    """
+    if forms == ("integers",):
+        return ProductChoice("integers", trial, _measured(trial, methods, yardstick), {})
+    to_floats = _with_floats(trial)
+    floats = ProductChoice("float32", to_floats, _measured(to_floats, methods, yardstick), {})
+    if forms == ("float32",):
+        return floats
+    best_db = floats.tried_db[floats.method]
+    tried = _measured(trial, [floats.method], yardstick)
+    if tried[floats.method] + _LEAST_GAIN_DB > best_db:
+        tried |= _measured(trial, [one for one in methods if one not in tried], yardstick)
+    integers = ProductChoice("integers", trial, tried, {})
+    known = {"float32": best_db, "integers": tried[integers.method]}
+    is_better = known["float32"] > known["integers"] + _LEAST_GAIN_DB
+    return replace(floats if is_better else integers, products_db=known)
+
+
+def _measured(trial: QuantTrial, methods: Sequence[str], yardstick: Yardstick) -> dict[str, float]:
+    return {one: worst_db(yardstick.outputs(trial(one))) for one in methods}
+
+
+def _with_floats(trial: QuantTrial) -> QuantTrial:
+    """Return the trial whose products make floats, with statistics of what it needs alone."""
+    selection = making_floats(trial.graph, trial.selection)
+    needed = set(watched_values(trial.graph, selection))
+    statistics = {value: one for value, one in trial.statistics.items() if value in needed}
+    groups = group(trial.graph, selection, trial.scheme)
+    return replace(trial, selection=selection, groups=groups, statistics=statistics)

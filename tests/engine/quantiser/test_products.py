@@ -1,0 +1,145 @@
+"""Products of integers that make floats: their bits, their files, and when they are chosen."""
+
+import ai_edge_litert.interpreter as litert
+import numpy as np
+import onnxruntime
+import pytest
+from float_graphs import conv_net, samples_of
+
+import trireme
+from trireme.ir.builder import GraphBuilder
+from trireme.ir.graph import TensorType
+from trireme.ir.interpreter import run_reference
+from trireme.model_file import dumps, loads
+from trireme.quantiser.statistics import watched
+from trireme.support.errors import GraphError
+
+SEED = 11
+
+
+def block():
+    """A patch of a transformer: conv, norm, two products of one value, gelu, one without a bias."""
+    rng = np.random.default_rng(SEED)
+    b = GraphBuilder("block")
+
+    def weights(*shape):
+        data = rng.standard_normal(shape) / np.sqrt(np.prod(shape[1:]))
+        return b.constant("w", data.astype(np.float32))
+
+    def numbers(count):
+        return b.constant("b", rng.standard_normal(count).astype(np.float32))
+
+    x = b.input("x", TensorType((1, 8, 8, 3), "float32"))
+    window = {"strides": (2, 2), "pads": (0, 0, 0, 0), "dilations": (1, 1), "layout": "NHWC"}
+    patches = b.add("conv", x, weights(24, 2, 2, 3), numbers(24), **window)
+    rows = b.add("reshape", patches, b.constant("shape", np.array([16, 24])))
+    one = b.constant("one", np.ones(24, np.float32))
+    normed = b.add("layer_normalization", rows, one, numbers(24), axis=-1)
+    up = b.add("gelu", b.add("fully_connected", normed, weights(48, 24), numbers(48)))
+    gate = b.add("fully_connected", normed, weights(48, 24))
+    down = b.add("fully_connected", b.add("mul", up, gate), weights(24, 48), numbers(24))
+    return b.finish(b.add("add", rows, down, names=["y"]))
+
+
+@pytest.fixture(scope="module")
+def net():
+    return block()
+
+
+@pytest.fixture(scope="module")
+def made(net):
+    return trireme.quantize(net, samples_of(net, 8, SEED), products="float32", ranges="min_max")
+
+
+def products_of(graph):
+    return [node for node in graph.nodes if node.op in ("conv", "fully_connected")]
+
+
+def feeds_of(graph):
+    return {name: array[0] for name, array in samples_of(graph, 1, SEED + 1).items()}
+
+
+def test_products_read_integers_and_make_floats(made):
+    assert len(products_of(made)) == 4
+    for node in products_of(made):
+        x, w, bias = (made.values[i] for i in node.inputs)
+        assert (x.dtype, w.dtype, bias.dtype) == ("int8", "int8", "float32")
+        assert made.type(node.outputs[0]).quant is None
+    shared = {node.used[0] for node in products_of(made)}
+    assert len(shared) == 3, "two products share the integers of the norm"
+    assert made.quantization.products == "float32"
+    assert not [node for node in made.nodes if node.op == "dequantize"]
+
+
+def test_products_have_the_bits_of_the_reference(made):
+    """Their sums are exact, and each further step rounds as the reference does."""
+    (first, *_) = products_of(made)
+    part, _ = watched(made, [first.outputs[0]])
+    feeds = feeds_of(made)
+    (want,) = run_reference(part, feeds).values()
+    with trireme.Session(part, devices=["cpu"]) as session:
+        assert np.array_equal(*session.run(feeds).values(), want)
+    with trireme.Session(made, devices=["cpu"]) as session:
+        y = session.run(feeds)["y"]
+    assert np.abs(y - run_reference(made, feeds)["y"]).max() < 0.03
+
+
+def test_a_file_keeps_them(made):
+    assert str(loads(dumps(made))) == str(loads(dumps(loads(dumps(made)))))
+    feeds = feeds_of(made)
+    assert np.array_equal(
+        run_reference(loads(dumps(made)), feeds)["y"], run_reference(made, feeds)["y"]
+    )
+
+
+def test_onnx_runtime_reads_the_written_file(made, tmp_path):
+    path = tmp_path / "made.onnx"
+    trireme.export(made, path)
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    feeds = feeds_of(made)
+    (got,) = session.run(None, feeds)
+    assert np.abs(got - run_reference(made, feeds)["y"]).max() < 0.03
+
+
+def test_litert_reads_the_written_file(made, tmp_path):
+    path = tmp_path / "made.tflite"
+    trireme.export(made, path)
+    program = litert.Interpreter(str(path))
+    program.allocate_tensors()
+    feeds = feeds_of(made)
+    program.set_tensor(program.get_input_details()[0]["index"], feeds["x"])
+    program.invoke()
+    got = program.get_tensor(program.get_output_details()[0]["index"])
+    assert np.abs(got - run_reference(made, feeds)["y"]).max() < 0.03
+
+
+def test_floats_are_chosen_where_they_gain(net):
+    samples = samples_of(net, 8, SEED)
+    auto = trireme.quantize(net, samples, ranges="min_max", repairs="none").quantization
+    assert auto.products == "float32" and set(auto.products_db) == {"float32", "integers"}
+    assert auto.products_db["float32"] > auto.products_db["integers"] + 0.3
+    whole = trireme.quantize(net, samples, ranges="min_max", repairs="none", products="integers")
+    ends = trireme.quantize(net, samples, ranges="min_max", repairs="none", io="int8")
+    images = conv_net(SEED)
+    convolutional = trireme.quantize(images, samples_of(images, 4, SEED), ranges="min_max")
+    for one in (whole, ends, convolutional):
+        assert one.quantization.products == "integers"
+
+
+def test_a_budget_takes_no_products_of_floats(net):
+    with pytest.raises(GraphError, match="a budget places integers"):
+        trireme.quantize(
+            net, samples_of(net, 8, SEED), products="float32", budget=20.0, metric="snr"
+        )
+
+
+def test_culprits_name_what_products_read(net):
+    report = trireme.quantize(
+        net, samples_of(net, 8, SEED), products="float32", ranges="min_max", explain=True
+    ).quantization
+    assert {row.op for row in report.culprits} == {"conv", "fully_connected"}
+
+
+def test_other_devices_refuse_them_with_a_sentence(made):
+    with pytest.raises(trireme.PlacementError, match="result is float32 runs on the cpu only"):
+        trireme.Session(made, devices=["opencl"])
