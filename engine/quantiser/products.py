@@ -1,25 +1,35 @@
 """Choose what products of integers make, floats or integers, and how ranges are taken.
 
 Integers are what every device takes. Floats keep the precision of the sums, and softmax, norms and
-residuals after them read floats anyway.
+residuals after them read floats anyway. A range of its own for each row, found in the run, has
+finer steps than one range for all samples.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from trireme.ir.graph import Graph
 from trireme.quantiser.assign import watched_values
+from trireme.quantiser.emit import Emitted
 from trireme.quantiser.grouping import group
 from trireme.quantiser.measure import Yardstick, worst_db
-from trireme.quantiser.scheme import ModelKind
+from trireme.quantiser.scheme import DYNAMIC, ModelKind
 from trireme.quantiser.select import making_floats
 from trireme.quantiser.trial import QuantTrial
+from trireme.quantiser.weights import SmallerWeights, smaller_weights
+from trireme.support.errors import GraphError
 
+ROWS = "rows"
+"""The name of products that round their input in the run, as the scheme dynamic does."""
 Products = Literal["float32", "integers"]
-_LEAST_GAIN_DB = 0.3
-"""Floats that gain less are not worth the devices that take integers alone."""
+LEAST_GAIN_DB = 0.3
+"""Floats that gain less are not worth the devices that take integers alone.
+
+One range for all samples must gain as much over ranges of rows, which fit inputs that no sample was
+like."""
 
 
 @dataclass(frozen=True)
@@ -70,12 +80,26 @@ def choose_products(
         return floats
     best_db = floats.tried_db[floats.method]
     tried = _measured(trial, [floats.method], yardstick)
-    if tried[floats.method] + _LEAST_GAIN_DB > best_db:
+    if tried[floats.method] + LEAST_GAIN_DB > best_db:
         tried |= _measured(trial, [one for one in methods if one not in tried], yardstick)
     integers = ProductChoice("integers", trial, tried, {})
     known = {"float32": best_db, "integers": tried[integers.method]}
-    is_better = known["float32"] > known["integers"] + _LEAST_GAIN_DB
+    is_better = known["float32"] > known["integers"] + LEAST_GAIN_DB
     return replace(floats if is_better else integers, products_db=known)
+
+
+def by_rows(
+    graph: Graph, keep_float: Collection[str], yardstick: Yardstick
+) -> tuple[SmallerWeights, float] | None:
+    """Return the graph of the scheme dynamic and its least signal-to-noise on held samples.
+
+    None where no node has weights of a form that it takes.
+    """
+    try:
+        made = smaller_weights(graph, DYNAMIC, None, keep_float)
+    except GraphError:
+        return None
+    return made, worst_db(yardstick.outputs(Emitted(made.graph, {})))
 
 
 def _measured(trial: QuantTrial, methods: Sequence[str], yardstick: Yardstick) -> dict[str, float]:

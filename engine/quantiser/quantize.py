@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from trireme.backend.device import Device
@@ -25,12 +25,20 @@ from trireme.ir.quantization.stored import RANDOM
 from trireme.model_file.convert import convert
 from trireme.quantiser.assign import watched_values
 from trireme.quantiser.culprits import Culprits, culprits
+from trireme.quantiser.emit import Emitted
 from trireme.quantiser.grouping import group
 from trireme.quantiser.measure import Noise, Yardstick, float_outputs, output_reports
 from trireme.quantiser.precision.budget import Score, budget_of
 from trireme.quantiser.precision.mixing import Mixing
 from trireme.quantiser.prepare import prepare
-from trireme.quantiser.products import ProductChoice, choose_products, forms_of
+from trireme.quantiser.products import (
+    LEAST_GAIN_DB,
+    ROWS,
+    ProductChoice,
+    by_rows,
+    choose_products,
+    forms_of,
+)
 from trireme.quantiser.ranges import METHODS
 from trireme.quantiser.repair import RepairData, Repaired, repair, repairs_named
 from trireme.quantiser.samples import Feeds, Samples, open_samples, samples_again
@@ -45,6 +53,7 @@ from trireme.quantiser.weight_only import (
     quantize_weights,
     refuse_range_options,
 )
+from trireme.quantiser.weights import SmallerWeights
 from trireme.support.arguments import checked
 from trireme.support.errors import GraphError
 
@@ -104,7 +113,8 @@ def quantize(
     io: the dtype of inputs and outputs; that of the scheme's values has no conversions at the ends
     products: what conv and fully_connected make of integers. "integers" run on every device,
         "float32" on the cpu. "auto" makes floats in a transformer that gains by it on held samples,
-        unless `io` or a budget asks for integers
+        unless `io` or a budget asks for integers; each row then has a range of its own, as in the
+        scheme "dynamic", where that gains more (`explain` measures no culprits of it)
     repairs: the repairs to try, each kept only if it helps on held samples: "auto" for all,
         "none", or names of "equalisation", "smooth_quant", "outlier_clipping", "rounding",
         "bias_correction". The last two do not go with a budget
@@ -220,6 +230,15 @@ class _Quantisation:
         )
         with self.step("repairing"):
             best, repaired = repair(best, self.repairs, data)
+        if "integers" in forms and "float32" in forms:
+            with self.step("measuring the error"):
+                rows = by_rows(graph, keep_float, yardstick)
+            if rows is not None:
+                known = {**chosen.products_db, ROWS: rows[1]}
+                chosen = replace(chosen, products_db=known)
+            if rows is not None and rows[1] > best.db - LEAST_GAIN_DB:
+                small = replace(rows[0], graph=replace(rows[0].graph, name=name))
+                return self._of_rows(small, yardstick, split, samples, kind, chosen, repaired)
         return self._finish(best, yardstick, split, samples, kind, chosen, repaired)
 
     def _finish(
@@ -284,6 +303,40 @@ class _Quantisation:
         )
         made = build(best.method, integer_io=True) if self.integer_io else inside
         return QuantizedGraph(**vars_of(made.graph), quantization=report)
+
+    def _of_rows(
+        self,
+        small: SmallerWeights,
+        yardstick: Yardstick,
+        split: _Split,
+        samples: Samples,
+        kind: ModelKind,
+        chosen: ProductChoice,
+        repaired: tuple[RepairReport, ...],
+    ) -> QuantizedGraph:
+        """Return the graph whose products round their rows in the run, which needs no ranges."""
+        noises = yardstick.outputs(Emitted(small.graph, {}))
+        seen, statistics = [*split.kept, *split.held], chosen.trial.statistics
+        graph, source = yardstick.graph, samples.source
+        report = QuantizationReport(
+            self.scheme.name,
+            kind.name,
+            split.count,
+            source,
+            len(yardstick.feeds),
+            (),
+            small.floats,
+            output_reports(graph, noises),
+            (),
+            suspicions(source, split.count, graph, self.original, seen, statistics, yardstick.real),
+            dict(chosen.tried_db),
+            tuple(replace(row, kept=False) for row in repaired),
+            dict(self.seconds),
+            small.weights,
+            products=ROWS,
+            products_db=dict(chosen.products_db),
+        )
+        return QuantizedGraph(**vars_of(small.graph), quantization=report)
 
     def _methods(self) -> tuple[str, ...]:
         return TRIED if self.ranges == AUTO else (self.ranges,)

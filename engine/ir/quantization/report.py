@@ -136,7 +136,8 @@ class QuantizationReport:
     seconds: the time of each step; a file does not say
     weights: the weights that became smaller, of a scheme that measures no ranges
     precision: which nodes a loss budget left float, where one was given
-    products: what products make of integers, "float32" or "integers"
+    products: what products make of integers, "float32" or "integers"; "rows": float32, of rows that
+        are rounded in the run
     products_db: the least signal-to-noise of an output by what products make, where both were tried
     """
 
@@ -189,7 +190,7 @@ class QuantizationReport:
         ]
         if self.products_db:
             both = (f"{name} {decibel_text(db)}" for name, db in self.products_db.items())
-            lines.append(f"  products make {self.products}, before repairs: {', '.join(both)}")
+            lines.append(f"  products: {self.products}, of {', '.join(both)} before repairs")
         worst = sorted(self.tensors, key=lambda one: one.snr_db)[:_WORST]
         lines += ["  least signal-to-noise:"] if worst else []
         lines += [

@@ -107,7 +107,7 @@ def test_repairs_help_on_inputs_that_nothing_has_seen(make):
     data = samples_of(graph, 24, SEED)
     found = {}
     for repairs in ("none", "auto"):
-        made = trireme.quantize(graph, data, repairs=repairs)
+        made = trireme.quantize(graph, data, repairs=repairs, products="integers")
         signal = noise = 0.0
         for number in range(8):
             fresh = {k: v[0] for k, v in samples_of(graph, 1, SEED + 100 + number).items()}
@@ -149,7 +149,8 @@ def test_an_outlier_channel_is_cut_and_many_are_none():
 
 def test_biases_are_corrected_where_there_was_none():
     graph = block()
-    made = trireme.quantize(graph, samples_of(graph, 16, SEED), repairs=["bias_correction"])
+    data = samples_of(graph, 16, SEED)
+    made = trireme.quantize(graph, data, repairs=["bias_correction"], products="integers")
     (row,) = made.quantization.repairs
     assert row.what == "3 biases" and row.after_db is not None
     with_bias = [n for n in made.nodes if n.op == "fully_connected" and len(n.used) == 3]
