@@ -6,18 +6,21 @@ most of it are then left float, one at a time, and the outputs measured again.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from trireme.ir.graph import Graph, Node, node_names
-from trireme.ir.quantization.report import CulpritReport
+from trireme.ir.quantization.report import CulpritReport, RepairReport
 from trireme.quantiser.encode import range_of
 from trireme.quantiser.grouping import keeps_quantisation
 from trireme.quantiser.measure import Noise, Yardstick, worst_db
 from trireme.quantiser.ranges import percentile
 from trireme.quantiser.trial import QuantTrial
 
-_CANDIDATES = 6
+_LEAST, _MOST = 6, 16
+"""How many nodes are left float in turn, at least and at most."""
+_IN_VAIN, _SMALL_DB = 3, 0.1
+"""After so many nodes in a row that gain no more than this the rest is left."""
 _WIDER = 3.0
 """A range so many times wider than another is named as a cause."""
 
@@ -31,31 +34,53 @@ class Culprits:
 
 
 def culprits(
-    trial: QuantTrial, method: str, yardstick: Yardstick, noises: Mapping[int, Noise]
+    trial: QuantTrial,
+    method: str,
+    yardstick: Yardstick,
+    noises: Mapping[int, Noise],
+    repairs: Sequence[RepairReport] = (),
 ) -> Culprits:
-    """Return the worst nodes of a quantised graph, by what the outputs gain without them."""
+    """Return the worst nodes of a quantised graph, by what the outputs gain without them.
+
+    repairs: those that were tried, of which a node gets those of its cause
+    """
     graph, taken = trial.graph, trial.selection.taken
     makers = [n for n in graph.nodes if n.id in taken and not keeps_quantisation(n)]
     apart = yardstick.compare(trial(method, apart=True), [n.outputs[0] for n in makers])
     made_db = {value: noise.db for value, noise in apart.items()}
-    worst = sorted(makers, key=lambda node: made_db[node.outputs[0]])[:_CANDIDATES]
+    worst = sorted(makers, key=lambda node: made_db[node.outputs[0]])
     before = worst_db({v: noises[v] for v in graph.outputs if v in noises})
     names, rows = node_names(graph), []
-    for node in worst:
-        without = _unrepaired(trial, yardstick.graph, node)
-        after = worst_db(yardstick.outputs(without(method, without={node.id})))
+    for node, gain_db in _gains(trial, method, yardstick, worst, before):
         out = node.outputs[0]
+        cause, fitting = _cause(trial, method, node)
         rows.append(
             CulpritReport(
                 names[node.id],
                 node.op,
                 made_db[out],
                 noises[out].db,
-                after - before if after != before else 0.0,
-                _cause(trial, method, node),
+                gain_db,
+                cause,
+                _tried(fitting, repairs),
             )
         )
     return Culprits(made_db, tuple(sorted(rows, key=lambda row: -row.gain_db)))
+
+
+def _gains(
+    trial: QuantTrial, method: str, yardstick: Yardstick, worst: Sequence[Node], before: float
+) -> Iterator[tuple[Node, float]]:
+    """Yield nodes with what the worst output gains if each alone stays float."""
+    vain = 0
+    for number, node in enumerate(worst[:_MOST]):
+        if number >= _LEAST and vain >= _IN_VAIN:
+            return
+        left = _unrepaired(trial, yardstick.graph, node)
+        after = worst_db(yardstick.outputs(left(method, without={node.id})))
+        gain_db = after - before if after != before else 0.0
+        vain = 0 if gain_db > _SMALL_DB else vain + 1
+        yield node, gain_db
 
 
 def _unrepaired(trial: QuantTrial, real: Graph, node: Node) -> QuantTrial:
@@ -69,23 +94,37 @@ def _unrepaired(trial: QuantTrial, real: Graph, node: Node) -> QuantTrial:
     return replace(trial, graph=replace(graph, nodes=nodes, values=values))
 
 
-def _cause(trial: QuantTrial, method: str, node: Node) -> str:
-    """Return why a node's integers are coarse; a general sentence where nothing stands out.
+def _tried(fitting: frozenset[str], repairs: Sequence[RepairReport]) -> str:
+    """Return what became of the repairs that fit a cause."""
+    if not fitting:
+        return "no repair changes that: leave the node float, or what it shares a range with"
+    rows = [str(row) for row in repairs if row.name in fitting]
+    return "; ".join(rows) or f"{' and '.join(sorted(fitting))} were not tried"
 
-    Of a product that makes floats these are the integers that it reads.
+
+_OUTLIERS = frozenset({"outlier_clipping", "smooth_quant"})
+_COARSE = frozenset({"equalisation", "rounding", "bias_correction"})
+
+
+def _cause(trial: QuantTrial, method: str, node: Node) -> tuple[str, frozenset[str]]:
+    """Return why a node's integers are coarse, and the repairs that fit.
+
+    A general sentence where nothing stands out. Of a product that makes floats these are the
+    integers that it reads.
     """
     out = node.used[0] if node.id in trial.selection.to_floats else node.outputs[0]
     statistics, quant = trial.statistics[out], trial.quants(method)[out]
     if trial.groups.fixed_of(out):
-        return "its scale is fixed by the op, whatever the values are"
+        return "its scale is fixed by the op, whatever the values are", frozenset()
     own = max(statistics.high, 0.0) - min(statistics.low, 0.0)
     low, high = range_of(quant, trial.scheme.activations)
     if own and high - low > _WIDER * own:
         times = (high - low) / own
-        return f"it shares the range of other values, which is {times:.1f} times its own"
+        why = f"it shares the range of other values, which is {times:.1f} times its own"
+        return why, frozenset()
     inner_low, inner_high = percentile(statistics, trial.scheme.activations)
     inner = max(inner_high, 0.0) - min(inner_low, 0.0)
     if inner and own > _WIDER * inner:
         times = own / inner
-        return f"one element in 10,000 makes its range {times:.1f} times wider"
-    return "its values fill their range, and 8 bits are what they have"
+        return f"one element in 10,000 makes its range {times:.1f} times wider", _OUTLIERS
+    return "its values fill their range, and 8 bits are what they have", _COARSE

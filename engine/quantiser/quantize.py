@@ -270,7 +270,7 @@ class _Quantisation:
         found: Culprits = Culprits({}, ())
         if self.explains:
             with self.step("naming culprits"):
-                found = culprits(build, best.method, yardstick, noises)
+                found = culprits(build, best.method, yardstick, noises, repaired)
         graph, quants = best.real, build.quants(best.method)
         report = QuantizationReport(
             self.scheme.name,

@@ -144,8 +144,18 @@ SCHEMES: Mapping[str, Scheme] = {
 }
 
 
+WITHOUT_KERNELS = frozenset({"int16", "int16x8"})
+"""Names of int16 activations with int8 weights, TensorFlow Lite's scheme that no device runs."""
+
+
 def scheme_named(name: str) -> Scheme:
     """Return a scheme by name; raise GraphError when there is none."""
+    if name in WITHOUT_KERNELS:
+        raise GraphError(
+            f"the scheme {name} has int16 activations, and no device here has kernels for them",
+            facts=[f"known: {', '.join(SCHEMES)}"],
+            fix="int8, with the nodes float that lose most: keep_float=, or budget= with metric=",
+        )
     if name not in SCHEMES:
         raise GraphError(f"unknown scheme {name!r}", facts=[f"known: {', '.join(SCHEMES)}"])
     return SCHEMES[name]

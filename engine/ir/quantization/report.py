@@ -71,6 +71,7 @@ class CulpritReport:
     made_db: signal-to-noise of the error made in it alone, from float inputs
     snr_db: signal-to-noise of its value, with the error that it inherits
     gain_db: what the worst output gains if this node alone stays float, measured
+    repair: what became of the repairs that fit the cause
     """
 
     name: str
@@ -79,6 +80,7 @@ class CulpritReport:
     snr_db: float
     gain_db: float
     cause: str
+    repair: str = ""
 
     def __str__(self) -> str:
         """Return the row as sentences."""
@@ -86,6 +88,7 @@ class CulpritReport:
             f"{self.op} {self.name}: {decibel_text(self.made_db)} of error made here, "
             f"{decibel_text(self.snr_db)} with what it inherits. {_capital(self.cause)}. "
             f"Left float, the output gains {self.gain_db:.1f} dB."
+            f"{self.repair and f' Repairs: {self.repair}.'}"
         )
 
 

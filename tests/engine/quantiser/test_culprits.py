@@ -22,6 +22,8 @@ def test_a_culprits_gain_is_that_of_keeping_it_float():
     gain = alone.quantization.outputs[0].snr_db - made.quantization.outputs[0].snr_db
     assert gain == pytest.approx(rows[0].gain_db, abs=1e-6), f"seed {SEED}"
     assert "Left float, the output gains" in str(made.quantization)
+    assert 6 <= len(rows) <= 16
+    assert all("were not tried" in row.repair or "no repair" in row.repair for row in rows)
 
 
 def test_a_node_that_stays_float_has_the_weights_of_the_float_model():
@@ -44,6 +46,9 @@ def test_the_error_made_in_a_node_is_less_than_with_what_it_inherits():
     known = {one.name: one for one in report.tensors if one.made_db is not None}
     assert len(known) >= 6
     assert known["last"].made_db > known["last"].snr_db, f"seed {SEED}"
+    tried = {row.name: str(row) for row in report.repairs}
+    named = [row.repair for row in report.culprits if "no repair" not in row.repair]
+    assert named and all(tried["rounding"] in one or "smooth_quant" in one for one in named)
 
 
 def test_auto_keeps_the_ranges_of_least_error():

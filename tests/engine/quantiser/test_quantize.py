@@ -195,3 +195,10 @@ def test_a_prelu_becomes_integers():
     with trireme.Session(made, devices=["cpu"]) as session:
         (found,) = session.run(feeds).values()
     np.testing.assert_array_equal(found, *run_reference(made, feeds).values())
+
+
+@pytest.mark.parametrize("scheme", ["int16", "int16x8"])
+def test_a_scheme_without_kernels_is_refused_with_the_reason(scheme):
+    net = conv_net(SEED)
+    with pytest.raises(trireme.GraphError, match=f"{scheme} has int16 activations, and no device"):
+        trireme.quantize(net, samples_of(net, 2, SEED), scheme=scheme)
