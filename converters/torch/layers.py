@@ -82,6 +82,22 @@ def batch_norm(use: Use) -> tuple[int, None, None]:
     return use.add("batch_normalization", *inputs, **attrs), None, None
 
 
+def batch_norm_of_batch(use: Use) -> tuple[int, None, None]:
+    """Batch normalisation with the mean and variance of the batch itself."""
+    _refuse_others(use)
+    x, rank = use["input"], use.rank(use["input"])
+    channels = int(use.shape_of("input")[1])
+    axes = use.ints(*(axis for axis in range(rank) if axis != 1))
+    apart = use.add("sub", x, use.add("reduce_mean", x, axes, keepdims=1))
+    variance = use.add("reduce_mean", use.add("mul", apart, apart), axes, keepdims=1)
+    spread = use.add("add", variance, use.constant(use["eps"], use.dtype))
+    shape = [1, channels, *[1] * (rank - 2)]
+    scale, bias = _scale(use, "weight", [channels]), _scale(use, "bias", [channels], 0)
+    scale, bias = use.reshape(scale, shape), use.reshape(bias, shape)
+    value = use.add("mul", use.add("div", apart, use.add("sqrt", spread)), scale)
+    return use.add("add", value, bias), None, None
+
+
 def _window(use: Use, rank: int) -> dict[str, Any]:
     kernel = _spread(use["kernel_size"], rank)
     return {
@@ -339,6 +355,7 @@ _CUBIC = resize("cubic")
 LAYERS: dict[str, Any] = {
     "_adaptive_avg_pool2d": adaptive_average(2),
     "_adaptive_avg_pool3d": adaptive_average(3),
+    "_native_batch_norm_legit no_stats": batch_norm_of_batch,
     "_native_batch_norm_legit_no_training": batch_norm,
     "_upsample_bicubic2d_aa vec": _CUBIC,
     "_upsample_bilinear2d_aa vec": _LINEAR,

@@ -458,6 +458,11 @@ LAYERS = [
     ("_upsample_nearest_exact2d.vec", up(scale_factor=1.7, mode="nearest-exact"), IMAGE),
     ("_upsample_nearest_exact3d.vec", up(size=(2, 3, 7), mode="nearest-exact"), f(1, 2, 4, 4, 5)),
     ("adaptive_max_pool2d", lambda x: F.adaptive_max_pool2d(x, (4, 3)), IMAGE),
+    (
+        "_native_batch_norm_legit.no_stats",
+        on(nn.BatchNorm2d(3, track_running_stats=False)),
+        IMAGE,
+    ),
     ("adaptive_max_pool2d", lambda x: F.adaptive_max_pool2d(x, (3, 5)), IMAGE),
     ("adaptive_max_pool2d", lambda x: F.adaptive_max_pool2d(x, 2, return_indices=True), IMAGE),
     ("adaptive_max_pool3d", lambda x: F.adaptive_max_pool3d(x, (2, 5, 3)), f(2, 3, 5, 4, 6)),
