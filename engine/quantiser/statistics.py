@@ -155,10 +155,11 @@ def gather(
 
 def _without_range(graph: Graph, value: int, number: int) -> RunError:
     """Return the error of a value that is not finite; it names a constant that is the cause."""
-    maker = graph.producer(value)
+    makers = [maker] if (maker := graph.producer(value)) else []
     broken = [
-        f"{maker.label} reads the constant '{graph.values[i].first_name}', which is not finite"
-        for i in (maker.used if maker else ())
+        f"{node.label} reads the constant '{graph.values[i].first_name}', which is not finite"
+        for node in makers
+        for i in node.used
         if (data := graph.values[i].data) is not None
         and data.dtype.kind == "f"
         and not np.isfinite(data).all()
