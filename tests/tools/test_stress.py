@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("resource")
 from trireme.plan.plan import Plan  # noqa: E402
-from trireme.support.errors import DeviceError, RunError  # noqa: E402
+from trireme.support.errors import RunError  # noqa: E402
 from trireme.testing.random_graphs import random_graph  # noqa: E402
 from trireme.tools.cli import main, make_parser  # noqa: E402
 from trireme.tools.stress import bounded, command, faults, race_cases  # noqa: E402
@@ -118,23 +118,17 @@ def test_some_mutants(name, capsys):
     assert "60 cases" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("is_said", [True, False])
-def test_lack_of_memory_is_an_end_where_a_device_says_so(is_said):
-    """Else a reader that asks for too much would hide behind its error."""
-    from trireme.backend.device import host_alloc
+def test_a_session_may_lack_memory_and_a_reader_may_not(monkeypatch):
     from trireme.tools.stress import damaged_files
 
-    def read(data):
-        if is_said:
-            host_alloc(1 << 60)
+    def lacking(*given):
         raise RunError("no room") from MemoryError()
 
-    attempt = damaged_files.attempt_with(read)
-    if is_said:
-        with pytest.raises(DeviceError, match="are not to be had"):
-            attempt((0, b""))
-    else:
-        assert attempt((0, b"")).startswith("untyped")
+    assert damaged_files.attempt_with(lacking)((0, b"")).startswith("untyped")
+    monkeypatch.setattr(damaged_files, "check", lambda graph: None)
+    monkeypatch.setattr(damaged_files, "run", lacking)
+    with pytest.raises(RunError, match="no room"):
+        damaged_files.attempt_with(lambda data: None, every=1)((0, b""))
 
 
 @linux

@@ -20,7 +20,7 @@ from trireme.model_file.convert import convert
 from trireme.runtime.feeds import random_array
 from trireme.runtime.options import ExecutionOptions
 from trireme.runtime.session import Session
-from trireme.support.errors import DeviceError, FaultKind, InternalError, TriremeError
+from trireme.support.errors import InternalError, TriremeError
 from trireme.tools.stress.bounded import try_cases
 from trireme.tools.stress.mutations import damaged_cases, read_seeds
 
@@ -34,28 +34,26 @@ Attempt = Callable[[tuple[int, bytes]], str]
 def attempt_with(read: Callable[[bytes], Graph], every: int = 0) -> Attempt:
     """Return what reads damaged bytes; a typed error may hide no other in its causes.
 
-    A device that lacks memory says so itself, whatever is behind that.
+    A session or a run may lack memory: its typed error says what for. A reader may not.
     """
 
     def attempt(case: tuple[int, bytes]) -> str:
         number, data = case
+        unsaid: tuple[type[BaseException], ...] = (MemoryError, RecursionError, InternalError)
         try:
             graph = read(data)
             check(graph)
+            unsaid = (RecursionError, InternalError)
             return run(graph, number) if every and number % every == 0 else "read"
         except TriremeError as error:
             cause: BaseException | None = error
-            while cause is not None and not _is_lack_of_memory(cause):
-                if isinstance(cause, MemoryError | RecursionError | InternalError):
+            while cause is not None:
+                if isinstance(cause, unsaid):
                     return f"untyped {traceback.format_exc()}"
                 cause = cause.__cause__
             raise
 
     return attempt
-
-
-def _is_lack_of_memory(error: BaseException) -> bool:
-    return isinstance(error, DeviceError) and error.kind is FaultKind.OUT_OF_MEMORY
 
 
 def run(graph: Graph, number: int) -> str:
