@@ -31,7 +31,7 @@ _SEMAPHORE_BYTES = 64
 """At least sizeof(sem_t) of every libc."""
 
 
-class _Timespec(ctypes.Structure):
+class _WaitEnd(ctypes.Structure):
     _fields_ = (("seconds", ctypes.c_long), ("nanoseconds", ctypes.c_long))
 
 
@@ -71,7 +71,7 @@ class _Semaphore:
 
     def __init__(self, driver: _Driver) -> None:
         self._memory = ctypes.create_string_buffer(_SEMAPHORE_BYTES)
-        self._end = _Timespec()
+        self._end = _WaitEnd()
         self.address, self.end_address = map(ctypes.addressof, (self._memory, self._end))
         driver.new(self.address, 0, 0)
 
