@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Protocol
 
 from trireme.devices.cpu.codegen.aligned_memory import as_kernels_read
 from trireme.devices.cpu.compile.recording import Code, CodeOfMany
@@ -27,6 +27,19 @@ LOCAL_BYTES: Final = 3
 VARIANT: Final = 4
 ARRAYS: Final = 5
 NOTHING: SizedRow = ((), 1, 0.0, 0, 0, ())
+
+
+class RowsByTurn(Protocol):
+    """The rows of shapes that come one after another.
+
+    words: by shape, as they lie in a layout
+    """
+
+    words: Array
+
+    def rows(self, turn: int) -> tuple[SizedRow, ...]:
+        """Return the rows of a shape."""
+        ...
 
 
 @dataclass(eq=False)

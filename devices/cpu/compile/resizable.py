@@ -23,11 +23,12 @@ from trireme.devices.cpu.compile.alike_steps import (
     SECONDS,
     VARIANT,
     WORDS,
+    RowsByTurn,
     SizedRow,
 )
 from trireme.devices.cpu.compile.bound_steps import POLL_S, TRY_S, WAKE_S
 from trireme.devices.cpu.compile.executable import CpuExecutable
-from trireme.devices.cpu.compile.expected_shapes import ExpectedShapes, ShapeBlock
+from trireme.devices.cpu.compile.expected_shapes import ExpectedShapes
 from trireme.devices.cpu.compile.native_turns import NativeTurns, TurnCall, steps_of_turns
 from trireme.devices.cpu.compile.polymorphic import PolymorphicProgram, program_at
 from trireme.devices.cpu.compile.program import ReferenceStep
@@ -239,7 +240,7 @@ class CpuResizable:
         self._layout, self._tables, self._scratch = layout, tables, scratch
         return layout
 
-    def _continues(self, block: ShapeBlock, layout: StepLayout, scratch: Buffer | None) -> bool:
+    def _continues(self, block: RowsByTurn, layout: StepLayout, scratch: Buffer | None) -> bool:
         """Whether a shape of a block comes after another one of it, on the same memory."""
         return layout.block is block and self._scratch is scratch
 

@@ -12,7 +12,7 @@ import random
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -24,6 +24,7 @@ from trireme.devices.cpu.compile.alike_steps import (
     PROVEN,
     AlikeSteps,
     Recorded,
+    RowsByTurn,
     SizedRow,
     row_of,
 )
@@ -45,9 +46,6 @@ from trireme.ir.dims import symbols_of
 from trireme.ir.graph import Graph, Node, TensorType, Value
 from trireme.support.dtypes import Array
 from trireme.support.errors import CompileError, TriremeError
-
-if TYPE_CHECKING:
-    from trireme.devices.cpu.compile.expected_shapes import ShapeBlock
 
 SLOT_ALIGN = 64
 _MOST_KEPT_BYTES = 1 << 16
@@ -83,7 +81,7 @@ class CpuTables:
     scratch_bytes: int
     local_bytes: int
     decided: tuple[Array, ...] | None
-    block: ShapeBlock | None = None
+    block: RowsByTurn | None = None
     turn: int = 0
 
 

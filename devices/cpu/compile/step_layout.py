@@ -8,19 +8,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, zip_longest
-from typing import TYPE_CHECKING
 
 from trireme.backend.device import Buffer
 from trireme.devices.cpu.codegen.aligned_memory import address
-from trireme.devices.cpu.compile.alike_steps import ARRAYS, WORDS, SizedRow
+from trireme.devices.cpu.compile.alike_steps import ARRAYS, WORDS, RowsByTurn, SizedRow
 from trireme.devices.cpu.compile.resizing import SLOT_ALIGN
 from trireme.devices.cpu.kernels.lowering import KernelFault
 from trireme.ir.dim_values import Numbers
 from trireme.support.dtypes import Array
 from trireme.support.errors import RunError
-
-if TYPE_CHECKING:
-    from trireme.devices.cpu.compile.expected_shapes import ShapeBlock
 
 
 class PointerPlaces:
@@ -77,7 +73,7 @@ class StepLayout:
     room: list[int] = field(default_factory=list)
     home: Buffer | None = None
     arrays: tuple[Array, ...] = ()
-    block: ShapeBlock | None = None
+    block: RowsByTurn | None = None
 
     def __post_init__(self) -> None:
         self.pointer_view, self.word_view = self.pointers.data, self.words.data
