@@ -34,6 +34,10 @@ TABLES = {
 """Where lists of op names are tables: a module or the start of its path, and of what."""
 
 RULES = {
+    (
+        "devices/opencl/gpu_prices.py",
+        "matmul layer_normalization rms_normalization softmax log_softmax",
+    ): "measured cycles of families of kernels",
     ("engine/ir/contents.py", "mul add sub div min max"): "arithmetic on dimensions",
     (
         "engine/ir/contents.py",
@@ -63,6 +67,7 @@ RULES = {
 NOT_OPS = {
     ("devices/cpu/compile/table.py", "conv_transpose resize top_k"): "modules",
     ("engine/ir/dims.py", "min max"): "functions in the text of a dimension",
+    ("engine/quantiser/repairs/equalise.py", "relu relu6"): "fused activations",
 }
 """Lists of other things that have the names of ops."""
 
