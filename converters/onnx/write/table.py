@@ -16,8 +16,9 @@ import onnx
 from trireme.converters.onnx.microsoft import MICROSOFT
 from trireme.converters.onnx.table import our_name
 from trireme.converters.onnx.write.use import WrittenNode, onnx_dtype
+from trireme.ir.graph import Quant, Value
 from trireme.ir.op import all_ops, get_op
-from trireme.support.dtypes import FLOATING, Array
+from trireme.support.dtypes import FLOATING, Array, numpy_dtype
 
 OPSET = 23
 """The opset of every file that is written."""
@@ -121,10 +122,33 @@ def fully_connected(use: WrittenNode) -> Sequence[str]:
     bias = _bias(use, operators()["gemm"])
     if len(x.shape) == 2:
         y = use.one("Gemm", use.operand(0), use.operand(1), bias, transB=1)
+    elif x.quant is not None and _makes_floats(use) and x.type.is_static:
+        y = _rows_by_gemm(use, x, x.quant, bias)
     else:
         y = use.one("MatMul", use.operand(0), use.one("Transpose", use.operand(1), perm=[1, 0]))
         y = use.one("Add", y, bias) if bias else y
     return [activated(use, _with_residual(use, y))]
+
+
+def _makes_floats(use: WrittenNode) -> bool:
+    """Whether a product of quantised values has a float bias, and so a float result."""
+    x, bias = use.value(0), use.value(2)
+    return x is not None and x.quant is not None and bias is not None and bias.dtype == "float32"
+
+
+def _rows_by_gemm(use: WrittenNode, x: Value, quant: Quant, bias: str) -> str:
+    """Write the product of the rows of x as Gemm; the stored integers are reshaped.
+
+    ONNX Runtime 1.32 makes a Gemm of MatMul and Add itself. A reshape of floats, its own too, gets
+    a QuantizeLinear that it then refuses.
+    """
+    *lead, depth = x.type.dims
+    rows = use.one("Reshape", use.names.stored(x.id), use.constant(np.array([-1, depth])))
+    zero = np.array(quant.zero_point, numpy_dtype(x.dtype))
+    scale = use.constant(np.array(quant.scale, np.float32))
+    rows = use.one("DequantizeLinear", rows, scale, use.constant(zero))
+    y = use.one("Gemm", rows, use.operand(1), bias, transB=1)
+    return use.one("Reshape", y, use.constant(np.array([*lead, -1])))
 
 
 def batch_normalization(use: WrittenNode) -> Sequence[str]:

@@ -32,7 +32,7 @@ def block():
     x = b.input("x", TensorType((1, 8, 8, 3), "float32"))
     window = {"strides": (2, 2), "pads": (0, 0, 0, 0), "dilations": (1, 1), "layout": "NHWC"}
     patches = b.add("conv", x, weights(24, 2, 2, 3), numbers(24), **window)
-    rows = b.add("reshape", patches, b.constant("shape", np.array([16, 24])))
+    rows = b.add("reshape", patches, b.constant("shape", np.array([1, 16, 24])))
     one = b.constant("one", np.ones(24, np.float32))
     normed = b.add("layer_normalization", rows, one, numbers(24), axis=-1)
     up = b.add("gelu", b.add("fully_connected", normed, weights(48, 24), numbers(48)))
