@@ -84,8 +84,8 @@ define internal void @disband(ptr %c) {
 }
 
 ; Decide how a run does steps of several chunks: 1 = alone, 2 = with the workers. A call that tries
-; does 16 of 1024 runs with them, then 16 alone, and the others in the way that was faster; one that
-; counts no runs (RUNS below 0) does all in that way.
+; does four runs with them and four alone by turns, 32 of 1024, and the others in the way that was
+; faster; one that counts no runs (RUNS below 0) does all in that way.
 define internal i64 @decide(ptr %c, ptr %call) {
 entry:
   %pt = getelementptr i64, ptr %c, i64 $THREADS
@@ -105,15 +105,17 @@ try:
   %counts = icmp sge i64 %runs, 0
   %turn = and i64 %runs, 1023
   %phase = select i1 %counts, i64 %turn, i64 1023
-  %first = icmp ult i64 %phase, 16
-  %second = icmp ult i64 %phase, 32
+  %trial = icmp ult i64 %phase, 32
+  %bit = and i64 %phase, 4
+  %early = icmp eq i64 %bit, 0
+  %first = and i1 %trial, %early
   %pwith = getelementptr i64, ptr %call, i64 $CALL_WITH
   %with_ns = load i64, ptr %pwith
   %palone = getelementptr i64, ptr %call, i64 $CALL_ALONE
   %alone_ns = load i64, ptr %palone
   %faster = icmp sle i64 %with_ns, %alone_ns
-  %not_second = xor i1 %second, true
-  %later = and i1 %faster, %not_second
+  %not_trial = xor i1 %trial, true
+  %later = and i1 %faster, %not_trial
   %together = or i1 %first, %later
   br i1 %together, label %team, label %alone
 team:
@@ -155,8 +157,9 @@ alone:
   ret i64 1
 }
 
-; Count a run of a call that tries, and keep the least time of the last four of 16 trials. Trials
-; alone end after three where the second and the third take 5/4 of the time with workers.
+; Count a run of a call that tries, and keep the least time of the last two of four trials. Trials
+; end where four alone take 5/4 of the time of the four with workers before: caches that fill favour
+; those alone. Trials that end without that are repeated after 64 runs, the first time.
 define internal void @learn(ptr %call, i64 %took) {
 entry:
   %pruns = getelementptr i64, ptr %call, i64 $CALL_RUNS
@@ -168,24 +171,19 @@ count:
   store i64 %next, ptr %pruns
   %phase = and i64 %runs, 1023
   %trial = icmp ult i64 %phase, 32
-  %k = and i64 %phase, 15
-  %late = icmp uge i64 %k, 12
-  %with = icmp ult i64 %phase, 16
-  %from1 = sub i64 %k, 1
-  %early = icmp ult i64 %from1, 2
-  %early_alone = xor i1 %with, true
-  %early_counts = and i1 %early, %early_alone
-  %is_used = or i1 %late, %early_counts
-  %counts = and i1 %trial, %is_used
+  %late_bit = and i64 %phase, 2
+  %late = icmp ne i64 %late_bit, 0
+  %counts = and i1 %trial, %late
   br i1 %counts, label %keep, label %out
 keep:
+  %bit = and i64 %phase, 4
+  %with = icmp eq i64 %bit, 0
   %pwith = getelementptr i64, ptr %call, i64 $CALL_WITH
   %palone = getelementptr i64, ptr %call, i64 $CALL_ALONE
   %p = select i1 %with, ptr %pwith, ptr %palone
   %old = load i64, ptr %p
-  %at1 = icmp eq i64 %k, 1
-  %at12 = icmp eq i64 %k, 12
-  %anew = or i1 %at1, %at12
+  %k = and i64 %phase, 3
+  %anew = icmp eq i64 %k, 2
   %less = icmp slt i64 %took, %old
   %better = or i1 %anew, %less
   br i1 %better, label %store, label %stored
@@ -193,18 +191,26 @@ store:
   store i64 %took, ptr %p
   br label %stored
 stored:
-  %third_alone = icmp eq i64 %phase, 18
-  br i1 %third_alone, label %compare, label %out
+  %of8 = and i64 %phase, 7
+  %both = icmp eq i64 %of8, 7
+  br i1 %both, label %compare, label %out
 compare:
   %with_ns = load i64, ptr %pwith
   %alone_ns = load i64, ptr %palone
   %with5 = mul i64 %with_ns, 5
   %alone4 = mul i64 %alone_ns, 4
   %clear = icmp sge i64 %alone4, %with5
-  br i1 %clear, label %enough, label %out
+  br i1 %clear, label %enough, label %unclear
 enough:
-  %ended = add i64 %runs, 14
+  %last = or i64 %runs, 31
+  %ended = add i64 %last, 1
   store i64 %ended, ptr %pruns
+  br label %out
+unclear:
+  %first_time = icmp eq i64 %runs, 31
+  br i1 %first_time, label %soon, label %out
+soon:
+  store i64 960, ptr %pruns
   br label %out
 out:
   ret void

@@ -82,17 +82,20 @@ def test_a_short_call_stays_as_chosen(device):
     assert (native._stamping.words[learnt] == native.call.words[learnt]).all()
 
 
-@pytest.mark.parametrize(("with_ns", "runs_after"), [(1, 32), (1 << 60, 19)])
-def test_a_clear_trial_ends_early(device, with_ns, runs_after):
-    """Three runs alone that are slower by far are enough; the other way all are done."""
+@pytest.mark.parametrize(
+    ("runs", "with_ns", "runs_after"),
+    [(4, 1, 32), (4, 1 << 60, 8), (28, 1, 32), (28, 1 << 60, 960), (1052, 1 << 60, 1056)],
+)
+def test_a_clear_trial_ends_early(device, runs, with_ns, runs_after):
+    """Four runs alone that are slower by far are enough; the first unclear trial comes again."""
     call, _, _ = bound(device)
     (native,) = call._parts
     words = native.call.words
-    for _ in range(16):
+    for _ in range(4):
         call.launch()
-    assert words[runtime.CALL_RUNS] == 16
-    words[runtime.CALL_WITH] = with_ns
-    for _ in range(3):
+    assert words[runtime.CALL_RUNS] == 4
+    words[runtime.CALL_RUNS], words[runtime.CALL_WITH] = runs, with_ns
+    for _ in range(4):
         call.launch()
     assert words[runtime.CALL_RUNS] == runs_after
 
