@@ -194,6 +194,10 @@ class QuantizationReport:
         if self.products_db:
             both = (f"{name} {decibel_text(db)}" for name, db in self.products_db.items())
             lines.append(f"  products: {self.products}, of {', '.join(both)} before repairs")
+        if self.products != "integers":
+            lines.append(
+                "    which the cpu alone runs; a GPU and an NPU take products that make integers"
+            )
         worst = sorted(self.tensors, key=lambda one: one.snr_db)[:_WORST]
         lines += ["  least signal-to-noise:"] if worst else []
         lines += [

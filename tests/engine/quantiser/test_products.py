@@ -117,6 +117,7 @@ def test_floats_are_chosen_where_they_gain(net):
     samples = samples_of(net, 8, SEED)
     auto = trireme.quantize(net, samples, ranges="min_max", repairs="none").quantization
     assert auto.products == "rows" and {"float32", "integers"} <= set(auto.products_db)
+    assert "products: rows, of" in str(auto) and "which the cpu alone runs" in str(auto)
     assert auto.products_db["rows"] > auto.products_db["float32"] + 0.3
     assert auto.products_db["float32"] > auto.products_db["integers"] + 0.3
     whole = trireme.quantize(net, samples, ranges="min_max", repairs="none", products="integers")
