@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -41,9 +41,10 @@ from trireme.quantiser.products import (
 )
 from trireme.quantiser.ranges import METHODS
 from trireme.quantiser.repair import RepairData, Repaired, repair, repairs_named
-from trireme.quantiser.samples import Feeds, Samples, open_samples, samples_again
+from trireme.quantiser.samples import Samples, open_samples, samples_again
 from trireme.quantiser.scheme import ModelKind, QuantScheme, WeightScheme, scheme_named
 from trireme.quantiser.select import Selection, select
+from trireme.quantiser.split import SampleSplit, split_of
 from trireme.quantiser.statistics import gather
 from trireme.quantiser.suspicions import suspicions
 from trireme.quantiser.trial import QuantTrial
@@ -60,15 +61,6 @@ from trireme.support.errors import GraphError
 AUTO = "auto"
 TRIED = ("min_max", "mean_squared_error", "percentile")
 """The ways to take ranges that "auto" measures; the first of equals is kept."""
-_MEASURED = 24
-"""The most samples that are kept in memory, to measure the error with."""
-_MEASURED_BYTES = 256 << 20
-"""The most bytes that float values of kept samples may take."""
-_HELD_EVERY = 4
-"""One sample of so many is held: what is chosen is chosen by samples that no range has seen."""
-_REPAIRED = 24
-"""The most samples that repairs are made of."""
-_REPAIRED_BYTES = 128 << 20
 
 
 @checked(GraphError)
@@ -208,7 +200,7 @@ class _Quantisation:
         _check_any(graph, selection)
         groups = group(graph, selection, self.scheme)
         values = watched_values(graph, selection)
-        split = _Split(_most_kept(graph, values), _most_repaired(graph))
+        split = split_of(graph, values)
         with self.step("measuring ranges"):
             statistics = gather(
                 graph,
@@ -219,7 +211,7 @@ class _Quantisation:
             )
         watch = tuple(dict.fromkeys((*values, *float_outputs(graph))))
         with self.step("measuring the error"):
-            yardstick = Yardstick(graph, watch, split.held or split.kept[:_MEASURED], self.threads)
+            yardstick = Yardstick(graph, watch, split.measured, self.threads)
             name = _name(graph, self.scheme, samples)
             build = QuantTrial(graph, selection, groups, statistics, self.scheme, name)
             forms = forms_of(self.products, kind, not self.integer_io and self.mixing is None)
@@ -245,7 +237,7 @@ class _Quantisation:
         self,
         best: Repaired,
         yardstick: Yardstick,
-        split: _Split,
+        split: SampleSplit,
         samples: Samples,
         kind: ModelKind,
         chosen: ProductChoice,
@@ -308,7 +300,7 @@ class _Quantisation:
         self,
         small: SmallerWeights,
         yardstick: Yardstick,
-        split: _Split,
+        split: SampleSplit,
         samples: Samples,
         kind: ModelKind,
         chosen: ProductChoice,
@@ -350,38 +342,6 @@ def _check_any(graph: Graph, selection: Selection) -> None:
         f"no node of {graph.name!r} can become integers",
         facts=list(reasons)[:8] or ["the model has no node"],
     )
-
-
-@dataclass
-class _Split:
-    """Samples as they pass: some are held from ranges, of the others the first ones are kept."""
-
-    most_held: int
-    most_kept: int
-    held: list[Feeds] = field(default_factory=list)
-    kept: list[Feeds] = field(default_factory=list)
-    count: int = 0
-
-    def take(self, feeds: Iterable[Feeds]) -> Iterator[Feeds]:
-        """Yield the samples that ranges are made of."""
-        for one in feeds:
-            self.count += 1
-            if self.count % _HELD_EVERY == 0 and len(self.held) < self.most_held:
-                self.held.append(one)
-                continue
-            if len(self.kept) < self.most_kept:
-                self.kept.append(one)
-            yield one
-
-
-def _most_kept(graph: Graph, values: Collection[int]) -> int:
-    nbytes = sum(graph.type(value).nbytes for value in values)
-    return max(1, min(_MEASURED, _MEASURED_BYTES // max(nbytes, 1)))
-
-
-def _most_repaired(graph: Graph) -> int:
-    nbytes = sum(value.type.nbytes for value in graph.input_values())
-    return max(1, min(_REPAIRED, _REPAIRED_BYTES // max(nbytes, 1)))
 
 
 def _watch(trial: QuantTrial, real: Graph) -> tuple[int, ...]:
