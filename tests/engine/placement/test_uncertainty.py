@@ -81,7 +81,8 @@ def test_pins_are_priced_once_and_when_asked(monkeypatch):
     """A session with pins opens after one search; only who reads the gap pays for another."""
     searches = []
     monkeypatch.setattr(
-        "trireme.placement.place.solve", lambda *given: searches.append(0) or solve(*given)
+        "trireme.placement.place.solve",
+        lambda *given, **named: searches.append(0) or solve(*given, **named),
     )
     graph, costs = chain_of_two(95.0)
     pins = dict.fromkeys([node.id for node in graph.nodes], "gpu")
