@@ -1,7 +1,7 @@
 """Seconds of a kernel on a GPU that nobody has measured.
 
 A kernel costs its launch, its bytes at the device's bandwidth, and cycles of the compute units for
-the terms of its work. The cycles were fitted to a desktop GPU (docs/experiments/opencl.md). They
+the terms of its work. The cycles were fitted to an NVIDIA H200 (docs/experiments/opencl.md). They
 hold for its own clock and number of units, so a smaller GPU is slower in proportion. Calibration
 replaces the sum.
 """
