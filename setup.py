@@ -19,6 +19,7 @@ packages = [
 setup(
     packages=packages,
     package_dir=ROOTS,
+    include_package_data=False,
     package_data={
         "trireme": ["py.typed"],
         "trireme.serving": ["page/*"],
