@@ -143,7 +143,12 @@ def taps(
     exclude: bool,
     antialias: bool,
 ) -> tuple[Array, Array, Array]:
-    """Return indices [out,taps], weights [out,taps] and which positions lie outside the input."""
+    """Return indices [out,taps], weights [out,taps] and which positions lie outside the input.
+
+    Taps of one input position give exactly its value, as in ONNX Runtime: t * a + (1 - t) * a may
+    be one unit off. The weights are 0.5, for 0 * inf is not a number; where an axis is copied they
+    stay 1 and 0, and kernels leave the second tap out.
+    """
     where = coordinates(plan, transform).astype(np.float64)
     outside = (where < 0) | (where > plan.size - 1)
     if mode == "nearest":
@@ -163,7 +168,12 @@ def taps(
         weights = np.where((places < 0) | (places >= plan.size), 0, weights)
     if exclude or antialias:
         weights = weights / weights.sum(axis=1, keepdims=True)
-    return np.clip(places, 0, plan.size - 1).astype(np.int64), weights, outside
+    picks = np.clip(places, 0, plan.size - 1).astype(np.int64)
+    if plan.size == 1:
+        return picks[:, :1], np.ones((plan.out, 1)), outside
+    if picks.shape[1] == 2 and weights[:, 1].any():
+        weights[picks[:, 0] == picks[:, 1]] = 0.5
+    return picks, weights, outside
 
 
 def _resize_axis(x: Array, axis: int, picks: Array, weights: Array) -> Array:

@@ -180,5 +180,5 @@ def _floats(call: Call) -> tuple[Neighbours, Neighbours]:
             exclude=False,
             antialias=False,
         )
-        made.append(Neighbours(picks[:, 0], picks[:, 1], weights[:, 1].astype(np.float32)))
+        made.append(Neighbours(picks[:, 0], picks[:, -1], weights[:, -1].astype(np.float32)))
     return made[0], made[1]
