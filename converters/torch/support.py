@@ -9,25 +9,22 @@ from typing import Any
 import torch
 
 from trireme.converters.torch.source import line_of, module_of, op_of
-from trireme.converters.torch.table import ATEN, SCALARS
+from trireme.converters.torch.table import ATEN, ATEN_COMPLEX, SCALARS
+from trireme.converters.torch.use import is_complex
 from trireme.support.errors import ConvertError
 
 CONTROL = ("cond", "while_loop", "scan")
 """Ops of torch whose arguments are graphs."""
 _SHOWN = 3
-_COMPLEX = "no op works on complex numbers"
+_COMPLEX = "it has no rule for complex numbers"
 _FACTORS = "no op factors a matrix"
 _RANDOM = "it draws random numbers, which torch and trireme draw differently"
 _WHY = {
-    "_fft_c2c": _COMPLEX,
-    "_fft_c2r": _COMPLEX,
-    "_fft_r2c": _COMPLEX,
     "_linalg_eigh": _FACTORS,
     "_linalg_slogdet": _FACTORS,
     "_linalg_solve_ex": _FACTORS,
     "_linalg_svd": _FACTORS,
     "bernoulli": _RANDOM,
-    "complex": _COMPLEX,
     "cummax": "no op keeps a running maximum",
     "cummin": "no op keeps a running minimum",
     "embedding_renorm": "it changes its weight in a run; scale the weight once, without max_norm",
@@ -41,12 +38,9 @@ _WHY = {
     "logcumsumexp": "no op keeps a running sum of exponentials without overflow",
     "mode": "no op counts equal elements along an axis",
     "multinomial": _RANDOM,
-    "polar": _COMPLEX,
     "rand": _RANDOM,
     "randn": _RANDOM,
     "randperm": _RANDOM,
-    "view_as_complex": _COMPLEX,
-    "view_as_real": _COMPLEX,
 }
 """Why ops of torch have no rule, by name: those that layers and models use."""
 
@@ -54,19 +48,21 @@ _WHY = {
 def refuse_unsupported(module: Any) -> None:
     """Raise one ConvertError that lists every unsupported op with its count and first lines."""
     missing: dict[str, list[str]] = {}
+    whys = dict[str, str]()
     for node in _every(module):
         if not has_rule(node):
             where = line_of(node) or module_of(node) or node.name
-            missing.setdefault(op_of(node), []).append(where)
+            op = op_of(node)
+            missing.setdefault(op, []).append(where)
+            name = op.split(".")[1] if "." in op else ""
+            whys[op] = _WHY.get(name, _COMPLEX if on_complex(node) else "")
     if not missing:
         return
     facts = []
     for op, places in sorted(missing.items()):
         lines = list(dict.fromkeys(places))
         more = f" and {len(lines) - _SHOWN} more lines" if len(lines) > _SHOWN else ""
-        parts = op.split(".")
-        why = _WHY.get(parts[1], "") if len(parts) > 1 else ""
-        because = f": {why}" if why else ""
+        because = f": {whys[op]}" if whys[op] else ""
         facts.append(f"{op}: {len(places)} x ({', '.join(lines[:_SHOWN])}{more}){because}")
     count = f"{len(missing)} ops are" if len(missing) > 1 else "1 op is"
     raise ConvertError(f"{count} not supported", facts=facts)
@@ -96,9 +92,18 @@ def needed(graph: Any) -> list[Any]:
 
 def has_rule(node: Any) -> bool:
     """Whether a rule converts a node that calls a function."""
-    if control_of(node):
+    if node.target is operator.getitem:
         return True
-    return node.target is operator.getitem or op_of(node) in ATEN or op_of(node) in SCALARS
+    if on_complex(node):
+        return op_of(node) in ATEN_COMPLEX
+    return bool(control_of(node)) or op_of(node) in ATEN or op_of(node) in SCALARS
+
+
+def on_complex(node: Any) -> bool:
+    """Whether a node reads or makes complex numbers."""
+    made = node.meta.get("val")
+    results = made if isinstance(made, (tuple, list)) else [made]
+    return any(map(is_complex, [*results, *(n.meta.get("val") for n in node.all_input_nodes)]))
 
 
 def control_of(node: Any) -> str:

@@ -7,8 +7,10 @@ overload it is the default one. A rule takes a Use and returns an id, or a tuple
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
+from trireme.converters.torch.complex import COMPLEX, PART_BY_PART, part_by_part
 from trireme.converters.torch.elementwise import ELEMENTWISE
 from trireme.converters.torch.indexing import INDEXING
 from trireme.converters.torch.layers import LAYERS
@@ -38,10 +40,19 @@ ATEN: dict[str, Rule] = {
 }
 """The rules of ops on tensors."""
 
+ATEN_COMPLEX: dict[str, Callable[[Use], Any]] = {
+    **_by_overload(COMPLEX),
+    **{
+        name: partial(part_by_part, rule=ATEN[name], values=values)
+        for name, values in _by_overload(PART_BY_PART).items()
+    },
+}
+"""The rules of ops that read or make complex numbers."""
+
 SCALARS = {**NUMBERS, **_by_overload(ATEN_NUMBERS)}
 """The rules of functions and ops that give numbers."""
 
 
 def supported_aten() -> list[str]:
     """Return the names of the ATen ops and overloads with a rule, in order."""
-    return sorted({*ATEN, *_by_overload(ATEN_NUMBERS)})
+    return sorted({*ATEN, *ATEN_COMPLEX, *_by_overload(ATEN_NUMBERS)})

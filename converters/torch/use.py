@@ -1,6 +1,7 @@
 """Values and nodes during conversion: TorchScope keeps a graph's values, Use is one node.
 
-A TensorRef is a tensor. A NumberRef is a number that only a run knows: a value of one element.
+A TensorRef is a tensor. A ComplexRef is one of complex numbers, kept as two. A NumberRef is a
+number that only a run knows: a value of one element.
 The tables of rules are read without torch too, so torch is imported where it is used.
 """
 
@@ -34,6 +35,14 @@ class TensorRef:
 
 
 @dataclass(frozen=True)
+class ComplexRef:
+    """A tensor of complex numbers: the values of their parts, by id."""
+
+    real: int
+    imag: int
+
+
+@dataclass(frozen=True)
 class NumberRef:
     """A number that only a run knows. Shape: [1]."""
 
@@ -44,7 +53,8 @@ class NumberRef:
 class TorchScope:
     """The values of one graph or body.
 
-    values: TensorRefs, NumberRefs, numbers and tuples, by the name of the node that makes them
+    values: TensorRefs, ComplexRefs, NumberRefs, numbers and tuples, by the name of the node that
+        makes them
     bound: sizes of symbols
     """
 
@@ -83,6 +93,18 @@ def is_node(given: Any) -> bool:
 def dtype_name(dtype: Any) -> str:
     """Return our name of a torch dtype."""
     return str(dtype).removeprefix("torch.")
+
+
+def is_complex(described: Any) -> bool:
+    """Whether torch's description of a value is that of complex numbers."""
+    import torch
+
+    return isinstance(described, torch.Tensor) and described.is_complex()
+
+
+def part_dtype(dtype: Any) -> str:
+    """Return our name of a torch dtype, of its parts where it is complex."""
+    return dtype_name(dtype.to_real() if dtype.is_complex else dtype)
 
 
 def array_of(tensor: Any, copy: bool) -> Array:
@@ -168,8 +190,8 @@ class Use:
 
     @property
     def dtype(self) -> str:
-        """The dtype of the (first) result."""
-        return dtype_name(self.out.dtype)
+        """The dtype of the (first) result, of its parts where it is complex."""
+        return part_dtype(self.out.dtype)
 
     @property
     def shape(self) -> list[Extent]:

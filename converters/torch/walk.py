@@ -6,16 +6,28 @@ import operator
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 
 from trireme.converters.torch.control import convert_control
 from trireme.converters.torch.program import DecomposedProgram
 from trireme.converters.torch.source import op_of, whereabouts
-from trireme.converters.torch.support import control_of, needed, refuse_unsupported
-from trireme.converters.torch.table import ATEN, SCALARS
-from trireme.converters.torch.use import NumberRef, TensorRef, TorchScope, Use, array_of, dtype_name
+from trireme.converters.torch.support import control_of, needed, on_complex, refuse_unsupported
+from trireme.converters.torch.table import ATEN, ATEN_COMPLEX, SCALARS
+from trireme.converters.torch.use import (
+    ComplexRef,
+    NumberRef,
+    TensorRef,
+    TorchScope,
+    Use,
+    array_of,
+    dtype_name,
+    is_complex,
+    part_dtype,
+)
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import Dim, Graph, TensorType
+from trireme.support.dtypes import Array
 from trireme.support.errors import ConvertError, InternalError, TriremeError
 
 _STATIC = ("PARAMETER", "BUFFER", "CONSTANT_TENSOR")
@@ -85,6 +97,9 @@ def _bind_inputs(scope: TorchScope, program: DecomposedProgram, inputs: Mapping[
             made = scope.builder.add("reshape", given, shape, source=f"torch:{name}")
             scope.values[name] = NumberRef(made)
             continue
+        if is_complex(value):
+            fix = "take the parts as [..,2] and begin with torch.view_as_complex"
+            raise ConvertError(f"input '{name}' is of complex numbers", fix=fix)
         dims = tuple(_dim(scope, size, bounds) for size in value.shape)
         type = TensorType(dims, dtype_name(value.dtype))
         scope.values[name] = TensorRef(scope.builder.input(name, type))
@@ -124,17 +139,32 @@ def _bind_weights(scope: TorchScope, program: DecomposedProgram) -> dict[str, in
         if kind == "USER_INPUT":
             continue
         tensor = _tensor(exported, target)
-        key = (tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype)
+        kind_of_bits = (tensor.dtype, tensor.is_conj(), tensor.is_neg())
+        key = (tensor.data_ptr(), tensor.shape, tensor.stride(), kind_of_bits)
         if key not in cache or not tensor.numel() or target in changed:
-            data = array_of(tensor, not program.is_own)
-            cache[key] = scope.builder.constant(target, data)
+            cache[key] = _constant(scope, target, array_of(tensor, not program.is_own))
         value = cache[key]
         if target in changed:
-            initial[target] = value
-            source = f"torch:{target}"
-            value = scope.builder.add("variable", value, state=target, source=source)
-        scope.values[name] = TensorRef(value)
+            if isinstance(value, ComplexRef):
+                raise ConvertError(f"buffer '{target}' changes and is of complex numbers")
+            initial[target], source = value.id, f"torch:{target}"
+            made = scope.builder.add("variable", value.id, state=target, source=source)
+            value = TensorRef(made)
+        scope.values[name] = value
     return initial
+
+
+def _constant(scope: TorchScope, name: str, data: Array) -> TensorRef | ComplexRef:
+    """Add a constant; one of complex numbers is two."""
+    if data.dtype.kind != "c":
+        return TensorRef(scope.builder.constant(name, data))
+    parts = {"real": data.real, "imag": data.imag}
+    return ComplexRef(
+        *(
+            scope.builder.constant(f"{name}.{key}", np.ascontiguousarray(part))
+            for key, part in parts.items()
+        )
+    )
 
 
 def _tensor(exported: Any, target: str) -> Any:
@@ -161,7 +191,7 @@ def _attribute(scope: TorchScope, module: Any, node: Any) -> Any:
     found = operator.attrgetter(node.target)(module)
     if not isinstance(found, torch.Tensor):
         return found
-    return TensorRef(scope.builder.constant(node.target, array_of(found, True)))
+    return _constant(scope, node.target, array_of(found, True))
 
 
 def _converted(scope: TorchScope, node: Any) -> Any:
@@ -175,9 +205,14 @@ def _converted(scope: TorchScope, node: Any) -> Any:
         summary = f"{whereabouts(node)}: {error.summary}"
         raise ConvertError(summary, facts=error.facts, fix=error.fix) from error
     if isinstance(made, TensorRef):
-        _verify(scope, node, made)
+        _verify(scope, node, made.id)
         if made.id >= first:
             scope.rename(made.id, node.name)
+    elif isinstance(made, ComplexRef):
+        for key, part in (("real", made.real), ("imag", made.imag)):
+            _verify(scope, node, part)
+            if part >= first:
+                scope.rename(part, f"{node.name}.{key}")
     return made
 
 
@@ -190,10 +225,14 @@ def _value(scope: TorchScope, node: Any) -> Any:
     if op_of(node) in SCALARS:
         return _number(scope, node)
     use = Use(scope, node, _arguments(scope, node))
-    made = ATEN[str(node.target)](use)
-    if isinstance(made, int):
-        return TensorRef(made)
-    return tuple(None if one is None else TensorRef(one) for one in made)
+    rules = ATEN_COMPLEX if on_complex(node) else ATEN
+    made = rules[str(node.target)](use)
+    return tuple(map(_ref, made)) if isinstance(made, (tuple, list)) else _ref(made)
+
+
+def _ref(made: Any) -> Any:
+    """Return what a rule made, an id as a TensorRef."""
+    return TensorRef(made) if isinstance(made, int) else made
 
 
 def _number(scope: TorchScope, node: Any) -> Any:
@@ -222,19 +261,19 @@ def _arguments(scope: TorchScope, node: Any) -> dict[str, Any]:
     return args
 
 
-def _verify(scope: TorchScope, node: Any, made: TensorRef) -> None:
+def _verify(scope: TorchScope, node: Any, made: int) -> None:
     """Raise InternalError if a rule makes another type than torch."""
     value = node.meta.get("val")
     if not isinstance(value, torch.Tensor):
         return
-    type = scope.builder.type(made.id)
+    type, dtype = scope.builder.type(made), part_dtype(value.dtype)
     shape = [scope.extent(dim) for dim in value.shape]
     fits = len(shape) == len(type.shape) and all(
         not isinstance(ours, int) or not isinstance(theirs, int) or ours == theirs
         for ours, theirs in zip(type.shape, shape, strict=True)
     )
-    if not fits or type.dtype != dtype_name(value.dtype):
-        wanted = f"{dtype_name(value.dtype)}{shape}"
+    if not fits or type.dtype != dtype:
+        wanted = f"{dtype}{shape}"
         raise InternalError(f"{whereabouts(node)}: converted to {type}, torch makes {wanted}")
 
 
@@ -255,6 +294,9 @@ def _outputs(
         name = f"{spec.target}.new" if kind == "USER_INPUT_MUTATION" else next(users)
         if kind not in ("USER_OUTPUT", "USER_INPUT_MUTATION"):
             raise ConvertError(f"output '{name}' is a {kind}, expected a tensor or a number")
+        if isinstance(value, ComplexRef):
+            fix = "return torch.view_as_real(y)"
+            raise ConvertError(f"output '{name}' is of complex numbers", fix=fix)
         if isinstance(value, (int, float)):
             value = TensorRef(scope.builder.constant(name, torch.tensor(value).numpy()))
         if isinstance(value, (TensorRef, NumberRef)):

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional as F  # noqa: N812 - torch's own name for it
+from torch_complex_cases import COMPLEX
 
 SEED = 20261123
 
@@ -532,5 +533,5 @@ def _lstm(cell, x):
     return y, h, c
 
 
-CASES = [*ELEMENTWISE, *MOVEMENT, *INDEXING, *REDUCTION, *LINEAR, *LAYERS]
+CASES = [*ELEMENTWISE, *MOVEMENT, *INDEXING, *REDUCTION, *LINEAR, *LAYERS, *COMPLEX]
 """All cases, as (op and overload, function or module, makers of inputs)."""

@@ -6,11 +6,12 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
 from torch_cases import CASES, SEED, Layer  # noqa: E402 - needs torch
+from torch_complex_cases import COMPLEX  # noqa: E402 - needs torch
 
 import trireme  # noqa: E402
 from trireme.converters.torch.program import read_program  # noqa: E402
-from trireme.converters.torch.support import op_of  # noqa: E402
-from trireme.converters.torch.table import supported_aten  # noqa: E402
+from trireme.converters.torch.source import op_of  # noqa: E402
+from trireme.converters.torch.table import ATEN_COMPLEX, supported_aten  # noqa: E402
 from trireme.ir.interpreter import interpret  # noqa: E402
 from trireme.support.mapped import ignore_file  # noqa: E402
 
@@ -45,10 +46,14 @@ def test_an_op_agrees_with_torch(case):
         np.testing.assert_allclose(ours, theirs.numpy(), **FLOAT)
 
 
+def named(cases):
+    return {f"aten.{case[0]}" if "." in case[0] else f"aten.{case[0]}.default" for case in cases}
+
+
 def test_every_rule_has_a_case():
-    named = {f"aten.{case[0]}" if "." in case[0] else f"aten.{case[0]}.default" for case in CASES}
     numbers = {"aten._local_scalar_dense.default", "aten.sym_size.int"}  # in test_programs
-    assert sorted(set(supported_aten()) - named - numbers) == []
+    assert sorted(set(supported_aten()) - named(CASES) - numbers) == []
+    assert sorted(set(ATEN_COMPLEX) - named(COMPLEX)) == []
 
 
 @pytest.mark.parametrize("case", CASES[::9], ids=IDS[::9])

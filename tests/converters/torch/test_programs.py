@@ -297,7 +297,7 @@ def test_scan_is_a_scan():
 def test_every_unsupported_op_is_named_with_its_line():
     class Odd(torch.nn.Module):
         def forward(self, x):
-            a = torch.fft.rfft(x)
+            a = torch.fft.rfft(x).sqrt()
             b = torch.linalg.svdvals(x)
             return a.abs(), b
 
@@ -305,9 +305,43 @@ def test_every_unsupported_op_is_named_with_its_line():
         trireme.convert(Odd(), draw(4, 4))
     line = Odd.forward.__code__.co_firstlineno
     text = "\n".join(caught.value.facts)
-    why = "no op works on complex numbers"
-    assert f"aten._fft_r2c.default: 1 x ({__file__}:{line + 1}): {why}" in text
+    why = "it has no rule for complex numbers"
+    assert f"aten.sqrt.default: 1 x ({__file__}:{line + 1}): {why}" in text
     assert f"aten._linalg_svd.default: 1 x ({__file__}:{line + 2}): no op factors a matrix" in text
+
+
+def test_complex_numbers_stay_inside_a_program():
+    class Spectrum(torch.nn.Module):
+        def forward(self, x):
+            return torch.fft.fft(x)
+
+    with pytest.raises(ConvertError, match="output 'output' is of complex numbers") as caught:
+        trireme.convert(Spectrum(), draw(4, 4))
+    assert caught.value.fix == "return torch.view_as_real(y)"
+    with pytest.raises(ConvertError, match="input 'x' is of complex numbers"):
+        trireme.convert(Spectrum(), (torch.zeros(4, 4, dtype=torch.complex64),))
+
+
+def test_weights_are_complex_numbers():
+    class Rotary(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            angles = torch.outer(torch.arange(6.0), torch.tensor([1.0, 0.5]))
+            self.register_buffer("turns", torch.polar(torch.ones(6, 2), angles))
+            self.register_buffer("back", self.turns.conj())  # shares its memory
+
+        def forward(self, x):
+            pairs = torch.view_as_complex(x.unflatten(-1, (-1, 2)))
+            there = torch.view_as_real(pairs * self.turns).flatten(-2)
+            return there, torch.view_as_real(pairs * self.back).flatten(-2)
+
+    rows = {"x": {0: Dim("rows", max=8)}}
+    agrees(Rotary(), (draw(3, 6, 4),), (draw(5, 6, 4),), dynamic_shapes=rows)
+
+
+def test_spectra_have_an_open_length():
+    lengths = {"inputs": ({1: Dim("length", min=4, max=64)},)}
+    agrees(lambda x: torch.fft.rfft(x).abs(), (draw(2, 16),), (draw(2, 9),), dynamic_shapes=lengths)
 
 
 def test_a_rule_that_refuses_names_the_line():
