@@ -281,6 +281,7 @@ INDEXING: dict[str, Any] = {
     "arange start_step": arange,
     "embedding": embedding,
     "empty memory_format": full,
+    "empty_permuted": full,
     "full": full,
     "full_like": full_like,
     "gather": gather,

@@ -239,6 +239,31 @@ def _count_below(use: Use, limits: int, right: bool) -> int:
     return use.add("reduce_sum", use.cast(below, use.dtype), axes, keepdims=0)
 
 
+def histogram(use: Use) -> int:
+    """histc between limits: the count of each of equal bins, of which the last has its end."""
+    low, high, bins = float(use["min"]), float(use["max"]), int(use["bins"])
+    x = use.reshape(use["self"], [-1])
+    if low == high == 0:
+        lowest, highest = (
+            use.add(op, x, use.ints(0), keepdims=1) for op in ("reduce_min", "reduce_max")
+        )
+    else:
+        lowest, highest = use.constant([low], use.dtype), use.constant([high], use.dtype)
+    width = use.add("sub", highest, lowest)
+    is_point = use.add("equal", width, use.constant([0], use.dtype))
+    half = use.cast(is_point, use.dtype)  # torch widens a range of one point by 1 on both sides
+    lowest, highest = use.add("sub", lowest, half), use.add("add", highest, half)
+    part = use.add("div", use.add("sub", x, lowest), use.add("sub", highest, lowest))
+    place = use.add("floor", use.add("mul", part, use.constant(bins, use.dtype)))
+    place = use.add("min", place, use.constant(bins - 1, use.dtype))
+    inside = use.add(
+        "and", *(use.add("less_or_equal", *pair) for pair in ((lowest, x), (x, highest)))
+    )
+    numbers = use.constant(np.arange(bins)[:, None], use.dtype)
+    found = use.add("and", use.add("equal", numbers, place), inside)
+    return use.add("reduce_sum", use.cast(found, use.dtype), use.ints(1), keepdims=0)
+
+
 REDUCTION: dict[str, Any] = {
     "_log_softmax": softmax("log_softmax"),
     "_softmax": softmax("softmax"),
@@ -250,6 +275,7 @@ REDUCTION: dict[str, Any] = {
     "bucketize Tensor": bucketize("boundaries"),
     "cumprod": running("cum_prod"),
     "cumsum": running("cum_sum"),
+    "histc": histogram,
     "kthvalue": kth_value,
     "linalg_vector_norm": vector_norm,
     "log_softmax int": softmax("log_softmax"),

@@ -12,6 +12,7 @@ from typing import Any
 
 from trireme.converters.torch.complex import COMPLEX, PART_BY_PART, part_by_part
 from trireme.converters.torch.elementwise import ELEMENTWISE
+from trireme.converters.torch.experts import EXPERTS
 from trireme.converters.torch.indexing import INDEXING
 from trireme.converters.torch.layers import LAYERS
 from trireme.converters.torch.linear import LINEAR
@@ -34,9 +35,12 @@ def _by_overload(table: Mapping[str, Any]) -> dict[str, Any]:
 
 
 ATEN: dict[str, Rule] = {
-    name: rule
-    for table in (ELEMENTWISE, INDEXING, LAYERS, LINEAR, MOVEMENT, REDUCTION)
-    for name, rule in _by_overload(table).items()
+    **{
+        name: rule
+        for table in (ELEMENTWISE, INDEXING, LAYERS, LINEAR, MOVEMENT, REDUCTION)
+        for name, rule in _by_overload(table).items()
+    },
+    **EXPERTS,
 }
 """The rules of ops on tensors."""
 

@@ -164,6 +164,11 @@ def spectrogram():
     return hf.ASTForAudioClassification(config), {"input_values": torch.randn(2, 64, 32)}
 
 
+def spectra():
+    """FNet, which mixes by Fourier transforms and takes no mask."""
+    return hf.FNetModel(hf.FNetConfig(**BERT)), {"input_ids": ids()}
+
+
 def detr():
     backbone = hf.ResNetConfig(**RESNET, out_features=["stage4"])
     config = hf.DetrConfig(
@@ -260,6 +265,7 @@ ARCHITECTURES = {
     ),
     "dpt": depth,
     "electra": text("ElectraConfig", "ElectraForTokenClassification", **BERT, embedding_size=16),
+    "fnet": spectra,
     "gpt2": text("GPT2Config", "GPT2LMHeadModel", **GPT2, use_cache=False),
     "gpt2_cache": decoder("GPT2Config", "GPT2LMHeadModel", 4, 8, **GPT2),
     "hubert": sound("HubertConfig", "HubertModel", **SPEECH),
@@ -273,6 +279,9 @@ ARCHITECTURES = {
         state_size=8,
         num_hidden_layers=2,
         use_cache=False,
+    ),
+    "mixtral": text(
+        "MixtralConfig", "MixtralForCausalLM", **LLAMA, num_local_experts=4, use_cache=False
     ),
     "mobilevit": image(
         "MobileViTConfig",

@@ -52,7 +52,8 @@ def named(cases):
 
 def test_every_rule_has_a_case():
     numbers = {"aten._local_scalar_dense.default", "aten.sym_size.int"}  # in test_programs
-    assert sorted(set(supported_aten()) - named(CASES) - numbers) == []
+    rules = {name for name in supported_aten() if name.startswith("aten.")}  # or test_experts
+    assert sorted(rules - named(CASES) - numbers) == []
     assert sorted(set(ATEN_COMPLEX) - named(COMPLEX)) == []
 
 
