@@ -24,7 +24,7 @@ WAKE_S = 1e-4
 TRY_S = 4e-3
 """Work for workers below which doing it alone is tried too."""
 _TRIALS = 32
-"""Runs after which a call knows which way is faster (runtime/loops.py)."""
+"""Runs after which a call knows which way is faster (runtime/teams.py)."""
 
 
 class StepRow(NamedTuple):

@@ -22,6 +22,20 @@ define internal i64 @now() {
   ret i64 %v
 }
 
+define internal i1 @is_late(i64 %deadline) alwaysinline {
+  %t = call i64 @now()
+  %late = icmp sgt i64 %t, %deadline
+  ret i1 %late
+}
+
+; Wake all workers that sleep.
+define internal void @wake_workers(ptr %c) {
+  %epoch = getelementptr i64, ptr %c, i64 $EPOCH
+  %e = atomicrmw add ptr %epoch, i32 1 seq_cst
+  $WAKE
+  ret void
+}
+
 define internal ptr @share(ptr %c, i64 %who) alwaysinline {
   %o = mul i64 %who, $LINE
   %w = add i64 %o, $SHARES

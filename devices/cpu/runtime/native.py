@@ -21,10 +21,12 @@ import platform
 import sys
 from string import Template
 
+from trireme.devices.cpu.runtime.call_loop import RUN
 from trireme.devices.cpu.runtime.chunks import CHUNKS
 from trireme.devices.cpu.runtime.jobs import JOBS as JOBS_IR
-from trireme.devices.cpu.runtime.loops import RUN, WORKER
+from trireme.devices.cpu.runtime.teams import TEAMS
 from trireme.devices.cpu.runtime.turns import REPEAT
+from trireme.devices.cpu.runtime.worker_loop import WORKER
 
 LINE = 16
 """Words from one line to the next: two cache lines, since some CPUs fetch pairs."""
@@ -116,7 +118,7 @@ def runtime_ir(futex: bool, hot_ns: int) -> str:
     machine = platform.machine().lower()
     sleep, wake = _parking(machine) if futex else ("br label %leave\nafter_sleep:", "")
     jobs, wait, advance = (JOBS_IR, *_counting(machine)) if futex else ("", "", "")
-    return Template(CHUNKS + RUN + REPEAT + WORKER + jobs).substitute(
+    return Template(CHUNKS + TEAMS + RUN + REPEAT + WORKER + jobs).substitute(
         {name: value for name, value in globals().items() if name.isupper()},
         PAUSE=_PAUSE.get({"amd64": "x86_64", "arm64": "aarch64"}.get(machine, machine), ""),
         CLOCK=1 if sys.platform == "linux" else 6,  # CLOCK_MONOTONIC, as time.perf_counter uses

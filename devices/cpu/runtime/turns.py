@@ -128,8 +128,7 @@ look:
   %seldom = icmp eq i64 %low, 0
   br i1 %seldom, label %clock, label %head
 clock:
-  %t = call i64 @now()
-  %late = icmp sgt i64 %t, %deadline
+  %late = call i1 @is_late(i64 %deadline)
   br i1 %late, label %pause, label %head
 pause:
   ret i64 1
