@@ -16,6 +16,7 @@ from functools import partial
 
 import numpy as np
 import onnxruntime
+from decode_loops import Sizes, decode_feeds, decode_loop
 from onnx import parser
 
 from trireme.runtime.session import Session
@@ -31,12 +32,12 @@ Feeds = Mapping[str, np.ndarray]
 class Case:
     """A loop.
 
-    text: the model in ONNX's text form; feeds: by the number of turns
+    model: in ONNX's text form, or as bytes; feeds: by the number of turns
     few, many: the numbers of turns between which the slope is taken
     bar: the least ratio that ONNX Runtime must take; most_us: the most that a turn of ours may take
     """
 
-    text: str
+    model: str | bytes
     feeds: Callable[[int], Feeds]
     few: int = 10
     many: int = 1000
@@ -183,6 +184,13 @@ def rows_to_settle(turns: int) -> Feeds:
     return {"n": np.array(turns), "xs": xs.astype("f4"), "w": w.astype("f4"), "h": h}
 
 
+def decoding(kind: str, sizes: Sizes) -> Case:
+    """A decoder whose steps are one loop of the graph."""
+    fed = partial(decode_feeds, sizes, kind)
+    return Case(decode_loop(sizes, kind), fed, few=70, many=256)
+
+
+SMALL, LARGE = Sizes(layers=2, depth=16), Sizes(layers=4, depth=64)
 CASES = {
     "add": Case(loop("1,16", ADD), carried(1, 16), bar=2.0, most_us=0.5),
     "until": Case(
@@ -222,6 +230,11 @@ CASES = {
     "product of 64": Case(loop("64,64", "t = MatMul(s, w)"), carried(64, 64), many=500),
     "product of 128": Case(loop("128,128", "t = MatMul(s, w)"), carried(128, 128), 8, 200),
     "product of 256": Case(loop("256,256", "t = MatMul(s, w)"), carried(256, 256), 4, 64),
+    "decode, concat, small": decoding("concat", SMALL),
+    "decode, concat": decoding("concat", LARGE),
+    "decode, scatter_nd, small": decoding("scatter_nd", SMALL),
+    "decode, scatter_nd": decoding("scatter_nd", LARGE),
+    "decode, scatter_elements": decoding("scatter_elements", LARGE),
 }
 
 
@@ -236,7 +249,9 @@ def turn_us(run: Callable[[Feeds], object], case: Case) -> float:
 
 def measure(case: Case, rounds: int) -> tuple[float, float, float]:
     """Return our microseconds a turn, ONNX Runtime's, and the median ratio of theirs to ours."""
-    model = parser.parse_model(HEAD + case.text).SerializeToString()
+    model = case.model
+    if isinstance(model, str):
+        model = parser.parse_model(HEAD + model).SerializeToString()
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads, options.log_severity_level = 1, 4
     peer = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])

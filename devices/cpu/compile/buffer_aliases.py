@@ -7,24 +7,32 @@ from trireme.ir.op import get_op
 
 
 def is_alias(graph: Graph, node: Node) -> bool:
-    """Whether a node's output is its input's bytes, as of a transpose that moves only axes of 1."""
-    if node.op != "transpose":
+    """Whether a node's output is its input's first bytes.
+
+    So are a transpose that moves only axes of 1, and rows along the first axis that is longer.
+    """
+    if node.op not in ("transpose", "held_rows"):
         return get_op(node.op).alias
     shape = graph.type(node.used[0]).dims
+    if node.op == "held_rows":
+        return all(size == 1 for size in shape[: node.attrs["axis"] % len(shape)])
     order = [axis % len(shape) for axis in node.attrs["perm"] or range(len(shape))[::-1]]
     long = [axis for axis in order if shape[axis] != 1]
     return long == sorted(long)
 
 
-def find_homes(graph: Graph) -> tuple[dict[int, int], dict[int, tuple[int, int]]]:
+def find_homes(
+    graph: Graph, appends_in_place: bool = False
+) -> tuple[dict[int, int], dict[int, tuple[int, int]]]:
     """Return whose memory each value lies in, and by node what the aliases that copy do copy.
 
+    appends_in_place: whether `append_rows` writes rows where the buffer is
     An alias lies in its input's memory; when it is an output of the graph, the input lies in the
     output's, unless that one is given or an output too.
     """
     buffer_aliases = {value: value for value in graph.values}
     for node in graph.nodes:
-        if is_alias(graph, node):
+        if is_alias(graph, node) or (appends_in_place and node.op == "append_rows"):
             buffer_aliases[node.outputs[0]] = buffer_aliases[node.used[0]]
     given = {v.id for v in graph.values.values() if v.is_constant} | set(graph.inputs)
     outputs = dict.fromkeys(value for value in graph.outputs if value not in given)

@@ -125,10 +125,7 @@ def build_polymorphic(
             raise CompileError(f"cpu: {node.label}: {reason}")
     kept = tuple(n for n in sample.graph.nodes if not decided.issuperset(n.outputs))
     context = Context(replace(sample.graph, nodes=kept), isa, threads, recipes=recipes)
-    buffer_aliases, copies = find_homes(context.graph)
-    for node in kept:
-        if node.op == "append_rows":  # rows are written where the buffer is
-            buffer_aliases[node.outputs[0]] = buffer_aliases[node.used[0]]
+    buffer_aliases, copies = find_homes(context.graph, appends_in_place=True)
     steps: list[Item] = []
     kernels: dict[int, str] = {}
 
@@ -167,7 +164,9 @@ def _needed(graph: Graph, steps: Sequence[Item], homes: Mapping[int, int]) -> li
     views = {
         homes[node.outputs[0]]
         for node in graph.nodes
-        if node.op == "held_rows" and not graph.is_output(node.outputs[0])
+        if node.op == "held_rows"
+        and not is_alias(graph, node)
+        and not graph.is_output(node.outputs[0])
     }
     reads = (o.of if isinstance(o, At) else o for step in steps for o in step.reads)
     read = {homes[o] for o in reads if isinstance(o, int)}

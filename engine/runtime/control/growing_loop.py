@@ -1,8 +1,9 @@
 """A loop whose carried values grow by the same sizes in each turn, run inside native code.
 
 One program serves every turn: its device makes tables of what the sizes of many turns decide. A
-value that turns only append to lies in memory with room, and a turn writes its part behind it.
-Other carried values swap two buffers.
+value that turns only append to lies in memory with room, and a turn writes its part behind it; so
+does one whose rows do not lie one after another (state_rooms.py). Other carried values swap two
+buffers.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from trireme.ops.repeats import Repeat
 from trireme.runtime.control.growth import growing_turn, steps_of
 from trireme.runtime.control.open_body import Compile
 from trireme.runtime.control.operands import timed_out
+from trireme.runtime.control.state_rooms import first_shapes, room_for, with_rooms
 from trireme.runtime.control.turn_memory import TurnMemory
 from trireme.runtime.dynamic.resizable import ResizableGraph, grown
 from trireme.support.cancel import check_cancelled
@@ -77,6 +79,7 @@ class GrowingLoop:
     """A `loop` or a `scan` whose states grow; one run at a time.
 
     why: why turns of the last run are left for the host; "" where none are
+    state_rooms: the states in memory with room, of which turns read a part
     """
 
     def __init__(
@@ -99,10 +102,12 @@ class GrowingLoop:
         self._node, self._form, self._rooms = node, form, in_rooms
         self._timeout_s, self.why = timeout_s, ""
         turn = growing_turn(form, in_rooms, given)
-        self._turn, graph = turn.turn, turn.turn.graph
+        self._turn, self.state_rooms = with_rooms(form, turn.turn)
+        graph = self._turn.graph
         if self._turn.stops:
             raise CompileError("the condition ends the loop after one turn")
-        self._sized, self._call = _compiled(graph, _later_shapes(form, in_rooms, given), compile)
+        later = first_shapes(self.state_rooms, form.first, _later_shapes(form, in_rooms, given), 1)
+        self._sized, self._call = _compiled(graph, later, compile)
         names = self._sized.contents.names
         self._growth = evaluator([turn.growth.get(name, 0) for name in names], names)
         self._first_row = int(self._turn.asks) + len(self._turn.changed)
@@ -150,11 +155,12 @@ class GrowingLoop:
         Errors: RunError, if it takes longer than it may, or a kernel found wrong data
         """
         fed = [*states, *(x[0] for x in cut), *captures]
-        sizes = self._sized.sizes([*((),) * self._form.first, *(array.shape for array in fed)])
+        shapes = [*((),) * self._form.first, *(array.shape for array in fed)]
+        sizes = self._sized.sizes(first_shapes(self.state_rooms, self._form.first, shapes, 0))
         growth: Numbers = self._growth(*sizes)
         self.why = ""
         try:
-            self._load(states, cut, captures, first)
+            self._load(sizes, states, cut, captures, first)
             return self._run(sizes, growth, most, first)
         finally:
             if sum(memory.nbytes for memory in self._held) > KEPT_BYTES:
@@ -170,12 +176,13 @@ class GrowingLoop:
         turn, going = first, True
         rows: list[list[Array]] = [[] for _ in self._rows]
         if most is not None:
-            self._reserve(_later(sizes, growth, most - first), KNOWN_BYTES)
+            sizes = self._with_room(sizes, growth, most - first, KNOWN_BYTES)
         while going and (most is None or turn < most):
             check_cancelled()
             look(turn)
             left = None if most is None else most - turn
             count = self._turns_ahead(sizes, turn - first, left)
+            sizes = self._with_room(sizes, growth, count)
             block = self._block(turn, sizes, growth, count)
             if block is None:
                 break
@@ -205,16 +212,24 @@ class GrowingLoop:
         return count if left is None else min(count, left)
 
     def _load(
-        self, states: Sequence[Array], cut: Sequence[Array], captures: Sequence[Array], turn: int
+        self,
+        sizes: Numbers,
+        states: Sequence[Array],
+        cut: Sequence[Array],
+        captures: Sequence[Array],
+        turn: int,
     ) -> None:
         """Put what a run is given where turns read it."""
-        first = self._form.first
-        end = first + self._form.carried
+        first, roomy = self._form.first, {one.state: one for one in self.state_rooms}
+        shapes, end = self._sized.shapes(sizes), first + self._form.carried + len(cut)
         places = [*(self._state(k, turn) for k in range(len(states))), *self._cut.values()]
-        places += self._in[end + len(cut) :]
-        for memory, array in zip(places, (*states, *cut, *captures), strict=True):
-            memory.reserve(array.nbytes)
-            memory.view(array.shape)[...] = array
+        places += self._in[end : end + len(captures)]
+        for k, (memory, array) in enumerate(zip(places, (*states, *cut, *captures), strict=True)):
+            room = roomy.get(k)
+            shape = array.shape if room is None else shapes[first + k]
+            memory.reserve(memory.bytes_of(shape))
+            whole = memory.view(shape)
+            (whole if room is None else room.part(whole, array.shape[room.axis]))[...] = array
 
     def _state(self, state: int, turn: int) -> TurnMemory:
         """Return where a state lies before a turn."""
@@ -222,23 +237,44 @@ class GrowingLoop:
         return self._out[self._swapped[state]] if swapped else self._in[self._form.first + state]
 
     def _lasts(self, sizes: Numbers, turn: int) -> list[Array]:
-        shapes = self._sized.shapes(sizes)[self._form.first :][: self._form.carried]
-        return [self._state(k, turn).view(shape).copy() for k, shape in enumerate(shapes)]
+        shapes = self._sized.shapes(sizes)
+        states = shapes[self._form.first :][: self._form.carried]
+        lasts = [self._state(k, turn).view(shape) for k, shape in enumerate(states)]
+        for one in self.state_rooms:
+            lasts[one.state] = one.part(lasts[one.state], shapes[one.length][0])
+        return [last.copy() for last in lasts]
 
-    def _reserve(self, sizes: Numbers, most_bytes: int | None = None) -> None:
-        """Have room for all values at the sizes after the last turn."""
-        shapes = [*self._sized.shapes(sizes), *self._sized.ports.shapes(sizes)]
+    def _with_room(
+        self, sizes: Numbers, growth: Numbers, turns: int, most_bytes: int | None = None
+    ) -> Numbers:
+        """Have room for all values as they are so many turns later; return the sizes with it.
+
+        most_bytes: where more are needed, there is as much room as before
+        """
+        names, later = self._sized.contents.names, _later(sizes, growth, turns)
+        after = self._sized.shapes(later)
+        rooms = {one.room: room_for(after[one.length][0]) for one in self.state_rooms}
+        now = dict(zip(names, sizes, strict=True))
+        larger = {name: max(room, now[name]) for name, room in rooms.items()}
+        later = tuple([larger.get(name, n) for name, n in zip(names, later, strict=True)])
+        after = self._sized.shapes(later)
         memories = [*self._in, *self._out]
+        shapes = [*after, *self._sized.ports.shapes(later)]
         needs = [one.bytes_of(shape) for one, shape in zip(memories, shapes, strict=True)]
         if most_bytes is not None and sum(needs) > most_bytes:
-            return
+            return sizes
+        before, first = self._sized.shapes(sizes), self._form.first
+        for one in self.state_rooms:
+            if larger[one.room] > now[one.room]:
+                k = first + one.state
+                one.move(self._in[k], before[k], after[k], before[one.length][0])
         for memory, nbytes in zip(memories, needs, strict=True):
             memory.reserve(nbytes)
+        return tuple([larger.get(name, n) for name, n in zip(names, sizes, strict=True)])
 
     def _block(self, turn: int, sizes: Numbers, growth: Numbers, count: int) -> _Block | None:
         """Return turns that are ready, at least so many; None where they cannot be run so."""
         key = turn, sizes
-        self._reserve(_later(sizes, growth, count))
         for memory, shape in zip(self._rows, self._row_shapes(sizes), strict=True):
             memory.reserve(count * memory.bytes_of(shape))
         buffers = tuple([memory.buffer for memory in self._held])

@@ -50,15 +50,20 @@ class GrowingGraph:
 
 def growing(graph: Graph, ties: Sequence[Tie]) -> GrowingGraph | str:
     """Return the graph on buffers, for the ties that can be; why there is none if none can."""
-    found = [(tie, _concat_of(graph, tie)) for tie in ties]
+    found = [(tie, concat_of(graph, tie)) for tie in ties]
     mine = [(tie, node) for tie, node in found if isinstance(node, Node)]
     if not mine:
         return next((why for _, why in found if isinstance(why, str)), "no state grows")
     graph = _with_one_length(graph, [tie for tie, _ in mine])
-    return _Rewrite(graph).on_buffers([(_now(graph, tie), node) for tie, node in mine])
+    return on_buffers(graph, [(_now(graph, tie), node) for tie, node in mine])
 
 
-def _concat_of(graph: Graph, tie: Tie) -> Node | str:
+def on_buffers(graph: Graph, ties: Sequence[tuple[Tie, Node]]) -> GrowingGraph:
+    """Return the graph with these ties on buffers; each with its `concat_of`."""
+    return _Rewrite(graph).on_buffers(ties)
+
+
+def concat_of(graph: Graph, tie: Tie) -> Node | str:
     """Return the node that joins a state and new rows; why there is none."""
     node = graph.producer(tie.present.id)
     where = f"'{tie.present.name}'"
