@@ -267,10 +267,22 @@ class Bound:
             yield self._native(native)
 
     def _native(self, steps: Sequence[tuple[Step, int]]) -> NativeSteps:
+        """Return steps on their places, but for copies to where they come from."""
+        steps = [one for one in steps if not self._is_in_place(one[0])]
         operands = [(*step.reads, *step.writes) for step, _ in steps]
         owners = [self._owner(o) for row in operands for o in row]
         pointers = [[self._address(o) for o in row] for row in operands]
         return NativeSteps(self._pool, steps, pointers, owners, (self._program, self._keep))
+
+    def _is_in_place(self, step: Step) -> bool:
+        """Whether a step copies a value to where it is; then its two ends do not move."""
+        if not step.is_copy or {*map(self._address, (*step.reads, *step.writes))} != {
+            self._address(step.writes[0])
+        }:
+            return False
+        ends = map(self._owner, (*step.reads, *step.writes))
+        self._fixed |= {owner[0] for owner in ends if owner is not None}
+        return True
 
     def _owner(self, operand: Operand) -> tuple[int, int] | None:
         """Return the value in whose memory an operand is, and how far in; None: in no value's."""

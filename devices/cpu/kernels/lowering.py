@@ -115,6 +115,7 @@ class Step:
         does all of its rows, or where that is not known
     stores_s: of the seconds, those in which outputs are finished and stored, where that is known
     family: steps of kernels that grow alike, which calibration fits together
+    is_copy: whether it copies what it reads byte for byte, so that it is left out in place
     """
 
     code: Code
@@ -127,6 +128,7 @@ class Step:
     columns: int = 1
     stores_s: float = 0.0
     family: str = ELEMENTWISE
+    is_copy: bool = False
 
     def __post_init__(self) -> None:
         operands: tuple[object, ...] = (*self.reads, *self.writes)

@@ -1,7 +1,8 @@
 """What runs a `loop` or a `scan`: turn after turn of a program, without an array made in a turn.
 
 The body is bound twice, so that carried values swap buffers: an even turn reads the first set and
-writes the second, an odd turn the other way. Captures are bound once, to where they lie.
+writes the second, an odd turn the other way. A value that a turn only scatters into stays where it
+is. Captures are bound once, to where they lie.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ from trireme.support.cancel import check_cancelled
 from trireme.support.dtypes import Array
 from trireme.support.errors import RunError
 
+_SCATTERS = ("scatter_nd", "scatter_elements")
+"""What writes parts of the first operand, and reads it nowhere else."""
 _LOOK_TURNS = 16
 """Turns between two looks at the clock."""
 
@@ -37,7 +40,7 @@ _LOOK_TURNS = 16
 class CarriedState:
     """A carried value: where it begins, its two buffers, and where its last value goes.
 
-    first, second: None for a value that no turn changes
+    first, second: None for a value that no turn changes; the same for one that stays where it is
     """
 
     initial: Array
@@ -59,6 +62,20 @@ class CarriedState:
         """Return the place of the value after so many turns."""
         last = self.second if turns & 1 else self.first
         return self.initial if last is None else last
+
+
+def states_in_place(form: Repeat, turn: BodyTurn, graph: Graph) -> set[int]:
+    """Return the states that need no second buffer: a scatter alone reads each, and makes it anew.
+
+    graph: the turn, as it is compiled
+    """
+    found = set()
+    for k, out in zip(turn.changed, graph.outputs[int(turn.asks) :], strict=False):
+        value, node = graph.inputs[form.first + k], graph.producer(out)
+        scatters = node is not None and node.op in _SCATTERS and node.used.count(value) == 1
+        if scatters and graph.users(value) == (node,) and node.used[0] == value:
+            found.add(k)
+    return found
 
 
 def native_turns(bound: BoundTurn, profile: bool = False) -> TurnLoop | None:
@@ -118,6 +135,7 @@ class BoundTurn:
         even: dict[int, Buffer] = {}
         odd: dict[int, Buffer] = {}
         self.states = []
+        kept = states_in_place(form, turn, graph)
         for k in range(form.carried):
             value = graph.inputs[form.first + k]
             initial = operands.array(form.first + k)
@@ -127,7 +145,8 @@ class BoundTurn:
                 self.states.append(CarriedState(initial, None, None, out))
                 continue
             made, type = results[turn.changed.index(k)], graph.type(value)
-            first, second = (host_alloc(max(type.nbytes, 1)) for _ in range(2))
+            first = host_alloc(max(type.nbytes, 1))
+            second = first if k in kept else host_alloc(max(type.nbytes, 1))
             even |= {value: first, made: second}
             odd |= {value: second, made: first}
             views = host_view(first, type), host_view(second, type)
@@ -138,7 +157,7 @@ class BoundTurn:
             self._common[value] = host_alloc(max(graph.type(value).nbytes, 1))
         context = ExecutionContext(program, places=self._common | even)
         self.contexts = [context, context]
-        if turn.changed:
+        if kept != {*turn.changed}:
             self.contexts[1] = ExecutionContext(
                 program, context.scratch, self._common | odd, beside=context
             )

@@ -351,6 +351,7 @@ def _lower_scatter(context: Context, node: Node) -> list[Step]:
         chunks,
         seconds=copy_s(whole),
         family="copy",
+        is_copy=True,
     )
     reduction = node.attrs["reduction"]
     dtype = x.dtype if reduction != "none" else ""
