@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from trireme.ir.graph import Graph, Quant
 from trireme.quantiser.encode import asymmetric
 from trireme.quantiser.grouping import Groups
+from trireme.quantiser.memo import EncodingMemo
 from trireme.quantiser.ranges import METHODS, Range
 from trireme.quantiser.scheme import QuantScheme
 from trireme.quantiser.select import Selection, data_inputs
@@ -31,16 +32,19 @@ def assign(
     statistics: Mapping[int, ValueStatistics],
     scheme: QuantScheme,
     methods: Mapping[int, str],
+    memo: EncodingMemo,
 ) -> dict[int, Quant]:
     """Return the quantisation of each watched value.
 
     methods: how the range of each group is taken, by the group's root
+    memo: the ranges found before, and those found now
     """
     fills = _fills(graph, selection)
     quants: dict[int, Quant] = {}
     for root, members in groups.members(statistics).items():
         fixed = groups.fixed_of(root)
-        ranges = [_range(statistics[value], scheme, methods[root]) for value in members]
+        method = methods[root]
+        ranges = [_range(statistics, value, method, scheme, memo) for value in members]
         ranges += [(fills[value], fills[value]) for value in members if value in fills]
         low, high = min(low for low, _ in ranges), max(high for _, high in ranges)
         quant = fixed or asymmetric(low, high, scheme.activations)
@@ -48,8 +52,16 @@ def assign(
     return quants
 
 
-def _range(statistics: ValueStatistics, scheme: QuantScheme, method: str) -> Range:
-    return METHODS[method](statistics, scheme.activations)
+def _range(
+    statistics: Mapping[int, ValueStatistics],
+    value: int,
+    method: str,
+    scheme: QuantScheme,
+    memo: EncodingMemo,
+) -> Range:
+    if (value, method) not in memo.ranges:
+        memo.ranges[value, method] = METHODS[method](statistics[value], scheme.activations)
+    return memo.ranges[value, method]
 
 
 def _fills(graph: Graph, selection: Selection) -> dict[int, float]:

@@ -11,6 +11,7 @@ from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import Graph, Node, Quant, TensorType
 from trireme.ir.op import get_op
 from trireme.quantiser.encode import asymmetric, bias_of, stored, weights_of
+from trireme.quantiser.memo import EncodingMemo
 from trireme.quantiser.scheme import QuantScheme, form_of, is_product
 from trireme.quantiser.select import Selection, data_inputs
 from trireme.support.dtypes import Array
@@ -40,6 +41,7 @@ def emit(
     integer_io: bool = False,
     apart: bool = False,
     switched: bool = False,
+    memo: EncodingMemo | None = None,
 ) -> Emitted:
     """Return the graph with the taken nodes on integers.
 
@@ -49,8 +51,10 @@ def emit(
         so that its integers have the error that is made there alone
     switched: whether each taken node is there twice, on floats and on integers, and an input of the
         graph says which result later nodes read, so that one graph shows any choice of nodes
+    memo: the weights encoded before, and those encoded now
     """
-    emitter = _Emitter(graph, selection, quants, scheme, name, integer_io, apart or switched)
+    found = memo or EncodingMemo()
+    emitter = _Emitter(graph, selection, quants, scheme, name, integer_io, apart or switched, found)
     return emitter.switched() if switched else emitter.run()
 
 
@@ -64,10 +68,11 @@ class _Emitter:
         name: str,
         integer_io: bool,
         apart: bool,
+        memo: EncodingMemo,
     ) -> None:
         self.graph, self.quants, self.scheme = graph, quants, scheme
         self.taken, self.to_floats = selection.taken, selection.to_floats
-        self.integer_io, self.apart = integer_io, apart
+        self.integer_io, self.apart, self.memo = integer_io, apart, memo
         self.builder = GraphBuilder(name)
         self.real: dict[int, int] = {}
         self.typed: dict[tuple[int, Quant], int] = {}
@@ -231,22 +236,28 @@ class _Emitter:
         """Return x, weights and bias of a product, which share the scales of its sums."""
         x_quant = self.quants[node.used[0]]
         x = self._as_integers(node.used[0], x_quant)
-        real = self._data(node.used[1])
         bias_id = node.inputs[2] if len(node.inputs) > 2 else None
         bias = None if bias_id is None else self._data(bias_id)
-        if real is None:
-            raise InternalError(f"{node.label} has no constant weights")
         is_float, values = node.id in self.to_floats, self.graph.values
-        axis = real.ndim - 1 if node.op == "conv_transpose" else 0
-        bound = None if is_float else bias
-        integers, quant = weights_of(real, axis, x_quant.scale, bound, self.scheme.weights)
+        integers, quant = self._weights(node, x_quant.scale, None if is_float else bias)
         w = self.builder.constant(values[node.used[1]].name, integers, quant)
         if is_float:
-            return [x, w, self._float_bias(node, len(real))]
+            return [x, w, self._float_bias(node, len(integers))]
         if bias is None or bias_id is None:
             return [x, w]
         whole, bias_quant = bias_of(bias, x_quant.scale, quant)
         return [x, w, self.builder.constant(values[bias_id].name, whole, bias_quant)]
+
+    def _weights(self, node: Node, x_scale: float, bias: Array | None) -> tuple[Array, Quant]:
+        """Return the weights of a product as integers; `bias` must fit their scales."""
+        key = (node.id, x_scale, node.id in self.to_floats)
+        if key not in self.memo.weights:
+            real = self._data(node.used[1])
+            if real is None:
+                raise InternalError(f"{node.label} has no constant weights")
+            axis = real.ndim - 1 if node.op == "conv_transpose" else 0
+            self.memo.weights[key] = weights_of(real, axis, x_scale, bias, self.scheme.weights)
+        return self.memo.weights[key]
 
     def _float_bias(self, node: Node, channels: int) -> int:
         """Return the bias that makes a product's result float; zeros where the node has none."""

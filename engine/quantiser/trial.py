@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from trireme.ir.graph import Graph, Quant
 from trireme.quantiser.assign import assign
 from trireme.quantiser.emit import Emitted, emit
 from trireme.quantiser.grouping import Groups, group
+from trireme.quantiser.memo import EncodingMemo
 from trireme.quantiser.scheme import QuantScheme
 from trireme.quantiser.select import Selection, settled
 from trireme.quantiser.statistics import ValueStatistics
@@ -16,7 +17,11 @@ from trireme.quantiser.statistics import ValueStatistics
 
 @dataclass(frozen=True)
 class QuantTrial:
-    """Writes quantised graphs of one float graph from one set of statistics."""
+    """Writes quantised graphs of one float graph from one set of statistics.
+
+    memo: what its graphs share, for trials that differ in their selection alone; None for a trial
+        whose graph or statistics are replaced later
+    """
 
     graph: Graph
     selection: Selection
@@ -24,12 +29,19 @@ class QuantTrial:
     statistics: Mapping[int, ValueStatistics]
     scheme: QuantScheme
     name: str
+    memo: EncodingMemo | None = field(default=None, compare=False, repr=False)
 
     def quants(self, method: str) -> dict[int, Quant]:
         """Return the quantisation of each value, its ranges taken in one way."""
         methods = dict.fromkeys(self.groups.members(self.statistics), method)
         return assign(
-            self.graph, self.selection, self.groups, self.statistics, self.scheme, methods
+            self.graph,
+            self.selection,
+            self.groups,
+            self.statistics,
+            self.scheme,
+            methods,
+            self.memo or EncodingMemo(),
         )
 
     def __call__(
@@ -53,6 +65,7 @@ class QuantTrial:
             integer_io=integer_io,
             apart=apart,
             switched=switched,
+            memo=self.memo,
         )
 
     def _without(self, nodes: Collection[int]) -> QuantTrial:

@@ -9,6 +9,7 @@ from functools import cached_property
 from trireme.ir.graph import Graph
 from trireme.ir.op import get_op
 from trireme.placement.placement import Placement
+from trireme.quantiser.memo import EncodingMemo
 from trireme.quantiser.precision.meter import LossMeter
 from trireme.quantiser.precision.target import PrecisionTarget
 from trireme.quantiser.scheme import form_of
@@ -59,6 +60,9 @@ class MixedEvaluator:
     _placed: dict[Units, Placement] = field(default_factory=dict)
     _latencies: dict[Units, float] = field(default_factory=dict)
     _points: dict[Units, MixedPoint] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.trial = replace(self.trial, memo=EncodingMemo())
 
     @property
     def graph(self) -> Graph:

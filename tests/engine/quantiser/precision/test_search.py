@@ -8,6 +8,7 @@ from float_graphs import conv_net
 from mixed_graphs import evaluator_of, random_machine, random_net, trial_of
 from sweep import sweep
 
+from trireme.quantiser.precision.evaluate import with_nodes
 from trireme.quantiser.precision.search import search
 
 SEEDS = range(20)
@@ -78,6 +79,19 @@ def test_one_switched_graph_shows_what_each_mixed_graph_computes():
             assert found == pytest.approx(noise, rel=1e-9), f"seed 3, {units}"
         assert evaluator.meter.noise(frozenset()) == 0
     assert equal >= 4
+
+
+def test_what_mixed_graphs_share_changes_none_of_them():
+    rng = np.random.default_rng(5)
+    trial, feeds = trial_of(random_net(rng, 5))
+    with evaluator_of(trial, feeds, "rk3588") as evaluator:
+        for _ in range(3):
+            taken = evaluator.settle(unit for unit in evaluator.units if rng.random() < 0.7)
+            made, alone = evaluator.emitted(taken), with_nodes(trial, taken)("min_max").graph
+            assert str(made) == str(alone)
+            for one, other in zip(made.values.values(), alone.values.values(), strict=True):
+                assert one.type == other.type
+                assert one.data is None or np.array_equal(one.data, other.data), "seed 5"
 
 
 def test_placements_are_bounded_and_repeatable():
