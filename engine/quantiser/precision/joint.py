@@ -10,7 +10,7 @@ with bounded treewidth, 1998)
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from trireme.ir.graph import Graph
@@ -18,6 +18,8 @@ from trireme.quantiser.precision.prices import CALLER, Mode, ModePrices
 
 WIDTH = 256
 """The most states that go on after a node."""
+_SAME_S = 1e-12
+"""Differences in cost that differ by fewer seconds are one."""
 Frontier = tuple[tuple[int, Mode], ...]
 
 
@@ -28,6 +30,11 @@ class _ModeStep:
     node: int
     mode: Mode
     before: _ModeStep | None
+
+
+States = dict[Frontier, tuple[float, float, _ModeStep | None]]
+"""The least cost, its seconds, and the steps to it, by the modes that later nodes depend on."""
+_START: States = {(): (0.0, 0.0, None)}
 
 
 @dataclass(frozen=True)
@@ -48,6 +55,9 @@ class JointModel:
         self.graph: Graph = prices.graph
         self._prices, self._noise = prices, noise
         self._dies_at = self._last_readers()
+        self._dying: dict[int, set[int]] = {node.id: set() for node in self.graph.nodes}
+        for maker, last in self._dies_at.items():
+            self._dying[last].add(maker)
 
     def _last_readers(self) -> dict[int, int]:
         """Return the last node that reads any result of a node, by node; none where none does."""
@@ -65,25 +75,36 @@ class JointModel:
         weight: seconds for each unit of noise
         fixed: whether some nodes are integers, by id
         """
-        fixed = fixed or {}
-        states: dict[Frontier, tuple[float, float, _ModeStep | None]] = {(): (0.0, 0.0, None)}
+        states = _START
         for node in self.graph.nodes:
-            modes = self._modes(node.id, fixed)
-            dying = self._dying(node.id)
-            found: dict[Frontier, tuple[float, float, _ModeStep | None]] = {}
-            for frontier, (cost, seconds, step) in states.items():
-                makers = dict(frontier)
-                kept = tuple(one for one in frontier if one[0] not in dying)
-                for mode, own in modes.items():
-                    added = own + self._edges(node.id, makers, mode)
-                    total = cost + added
-                    total += weight * self._noise.get(node.id, 0.0) if mode.integers else 0.0
-                    key = kept if node.id not in self._dies_at else (*kept, (node.id, mode))
-                    if key not in found or total < found[key][0]:
-                        found[key] = total, seconds + added, _ModeStep(node.id, mode, step)
-            states = dict(sorted(found.items(), key=_cost)[:WIDTH])
+            states = self._after(node.id, states, weight, fixed or {})
         _, seconds, step = min(states.values(), key=lambda state: state[0])
         return JointChoice(_integers(step), seconds)
+
+    def around(self, fixed: Mapping[int, bool]) -> JointNeighbours:
+        """Return what prices choices that differ little from one.
+
+        fixed: whether nodes are integers, by id
+        """
+        return JointNeighbours(self, fixed)
+
+    def _after(self, node: int, states: States, weight: float, fixed: Mapping[int, bool]) -> States:
+        """Return the states after a node, from those before it."""
+        modes, dying = self._modes(node, fixed), self._dying[node]
+        noise, lives = weight * self._noise.get(node, 0.0), node in self._dies_at
+        found: States = {}
+        for frontier, (cost, seconds, step) in states.items():
+            makers = dict(frontier)
+            kept = tuple(one for one in frontier if one[0] not in dying)
+            for mode, own in modes.items():
+                added = own + self._edges(node, makers, mode)
+                total = cost + added + (noise if mode.integers else 0.0)
+                key = (*kept, (node, mode)) if lives else kept
+                if key not in found or total < found[key][0]:
+                    found[key] = total, seconds + added, _ModeStep(node, mode, step)
+        if len(found) <= WIDTH:
+            return found
+        return dict(sorted(found.items(), key=_cost)[:WIDTH])
 
     def _modes(self, node: int, fixed: Mapping[int, bool]) -> Mapping[Mode, float]:
         modes = self._prices.modes[node]
@@ -106,9 +127,50 @@ class JointModel:
                 total += self._prices.edge(value, mode, CALLER)
         return total
 
-    def _dying(self, node: int) -> Collection[int]:
-        """Return the makers whose results no node after this one reads."""
-        return {maker for maker, last in self._dies_at.items() if last == node}
+
+class JointNeighbours:
+    """Prices choices near one whose nodes are fixed, anew only where they differ.
+
+    The states before each node are kept. A choice is priced from the first node that differs to
+    where its states are those kept, but for a constant.
+    """
+
+    def __init__(self, model: JointModel, fixed: Mapping[int, bool]) -> None:
+        self._model, self._fixed = model, {**fixed}
+        self._order = [node.id for node in model.graph.nodes]
+        self._place = {node: place for place, node in enumerate(self._order)}
+        self._states = [_START]
+        for node in self._order:
+            self._states.append(model._after(node, self._states[-1], 0.0, self._fixed))
+        self.seconds = _least(self._states[-1])
+
+    def seconds_of(self, changed: Mapping[int, bool]) -> float:
+        """Return the seconds of the choice where some nodes are fixed otherwise."""
+        if not changed:
+            return self.seconds
+        fixed = self._fixed | changed
+        places = sorted(self._place[node] for node in changed)
+        states = self._states[places[0]]
+        for place in range(places[0], len(self._order)):
+            states = self._model._after(self._order[place], states, 0.0, fixed)
+            if place >= places[-1]:
+                more = _difference(states, self._states[place + 1])
+                if more is not None:
+                    return self.seconds + more
+        return _least(states)
+
+
+def _least(states: States) -> float:
+    return min(cost for cost, _, _ in states.values())
+
+
+def _difference(states: States, known: States) -> float | None:
+    """Return how much more each state costs than in `known`; None where that differs."""
+    if states.keys() != known.keys():
+        return None
+    more = [cost - known[key][0] for key, (cost, _, _) in states.items()]
+    low, high = min(more), max(more)
+    return low if high - low <= _SAME_S else None
 
 
 def _cost(item: tuple[Frontier, tuple[float, float, _ModeStep | None]]) -> float:

@@ -163,6 +163,11 @@ def snr_loss(noise: float) -> float:
     return float(10 * np.log10(noise)) if noise > 0 else -np.inf
 
 
+def noise_of(loss: float) -> float:
+    """Return the noise over signal of a negative signal-to-noise in dB."""
+    return float(10 ** (loss / 10))
+
+
 def _ratio(noise: Noise) -> float:
     if noise.noise <= 0:
         return 0.0

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from trireme.quantiser.precision.baselines import baselines, sensitivities
 from trireme.quantiser.precision.evaluate import MixedEvaluator, MixedPoint, Units
 from trireme.quantiser.precision.joint import JointModel
+from trireme.quantiser.precision.meter import noise_of
 from trireme.quantiser.precision.prices import ModePrices
 
 MOST_PLACEMENTS = 160
@@ -29,6 +30,10 @@ _PAIRS = 24
 """Units of either precision, the best to flip, whose pairs are moves too."""
 _BEYOND = 4.0
 """A choice of so many times the noise of one that broke the budget is taken to break it too."""
+_HOPELESS = 1.15
+"""A move predicted to have so many times the noise allowed is not measured."""
+_MEASURED = 24
+"""The moves of one round that are measured at most."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +87,6 @@ class _MixSearch:
         self.rng = random.Random(seed)
         prices = ModePrices(evaluator.trial, evaluator.method, evaluator.target.costs)
         self.model = JointModel(prices, sensitivity)
-        self.predicted: dict[Units, float] = {}
         self.broke = float("inf")
 
     def run(self) -> None:
@@ -143,29 +147,44 @@ class _MixSearch:
     def _summed(self, units: Iterable[int]) -> float:
         return sum(self.sensitivity.get(unit, 0.0) for unit in units)
 
-    def _predict(self, taken: Units) -> float:
-        if taken not in self.predicted:
-            fixed = {unit: unit in taken for unit in self.evaluator.units}
-            self.predicted[taken] = self.model.best(0.0, fixed).seconds
-        return self.predicted[taken]
-
     def _improve(self, start: Units) -> None:
         """Place and measure the moves of one choice that promise most."""
         evaluator = self.evaluator
         best = fastest(evaluator)
-        moved = {evaluator.settle(units) for units in self._moves(start)} - {start}
-        known = {point.taken for point in evaluator.points}
-        ranked = sorted(moved - known, key=lambda taken: (self._predict(taken), sorted(taken)))
-        tried = 0
-        for taken in ranked:
-            if tried == _TRIED or not evaluator.may_place:
+        tried = measured = 0
+        for taken in self._ranked(start):
+            if tried == _TRIED or measured == _MEASURED or not evaluator.may_place:
                 return
+            measured += 1
             if self._breaks(taken):
                 continue
             tried += 1
             latency_s = evaluator.latency_s(taken)
             if best is None or latency_s <= best.latency_s or not evaluator.meets(taken):
                 evaluator.point(taken)
+
+    def _ranked(self, start: Units) -> list[Units]:
+        """Return the moves of a choice that may keep the budget, that of least latency first.
+
+        Both are predicted from the choice: latency by the joint model, noise by the sum.
+        """
+        evaluator = self.evaluator
+        near = self.model.around({unit: unit in start for unit in evaluator.units})
+        known = {point.taken for point in evaluator.points}
+        predicted: dict[Units, float] = {}
+        for taken in {evaluator.settle(units) for units in self._moves(start)} - known - {start}:
+            differs = (taken ^ start).intersection(evaluator.units)
+            if not self._is_hopeless(start, taken):
+                predicted[taken] = near.seconds_of({unit: unit in taken for unit in differs})
+        return sorted(predicted, key=lambda taken: (predicted[taken], sorted(taken)))
+
+    def _is_hopeless(self, start: Units, taken: Units) -> bool:
+        """Whether a move is predicted to have much more noise than a budget of noise allows."""
+        budget, meter = self.evaluator.meter.budget, self.evaluator.meter
+        if not budget.is_snr:
+            return False
+        noise = meter.noise(start) + self._summed(taken - start) - self._summed(start - taken)
+        return noise > _HOPELESS * noise_of(budget.limit)
 
     def _breaks(self, taken: Units) -> bool:
         """Whether a choice breaks the budget, or has much more noise than one that did."""
