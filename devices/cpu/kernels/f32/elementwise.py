@@ -8,7 +8,7 @@ operands walk alike are merged, the innermost is done in vectors, the others giv
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -310,18 +310,26 @@ def activation_step(context: Context, activation: str, value: int, node: int) ->
     return expression_step(context, activation, terms, (value,), value, (node,))
 
 
-def _lower(context: Context, node: Node) -> Sequence[Step]:
-    """Return the steps of one node: one, or more where a sum, max or min has many operands."""
-    steps: list[Step] = []
-    output, left = node.outputs[0], node.inputs
+def partial_terms(graph: Graph, node: Node) -> Iterator[tuple[Term, tuple[int, ...]]]:
+    """Yield a term and its inputs for each step of a node.
+
+    A sum, max or min of many operands takes several steps, of which later ones read the output.
+    """
+    left = node.inputs
+    so_far: tuple[int, ...] = ()
     while left:
-        so_far = (output,) if steps else ()
         room = MOST_INPUTS - len(so_far)
         part, left = replace(node, inputs=so_far + left[:room]), left[room:]
-        inputs = tuple(dict.fromkeys(term_inputs(context.graph, part)))
-        term = node_term(context.graph, part, {value: ~k for k, value in enumerate(inputs)})
-        steps.append(expression_step(context, node.op, [term], inputs, output, (node.id,)))
-    return steps
+        inputs = tuple(dict.fromkeys(term_inputs(graph, part)))
+        yield node_term(graph, part, {value: ~k for k, value in enumerate(inputs)}), inputs
+        so_far = (node.outputs[0],)
+
+
+def _lower(context: Context, node: Node) -> Sequence[Step]:
+    return [
+        expression_step(context, node.op, [term], inputs, node.outputs[0], (node.id,))
+        for term, inputs in partial_terms(context.graph, node)
+    ]
 
 
 def expression_reason(graph: Graph, node: Node) -> str | None:

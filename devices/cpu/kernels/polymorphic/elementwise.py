@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 from trireme.devices.cpu.codegen.ir import Index
 from trireme.devices.cpu.codegen.kernel_cache import Code
@@ -12,7 +11,6 @@ from trireme.devices.cpu.codegen.scalars import SCALARS
 from trireme.devices.cpu.codegen.target import Isa
 from trireme.devices.cpu.kernels.expressions import EXPRESSIONS, emitter
 from trireme.devices.cpu.kernels.f32.elementwise import (
-    MOST_INPUTS,
     ElementWalk,
     ExpressionLoop,
     Term,
@@ -22,9 +20,8 @@ from trireme.devices.cpu.kernels.f32.elementwise import (
     expression_name,
     expression_reason,
     merged_axes,
-    node_term,
+    partial_terms,
     row_offset,
-    term_inputs,
     vector_s,
 )
 from trireme.devices.cpu.kernels.lowering import Context, Operand, finish
@@ -154,17 +151,10 @@ def activation_step(context: Context, activation: str, value: int, node: int) ->
 
 
 def _lower(context: Context, node: Node) -> Sequence[PolymorphicStep]:
-    """Return the steps of one node: one, or more where a sum, max or min has many operands."""
-    steps: list[PolymorphicStep] = []
-    output, left = node.outputs[0], node.inputs
-    while left:
-        so_far = (output,) if steps else ()
-        room = MOST_INPUTS - len(so_far)
-        part, left = replace(node, inputs=so_far + left[:room]), left[room:]
-        inputs = tuple(dict.fromkeys(term_inputs(context.graph, part)))
-        term = node_term(context.graph, part, {value: ~k for k, value in enumerate(inputs)})
-        steps.append(expression_step(context, node.op, [term], inputs, output, (node.id,)))
-    return steps
+    return [
+        expression_step(context, node.op, [term], inputs, node.outputs[0], (node.id,))
+        for term, inputs in partial_terms(context.graph, node)
+    ]
 
 
 for _op in EXPRESSIONS:
