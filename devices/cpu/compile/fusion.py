@@ -20,10 +20,10 @@ from trireme.devices.cpu.kernels.f32.elementwise import (
 from trireme.devices.cpu.kernels.lowering import TABLE, Context, Step, native_reason
 from trireme.devices.cpu.patterns.attention import Attention, find_attention, with_shared_code
 from trireme.devices.cpu.patterns.dynamic_range import chosen_hybrid, lower_levels, lower_product
-from trireme.devices.cpu.patterns.dynamic_range_nodes import HybridProduct, Levels
 from trireme.devices.cpu.patterns.stored_products import StoredProduct, find_stored_products
 from trireme.ir.graph import Graph, Node
 from trireme.ir.interpreter import is_quantized
+from trireme.ir.quantization.dynamic_range import HybridProduct, Levels
 from trireme.support.errors import InternalError
 
 MOST_NODES = 32

@@ -37,7 +37,6 @@ from trireme.devices.cpu.kernels.polymorphic.step import (
 )
 from trireme.devices.cpu.kernels.polymorphic.table import rule_for
 from trireme.devices.cpu.patterns.attention import Attention
-from trireme.devices.cpu.patterns.dynamic_range_nodes import HybridProduct, Levels
 from trireme.devices.cpu.patterns.polymorphic_attention import (
     attention_step,
     find_polymorphic_attention,
@@ -49,6 +48,7 @@ from trireme.devices.cpu.patterns.polymorphic_dynamic_range import (
 )
 from trireme.ir.contents import decided_by_shapes
 from trireme.ir.graph import Graph, Node, Value
+from trireme.ir.quantization.dynamic_range import HybridProduct, Levels
 from trireme.support.dtypes import Array, itemsize
 from trireme.support.errors import CompileError
 

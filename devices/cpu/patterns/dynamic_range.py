@@ -1,6 +1,6 @@
 """Kernels of float operators on int8 weights: levels, then products on 8-bit integers.
 
-dynamic_range_nodes.py finds them. The products are those of quantised layers (int8/linear.py) with
+The products are those of quantised layers (int8/linear.py) with
 an epilogue that scales their sums back to float32 (int8/dequant.py).
 """
 
@@ -13,6 +13,7 @@ from trireme.devices.cpu.kernels.dynamic_range.dynamic_quantize import (
     Rounding,
     rounding_steps,
 )
+from trireme.devices.cpu.kernels.expressions import ACTIVATIONS
 from trireme.devices.cpu.kernels.f32.winograd.conv import winograd_cost
 from trireme.devices.cpu.kernels.int8 import depthwise
 from trireme.devices.cpu.kernels.int8.arithmetic import Dot, dot_of
@@ -25,7 +26,7 @@ from trireme.devices.cpu.kernels.int8.prepare import Image, LineWindow
 from trireme.devices.cpu.kernels.int8.shapes import Shape, conv_shape, matrix_shape
 from trireme.devices.cpu.kernels.int8.split import repeats_of
 from trireme.devices.cpu.kernels.lowering import Context, Step, Temp
-from trireme.devices.cpu.patterns.dynamic_range_nodes import (
+from trireme.ir.quantization.dynamic_range import (
     HybridProduct,
     Levels,
     LinearOp,
@@ -43,7 +44,7 @@ def chosen_hybrid(context: Context) -> list[Levels | HybridProduct]:
 
     Without VNNI, Winograd's algorithm in float32 may be faster.
     """
-    found = find_hybrid(context.graph)
+    found = find_hybrid(context.graph, ACTIVATIONS)
     slow = {
         one.source.levels
         for one in found

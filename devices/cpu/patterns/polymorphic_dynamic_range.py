@@ -17,6 +17,7 @@ from trireme.devices.cpu.kernels.dynamic_range.dynamic_quantize import (
     LineLayout,
     Rounding,
 )
+from trireme.devices.cpu.kernels.expressions import ACTIVATIONS
 from trireme.devices.cpu.kernels.int8.arithmetic import CYCLES_PER_S, Dot
 from trireme.devices.cpu.kernels.int8.dequant import DequantState, dequantiser
 from trireme.devices.cpu.kernels.int8.linear import lane_channels
@@ -49,12 +50,12 @@ from trireme.devices.cpu.patterns.dynamic_range import (
     way_of,
     weights_of,
 )
-from trireme.devices.cpu.patterns.dynamic_range_nodes import (
+from trireme.ir.graph import Graph
+from trireme.ir.quantization.dynamic_range import (
     HybridProduct,
     Levels,
     find_hybrid,
 )
-from trireme.ir.graph import Graph
 
 _FEW_ROWS = (1, 2, 4)
 """Rows of tiles where there are fewer rows than the best tile has."""
@@ -64,7 +65,7 @@ _ALONE = 0.4
 
 def find_polymorphic_hybrid(graph: Graph) -> list[Levels | HybridProduct]:
     """Return the levels and products of a sample that one kernel serves for every shape."""
-    found = find_hybrid(graph)
+    found = find_hybrid(graph, ACTIVATIONS)
     served = {one.levels for one in found if isinstance(one, Levels) and _is_served(graph, one)}
     return [
         one for one in found if (one if isinstance(one, Levels) else one.source).levels in served
@@ -187,7 +188,7 @@ def _steps_by_image(
     source = context.graph
     found = [
         one
-        for one in find_hybrid(source)
+        for one in find_hybrid(source, ACTIVATIONS)
         if (one if isinstance(one, Levels) else one.source).levels == levels.levels
     ]
     outputs = tuple(one.output for one in found if isinstance(one, HybridProduct))
@@ -200,7 +201,7 @@ def _steps_by_image(
         one_image = replace(type, shape=(1, *type.dims[1:])) if leading[value] else type
         values[value] = replace(source.values[value], type=one_image)
     graph = Graph(source.name, (levels.x,), outputs, nodes, values)
-    of_one = next(one for one in find_hybrid(graph) if one.nodes == pattern.nodes)
+    of_one = next(one for one in find_hybrid(graph, ACTIVATIONS) if one.nodes == pattern.nodes)
 
     def lower(inner: Context) -> Sequence[Step]:
         if isinstance(of_one, Levels):

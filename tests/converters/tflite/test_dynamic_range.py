@@ -5,8 +5,9 @@ import pytest
 from litert import litert_run, random_inputs
 
 from trireme.converters.tflite.walk import convert
-from trireme.devices.cpu.patterns.dynamic_range_nodes import find_hybrid
+from trireme.devices.cpu.kernels.expressions import ACTIVATIONS
 from trireme.ir.interpreter import run_reference
+from trireme.ir.quantization.dynamic_range import find_hybrid
 from trireme.passes.pipeline import optimise
 from trireme.support.errors import ConvertError
 from trireme.tools.stress.tflite_builder import T, constant, one_op
@@ -80,6 +81,6 @@ def test_the_cpu_device_finds_them(optimised, asymmetric):
     for data in (conv(rng, 8 if asymmetric else 1), fully_connected(rng, asymmetric)):
         graph = convert(data)
         graph = optimise(graph) if optimised else graph
-        levels, product = find_hybrid(graph)
+        levels, product = find_hybrid(graph, ACTIVATIONS)
         assert levels.kind == ("asymmetric" if asymmetric else "symmetric")
         assert len(levels.nodes) + len(product.nodes) == len(graph.nodes)

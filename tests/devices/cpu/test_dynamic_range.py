@@ -14,9 +14,10 @@ from sweep import sweep
 
 import trireme.ops  # noqa: F401
 from trireme.devices.cpu.codegen.target import available_isas
-from trireme.devices.cpu.patterns.dynamic_range_nodes import HybridProduct, find_hybrid
+from trireme.devices.cpu.kernels.expressions import ACTIVATIONS
 from trireme.ir.graph import TensorType
 from trireme.ir.interpreter import interpret
+from trireme.ir.quantization.dynamic_range import HybridProduct, find_hybrid
 
 by_isa = pytest.mark.parametrize("isa", available_isas())
 
@@ -146,7 +147,9 @@ def test_products_that_share_levels(cpus, isa):
         }
         want = interpret(graph, feeds)
         got, _, _ = run(cpus[isa, 2], graph, feeds)
-        assert sum(isinstance(one, HybridProduct) for one in find_hybrid(graph)) == len(got)
+        assert sum(
+            isinstance(one, HybridProduct) for one in find_hybrid(graph, ACTIVATIONS)
+        ) == len(got)
         for found, expected in zip(got, want.values(), strict=True):
             np.testing.assert_array_equal(found, expected)
 
@@ -169,7 +172,7 @@ def changed(change):
 @pytest.mark.parametrize("change", ["axes", "weights", "levels are read", "the step is read"])
 def test_what_must_not_fuse(cpus, change):
     graph = changed(change)
-    assert not find_hybrid(graph)
+    assert not find_hybrid(graph, ACTIVATIONS)
     feeds = {graph.inputs[0]: np.random.default_rng(2).standard_normal((2, 6)).astype(np.float32)}
     want = interpret(graph, feeds)
     got, _, _ = run(cpus[available_isas()[0], 1], graph, feeds)

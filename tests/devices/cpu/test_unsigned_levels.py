@@ -7,9 +7,10 @@ from hybrid_graphs import Hybrid
 
 import trireme.ops  # noqa: F401
 from trireme.devices.cpu.codegen.target import available_isas
-from trireme.devices.cpu.patterns.dynamic_range_nodes import HybridProduct, find_hybrid
+from trireme.devices.cpu.kernels.expressions import ACTIVATIONS
 from trireme.ir.graph import TensorType
 from trireme.ir.interpreter import interpret
+from trireme.ir.quantization.dynamic_range import HybridProduct, find_hybrid
 
 by_isa = pytest.mark.parametrize("isa", available_isas())
 SHAPES = [(5, 40), (1, 7), (3, 9, 33), (2, 3, 4, 20), (130, 64)]
@@ -73,7 +74,7 @@ def test_sums_in_parts_are_one_product(cpus, isa, parts):
     rng = np.random.default_rng(7)
     for ends in ((-128, 128), (-9, 247)):
         graph = product((4, 700), 21, ends, parts)
-        (one,) = [one for one in find_hybrid(graph) if isinstance(one, HybridProduct)]
+        (one,) = [one for one in find_hybrid(graph, ACTIVATIONS) if isinstance(one, HybridProduct)]
         assert len(one.op.weights) == parts
         check(cpus[isa, 2], graph, rng.standard_normal((4, 700)).astype(np.float32))
 
@@ -93,7 +94,7 @@ def test_what_must_not_fuse(cpus, change):
         first = next(n for n in made.b.nodes if n.op == "fully_connected").outputs[0]
         more = [made.b.add("neg", first)] if change == "a part is read" else []
         graph = made.b.finish(made.b.add("mul", y, step), *more)
-    assert not find_hybrid(graph)
+    assert not find_hybrid(graph, ACTIVATIONS)
     feeds = {graph.inputs[0]: np.random.default_rng(8).standard_normal((3, 12), np.float32)}
     got, _, _ = run(cpus[available_isas()[0], 1], graph, feeds)
     for found, expected in zip(got, interpret(graph, feeds).values(), strict=True):

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
 
 from trireme.devices.cpu.codegen import mathfn
 from trireme.devices.cpu.codegen.ir import Function, Index, Value, Var
@@ -40,6 +39,7 @@ from trireme.devices.cpu.kernels.lowering import (
     deal,
     finish,
 )
+from trireme.ir.quantization.dynamic_range import RoundingKind
 
 _MAGNITUDE = 0x7FFFFFFF
 _MANY_IMAGES = 8
@@ -47,9 +47,6 @@ _MANY_IMAGES = 8
 VECTOR_S = 1e-9
 """About the seconds of a vector of floats, both passes together."""
 _ACCUMULATORS = 4
-
-
-RoundingKind = Literal["symmetric", "asymmetric", "unsigned"]
 
 
 @dataclass(frozen=True)

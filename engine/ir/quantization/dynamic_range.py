@@ -2,24 +2,24 @@
 
     levels, step = rounded(x);  y = activation(op(levels, w) * (step * scales) + bias)
 
-The nodes that round (**levels**) and those of each product become a kernel each. They belong when
-nobody outside reads the values between them. Several products may share their levels.
+The cpu compiles the nodes that round (**levels**) and those of each product to a kernel each; files
+of TensorFlow Lite hold an operator. The nodes belong when nobody outside reads the values between
+them. Several products may share their levels.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any, Literal
 
 import numpy as np
 
-from trireme.devices.cpu.kernels.dynamic_range.dynamic_quantize import RoundingKind
-from trireme.devices.cpu.kernels.expressions import ACTIVATIONS
-from trireme.devices.cpu.kernels.int8.dot_variants import Way
-from trireme.devices.cpu.patterns.pattern_match import Pattern, Solution, number_of, solve
 from trireme.ir.graph import Graph, Node
+from trireme.ir.pattern_match import Pattern, Solution, number_of, solve
 
+RoundingKind = Literal["symmetric", "asymmetric", "unsigned"]
 SYMMETRIC: dict[str, Pattern] = {
     "levels": ("round", ("mul", "x", ("div", 127.0, "step"))),
     "step": ("max", ("reduce_max", ("abs", "x"), "axes"), "tiny"),
@@ -77,7 +77,7 @@ class Levels:
 
     images: how many parts of x have a range of their own
     readers: the ops that multiply levels
-    ways: their variants (int8/dot_variants.py), by the node's id, once chosen
+    ways: the variants of their kernels, by the node's id, once a device has chosen
     """
 
     nodes: tuple[Node, ...]
@@ -88,7 +88,7 @@ class Levels:
     tiny: float
     kind: RoundingKind
     readers: tuple[LinearOp, ...] = ()
-    ways: dict[int, Way] = field(default_factory=dict, compare=False)
+    ways: dict[int, Any] = field(default_factory=dict, compare=False)
 
 
 @dataclass(frozen=True)
@@ -110,14 +110,17 @@ def pads_of(op: Node) -> Pads:
     return top, left, bottom, right
 
 
-def find_hybrid(graph: Graph) -> list[Levels | HybridProduct]:
-    """Return the levels and products of a graph; none shares a node with another."""
+def find_hybrid(graph: Graph, activations: Collection[str]) -> list[Levels | HybridProduct]:
+    """Return the levels and products of a graph; none shares a node with another.
+
+    activations: those that may end a product
+    """
     starts = dict.fromkeys(n.used[0] for n in graph.nodes if _is_linear(n) or n.op == "slice")
     found: list[Levels | HybridProduct] = []
     for value in starts:
         levels = _levels(graph, value)
         if levels is not None:
-            found += _family(graph, levels)
+            found += _family(graph, levels, activations)
     return found
 
 
@@ -146,7 +149,7 @@ def _images(graph: Graph, found: Solution) -> int:
     """Return how many ranges x has; 0 if they are not over its last axes, kept as axes of 1."""
     x = graph.type(found["x"])
     rank = len(x.shape)
-    if not rank or not x.elements:
+    if not rank or not x.is_static or not x.elements:
         return 0
     if "axes" not in found.values:
         return 1
@@ -161,12 +164,14 @@ def _images(graph: Graph, found: Solution) -> int:
     return math.prod(x.dims[:first]) if kept and whole else 0
 
 
-def _family(graph: Graph, levels: Levels) -> list[Levels | HybridProduct]:
+def _family(
+    graph: Graph, levels: Levels, activations: Collection[str]
+) -> list[Levels | HybridProduct]:
     """Return levels and all their products; nothing, if somebody else reads a value between."""
     users = graph.users(levels.levels)
-    products = [_product(graph, levels, [node]) for node in users if node.op != "slice"]
-    products += [_product(graph, levels, parts) for parts in _in_parts(graph, levels)]
-    good = [product for product in products if product is not None]
+    whole = [[node] for node in users if node.op != "slice"]
+    products = [_product(graph, levels, parts) for parts in whole + _in_parts(graph, levels)]
+    good = [one for one in products if one is not None and one.activation in activations]
     parts: list[Levels | HybridProduct] = [levels, *good]
     nodes = [node for part in parts for node in part.nodes]
     family = {node.id for node in nodes}
@@ -210,7 +215,7 @@ def _product(graph: Graph, levels: Levels, parts: Sequence[Node]) -> HybridProdu
     floats = _in_order(graph, {n.id: n for n in (*between, *parts, scaled, last)})
     activation = str(last.attrs["activation"])
     same = graph.type(last.outputs[0]).shape == graph.type(op.outputs[0]).shape
-    if activation not in ACTIVATIONS or not same or not _are_float(graph, floats):
+    if not same or not _are_float(graph, floats):
         return None
     nodes = _in_order(graph, {n.id: n for n in (*floats, *inside)})
     linear = LinearOp(op, tuple(part.used[1] for part in parts))
