@@ -26,7 +26,7 @@ def activate(use: NodeWriter, x: int, activation: str) -> None:
     """Write an activation of a float tensor as the node's output."""
     if use.is_quantised and activation:
         raise use.error(f"activation {activation} is not fused into quantised values")
-    _ACTIVATE[activation](use, x)
+    ACTIVATIONS[activation](use, x)
 
 
 def swish(use: NodeWriter, x: int) -> None:
@@ -99,7 +99,7 @@ def selu(use: NodeWriter, x: int) -> None:
     use.done("MUL", [whole, use.scalar(use.attrs["gamma"])], "MulOptions")
 
 
-_ACTIVATE: dict[str, Callable[[NodeWriter, int], None]] = {
+ACTIVATIONS: dict[str, Callable[[NodeWriter, int], None]] = {
     "": lambda use, x: use.same(x),
     "relu": lambda use, x: use.done("RELU", [x]),
     "relu6": lambda use, x: use.done("RELU6", [x]),

@@ -6,7 +6,7 @@ import numpy as np
 
 from trireme.converters.tflite.write.activations import fused
 from trireme.converters.tflite.write.use import NO_TENSOR, NodeWriter, WriteRule
-from trireme.converters.tflite.write.windows import bias_of, product_types
+from trireme.converters.tflite.write.windows import bias_of, is_hybrid, product_types
 from trireme.ir.graph import TensorType
 
 
@@ -14,6 +14,8 @@ def fully_connected(use: NodeWriter) -> None:
     """Write x times the transpose of w; a residual is added before the activation."""
     product_types(use)
     options = {"KeepNumDims": True} if len(use.type(0).shape) != 2 else {}
+    if is_hybrid(use):
+        options["AsymmetricQuantizeInputs"] = use.node.id not in use.tensors.symmetric
     inputs = [use.x(0), use.x(1), bias_of(use)]
     if use.value(3) is None:
         fused(use, "FULLY_CONNECTED", inputs, "FullyConnectedOptions", **options)

@@ -41,10 +41,14 @@ def _first(dim: Dim) -> int:
 
 
 class WrittenTensors:
-    """The tensors of a graph; a constant becomes a tensor when a node first reads it."""
+    """The tensors of a graph; a constant becomes a tensor when a node first reads it.
 
-    def __init__(self, graph: Graph) -> None:
+    symmetric: products of floats by int8 whose kernel rounds without a zero point (hybrid.py)
+    """
+
+    def __init__(self, graph: Graph, symmetric: frozenset[int] = frozenset()) -> None:
         self.graph = graph
+        self.symmetric = symmetric
         self.file = WrittenGraph(graph.name)
         self._of: dict[int, int] = {}
         self._taken: set[str] = set()

@@ -50,6 +50,18 @@ def _grouped(op: WrittenOperator, tensors: Sequence[WrittenTensor]) -> bool:
     return x[-1] != w[-1]
 
 
+def _hybrid(op: WrittenOperator, tensors: Sequence[WrittenTensor]) -> bool:
+    """Whether floats meet int8 weights."""
+    x, w = (tensors[index] for index in op.inputs[:2])
+    return x.dtype == "float32" and w.dtype == "int8"
+
+
+def _hybrid_channels(op: WrittenOperator, tensors: Sequence[WrittenTensor]) -> bool:
+    """Whether floats meet int8 weights with a scale a channel."""
+    quant = tensors[op.inputs[1]].quant
+    return _hybrid(op, tensors) and quant is not None and quant.axis is not None
+
+
 def _inputs(count: int) -> Condition:
     return lambda op, tensors: len([i for i in op.inputs if i >= 0]) == count
 
@@ -118,8 +130,13 @@ _ROWS: dict[str, Rows] = {
         (2, _cast("uint32")),
     ),
     "CONCATENATION": ((4, _dtype("uint32")), (3, _dtype("int16")), _8),
-    "CONV_2D": ((6, _grouped), (3, _dtype("int8"))),
-    "DEPTHWISE_CONV_2D": ((3, _dtype("int8")), (2, _dilated)),
+    "CONV_2D": ((6, _grouped), (5, _hybrid_channels), (2, _hybrid), (3, _dtype("int8"))),
+    "DEPTHWISE_CONV_2D": (
+        (6, _hybrid_channels),
+        (4, _hybrid),
+        (3, _dtype("int8")),
+        (2, _dilated),
+    ),
     "DEQUANTIZE": (
         (3, _dtype("float16")),
         (5, lambda op, t: _8[1](op, t) and _per_channel(op, t)),
@@ -134,7 +151,14 @@ _ROWS: dict[str, Rows] = {
     ),
     "FLOOR_DIV": ((3, _dtype("int16", "int8")), (2, _dtype("float32"))),
     "FLOOR_MOD": ((2, _dtype("int16", "int8")),),
-    "FULLY_CONNECTED": ((6, _inputs(2)), (5, _option("KeepNumDims")), (4, _dtype("int8"))),
+    "FULLY_CONNECTED": (
+        (12, _hybrid_channels),
+        (9, _option("AsymmetricQuantizeInputs")),
+        (6, _inputs(2)),
+        (5, _option("KeepNumDims")),
+        (3, _hybrid),
+        (4, _dtype("int8")),
+    ),
     "GATHER": ((5, _option("BatchDims")), (4, _dtype("int16")), (3, _dtype("bool")), _8),
     "GATHER_ND": ((5, _dtype("bool")), (3, _dtype("int16"))),
     "GELU": (_BYTES,),
@@ -205,7 +229,7 @@ _RUNTIMES: Mapping[str, str] = {
     "CONV_3D": "2.5.0",
     "COS": "1.14.0",
     "CUMSUM": "2.4.0",
-    "DEPTHWISE_CONV_2D": "1.5.0 1.12.0 1.14.0",
+    "DEPTHWISE_CONV_2D": "1.5.0 1.12.0 1.14.0 2.2.0 2.3.0 2.3.0",
     "DEPTH_TO_SPACE": "2.1.0 2.5.0",
     "DEQUANTIZE": "1.13.1 1.14.0 1.15.0 2.2.0 2.7.0",
     "DIV": "1.6.0 2.3.0",
@@ -217,7 +241,8 @@ _RUNTIMES: Mapping[str, str] = {
     "FLOOR": "1.9.0",
     "FLOOR_DIV": "1.14.0 1.14.0 2.13.0",
     "FLOOR_MOD": "1.13.0 2.13.0",
-    "FULLY_CONNECTED": "1.5.0 1.10.0 1.14.0 1.14.0 2.0.0 2.1.0",
+    "FULLY_CONNECTED": "1.5.0 1.10.0 1.14.0 1.14.0 2.0.0 2.1.0 2.3.0 2.3.0 2.3.0 2.11.0 2.15.0 "
+    "2.17.0",
     "GATHER": "1.6.0 1.14.0 1.15.0 2.4.0 2.5.0",
     "GATHER_ND": "1.14.0 2.3.0 2.5.0 2.13.0 2.16.0",
     "GELU": "2.9.0 2.9.0",

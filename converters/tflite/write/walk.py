@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from trireme.converters.tflite.write.activations import ACTIVATIONS
 from trireme.converters.tflite.write.flat import file_bytes
 from trireme.converters.tflite.write.float_sums import without_float_sums
+from trireme.converters.tflite.write.hybrid import with_hybrid_products
 from trireme.converters.tflite.write.table import RULES
 from trireme.converters.tflite.write.tensors import WrittenTensors
 from trireme.converters.tflite.write.use import NodeWriter
@@ -38,7 +40,8 @@ def export(graph: Graph) -> bytes:
 
 def _written(graph: Graph) -> tuple[WrittenTensors, list[str]]:
     """Return the tensors and operators of a graph, and the reasons of its refused nodes."""
-    tensors = WrittenTensors(graph)
+    hybrid = with_hybrid_products(graph, ACTIVATIONS)
+    graph, tensors = hybrid.graph, WrittenTensors(hybrid.graph, hybrid.symmetric)
     reasons = [_node(NodeWriter(tensors, node)) for node in graph.nodes]
     return tensors, [reason for reason in reasons if reason]
 

@@ -136,8 +136,15 @@ def bias_of(use: NodeWriter) -> int:
     return use.array(data, quant, name)
 
 
+def is_hybrid(use: NodeWriter) -> bool:
+    """Whether a product of floats has int8 weights, as hybrid.py makes them."""
+    return use.type(0).quant is None and use.type(1).quant is not None
+
+
 def product_types(use: NodeWriter) -> None:
     """Refuse types that no kernel of products takes."""
+    if is_hybrid(use):
+        return
     x, w, y = use.type(0), use.type(1), use.output()
     if len({one.quant is None for one in (x, w, y)}) > 1:
         raise use.error(f"{x} by {w} gives {y}: all or none must be quantised")

@@ -119,7 +119,8 @@ def way_of(context: Context, levels: Levels, op: LinearOp) -> Way:
         product, _, _ = _shape(context, levels, op)
         w, params = weights_of(context, op), params_of(context, op)
         levels.ways[op.node.id] = best_way(context.isa, w, params, product)
-    return levels.ways[op.node.id]
+    way: Way = levels.ways[op.node.id]
+    return way
 
 
 def _shape(

@@ -87,6 +87,7 @@ ZOO = [
     "ad01_fp32",
     "ad01_int8",
     "deeplabv3_f32",
+    "kws_dscnn_f32",
     "kws_dscnn_int8",
     "mobilenet_v1_0.25_224_f32",
     "mobilenet_v2_1.0_224_quant",
