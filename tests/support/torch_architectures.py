@@ -110,17 +110,11 @@ SPEECH = {
 RESNET = {"embedding_size": 16, "hidden_sizes": [16, 24, 32, 48], "depths": [1, 1, 1, 1]}
 
 
+T5 = {"vocab_size": VOCAB, "d_model": 32, "d_kv": 8, "d_ff": 48, "num_layers": 2, "num_heads": 4}
+
+
 def t5():
-    config = hf.T5Config(
-        vocab_size=VOCAB,
-        d_model=32,
-        d_kv=8,
-        d_ff=48,
-        num_layers=2,
-        num_heads=4,
-        decoder_start_token_id=0,
-        use_cache=False,
-    )
+    config = hf.T5Config(**T5, decoder_start_token_id=0, use_cache=False)
     inputs = {"input_ids": ids(), "attention_mask": mask(), "decoder_input_ids": ids(2, 7)}
     return hf.T5ForConditionalGeneration(config), inputs
 
@@ -316,6 +310,7 @@ ARCHITECTURES = {
         window_size=4,
     ),
     "t5": t5,
+    "t5_encoder": text("T5Config", "T5EncoderModel", **T5),
     "upernet": upernet,
     "vit": image("ViTConfig", "ViTForImageClassification", **VIT),
     "wav2vec2": sound("Wav2Vec2Config", "Wav2Vec2ForCTC", **SPEECH),
