@@ -1,4 +1,4 @@
-"""Rules of whole layers: normalisations, pools, resizes and recurrent layers."""
+"""Rules of whole layers: normalisations, resizes and recurrent layers."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from trireme.converters.torch.pools import POOLS
 from trireme.converters.torch.use import Use
 from trireme.support.dtypes import Array
 
@@ -96,150 +97,6 @@ def batch_norm_of_batch(use: Use) -> tuple[int, None, None]:
     scale, bias = use.reshape(scale, shape), use.reshape(bias, shape)
     value = use.add("mul", use.add("div", apart, use.add("sqrt", spread)), scale)
     return use.add("add", value, bias), None, None
-
-
-def _window(use: Use, rank: int) -> dict[str, Any]:
-    kernel = _spread(use["kernel_size"], rank)
-    return {
-        "kernel": kernel,
-        "strides": _spread(use["stride"], rank) or kernel,
-        "pads": _spread(use["padding"], rank) * 2,
-        "dilations": _spread(use.args.get("dilation", [1]), rank),
-        "ceil_mode": int(use["ceil_mode"]),
-        "layout": "NCHW",
-    }
-
-
-def _spread(given: Any, rank: int) -> tuple[int, ...]:
-    numbers = tuple(int(number) for number in given)
-    return numbers * rank if len(numbers) == 1 else numbers
-
-
-def _batched(use: Use, rank: int) -> int:
-    """Return the input with an axis of batches, which torch lets be left out."""
-    x = int(use["self"])
-    return x if use.rank(x) == rank + 2 else use.add("unsqueeze", x, use.ints(0))
-
-
-def _as_given(use: Use, made: int, rank: int) -> int:
-    """Return a result without the axis that `_batched` added."""
-    return made if len(use.shape) == rank + 2 else use.add("squeeze", made, use.ints(0))
-
-
-def max_pool(rank: int) -> Any:
-    """Return the rule of max_pool with indices, which count within each channel."""
-
-    def rule(use: Use) -> tuple[int | None, ...]:
-        x, attrs = _batched(use, rank), _window(use, rank)
-        if not use.reads(1):
-            return _as_given(use, use.add("max_pool", x, **attrs), rank), None
-        y, places = use.add_node("max_pool", [x], attrs, 2)
-        area = use.shape_of("self")[-rank:]
-        if not all(isinstance(dim, int) for dim in area):
-            raise use.error("indices of a pool over open dimensions are not supported")
-        inside = use.add("mod", places, use.constant(int(np.prod(area)), "int64"))
-        return _as_given(use, y, rank), _as_given(use, inside, rank)
-
-    return rule
-
-
-def average_pool(rank: int) -> Any:
-    """Return the rule of avg_pool."""
-
-    def rule(use: Use) -> int:
-        if use["divisor_override"] is not None:
-            raise use.error("a pool with a divisor of its own is not supported")
-        attrs = {**_window(use, rank), "count_include_pad": int(use["count_include_pad"])}
-        return _as_given(use, use.add("average_pool", _batched(use, rank), **attrs), rank)
-
-    return rule
-
-
-def adaptive_average(rank: int) -> Any:
-    """Return the rule of adaptive_avg_pool: uneven windows are products with weights."""
-
-    def rule(use: Use) -> int:
-        sizes, wanted = use.shape_of("self")[-rank:], use.shape[-rank:]
-        first = use.rank(use["self"]) - rank
-        if all(dim == 1 for dim in wanted):
-            axes = use.ints(*range(first, first + rank))
-            return use.add("reduce_mean", use["self"], axes, keepdims=1)
-        if not all(isinstance(dim, int) for dim in (*sizes, *wanted)):
-            raise use.error("an adaptive pool of open dimensions to more than one element")
-        if all(size % out == 0 for size, out in zip(sizes, wanted, strict=True)):
-            kernel = tuple(size // out for size, out in zip(sizes, wanted, strict=True))
-            return _even_pool(use, "average_pool", kernel, rank)
-        value = int(use["self"])
-        for place, (size, out) in enumerate(zip(sizes, wanted, strict=True)):
-            value = _weighted(use, value, first + place, _weights(size, out))
-        return value
-
-    return rule
-
-
-def _even_pool(use: Use, op: str, kernel: tuple[int, ...], rank: int) -> int:
-    zeros, ones = (0,) * 2 * rank, (1,) * rank
-    attrs = {"kernel": kernel, "strides": kernel, "pads": zeros, "dilations": ones}
-    return _as_given(use, use.add(op, _batched(use, rank), **attrs, layout="NCHW"), rank)
-
-
-def _weights(size: int, out: int) -> Array:
-    """Return the weights [size, out] of windows from floor(i size/out) to ceil((i+1) size/out)."""
-    weights = np.zeros((size, out))
-    for i in range(out):
-        start, end = i * size // out, -(-(i + 1) * size // out)
-        weights[start:end, i] = 1 / (end - start)
-    return weights
-
-
-def _weighted(use: Use, value: int, axis: int, weights: Array) -> int:
-    last = use.rank(value) - 1
-    order = [*(i for i in range(last + 1) if i != axis), axis]
-    turned = use.transpose(value, *order)
-    made = use.add("matmul", turned, use.constant(weights, use.dtype))
-    return use.transpose(made, *np.argsort(order).tolist())
-
-
-def adaptive_max(rank: int) -> Any:
-    """Return the rule of adaptive_max_pool: uneven windows are gathered axis by axis."""
-
-    def rule(use: Use) -> tuple[int | None, ...]:
-        sizes, wanted = use.shape_of("self")[-rank:], use.shape[-rank:]
-        if not all(isinstance(dim, int) for dim in (*sizes, *wanted)):
-            raise use.error("an adaptive maximum of open dimensions is not supported")
-        if all(size % out == 0 for size, out in zip(sizes, wanted, strict=True)):
-            kernel = tuple(size // out for size, out in zip(sizes, wanted, strict=True))
-            return _even_max(use, kernel, rank)
-        if use.reads(1):
-            raise use.error("indices of an adaptive pool with uneven windows are not supported")
-        value, first = int(use["self"]), use.rank(use["self"]) - rank
-        for axis, (size, out) in enumerate(zip(sizes, wanted, strict=True), first):
-            windows = use.add("gather", value, use.constant(_windows(size, out)), axis=axis)
-            value = use.add("reduce_max", windows, use.ints(axis + 1), keepdims=0)
-        return value, None
-
-    return rule
-
-
-def _even_max(use: Use, kernel: tuple[int, ...], rank: int) -> tuple[int | None, ...]:
-    if not use.reads(1):
-        return _even_pool(use, "max_pool", kernel, rank), None
-    zeros, ones = (0,) * 2 * rank, (1,) * rank
-    attrs = {"kernel": kernel, "strides": kernel, "pads": zeros, "dilations": ones}
-    y, places = use.add_node("max_pool", [_batched(use, rank)], {**attrs, "layout": "NCHW"}, 2)
-    area = int(np.prod(use.shape_of("self")[-rank:]))
-    inside = use.add("mod", places, use.constant(area, "int64"))
-    return _as_given(use, y, rank), _as_given(use, inside, rank)
-
-
-def _windows(size: int, out: int) -> Array:
-    """Return the elements [out, longest] of the windows of `_weights`; short ones repeat an end."""
-    starts = [i * size // out for i in range(out)]
-    ends = [-(-(i + 1) * size // out) for i in range(out)]
-    longest = max(end - start for start, end in zip(starts, ends, strict=True))
-    steps = np.arange(longest)[None] + np.array(starts)[:, None]
-    places: Array = np.minimum(steps, np.array(ends)[:, None] - 1)
-    return places
 
 
 def resize(mode: str, coordinates: str = "half_pixel", nearest: str = "floor") -> Any:
@@ -353,8 +210,7 @@ _LINEAR = resize("linear")
 _CUBIC = resize("cubic")
 
 LAYERS: dict[str, Any] = {
-    "_adaptive_avg_pool2d": adaptive_average(2),
-    "_adaptive_avg_pool3d": adaptive_average(3),
+    **POOLS,
     "_native_batch_norm_legit no_stats": batch_norm_of_batch,
     "_native_batch_norm_legit_no_training": batch_norm,
     "_upsample_bicubic2d_aa vec": _CUBIC,
@@ -362,10 +218,6 @@ LAYERS: dict[str, Any] = {
     "_upsample_nearest_exact1d vec": _EXACT,
     "_upsample_nearest_exact2d vec": _EXACT,
     "_upsample_nearest_exact3d vec": _EXACT,
-    "adaptive_max_pool2d": adaptive_max(2),
-    "adaptive_max_pool3d": adaptive_max(3),
-    "avg_pool2d": average_pool(2),
-    "avg_pool3d": average_pool(3),
     "grid_sampler_2d": grid_sample,
     "grid_sampler_3d": grid_sample,
     "group_norm": group_norm,
@@ -373,8 +225,6 @@ LAYERS: dict[str, Any] = {
     "instance_norm": instance_norm,
     "layer_norm": layer_norm,
     "lstm input": recurrent("lstm", (0, 3, 1, 2), 2),
-    "max_pool2d_with_indices": max_pool(2),
-    "max_pool3d_with_indices": max_pool(3),
     "native_group_norm": native_group_norm,
     "native_layer_norm": native_layer_norm,
     "rms_norm": rms_norm,
