@@ -127,7 +127,7 @@ def einsum(use: Use) -> ComplexRef:
 
 def power(use: Use) -> ComplexRef:
     """pow with an exponent that is a small whole number."""
-    exponent = use.args["exponent"]
+    exponent = use.args.get("exponent", 2)
     if not isinstance(exponent, (int, float)) or exponent not in range(1, 9):
         raise use.error(f"a complex number to the power of {exponent} is not supported")
     base = _pair(use, "self")
@@ -327,6 +327,7 @@ COMPLEX: dict[str, Any] = {
     "polar": polar,
     "pow Tensor_Scalar": power,
     "reciprocal": reciprocal,
+    "square": power,
     "view_as_complex": view_as_complex,
     "view_as_real": view_as_real,
 }

@@ -231,6 +231,8 @@ def softplus(use: Use) -> int:
 def prelu(use: Use) -> int:
     """prelu with a slope for each channel, the second axis."""
     slope, rank = use["weight"], use.rank(use["self"])
+    if rank == 0:
+        slope = use.reshape(slope, [])
     if rank > 1 and use.shape_of("weight") != [1]:
         slope = use.reshape(slope, [-1, *[1] * (rank - 2)])
     return use.add("prelu", use["self"], slope)
@@ -300,6 +302,33 @@ def hypot(use: Use) -> int:
     return use.add("sqrt", use.add("add", *squares))
 
 
+def copysign(use: Use) -> int:
+    """copysign: the first's size with the second's sign, which -0 has too."""
+    size, sign = (use.operand(use.args[name], use.dtype) for name in ("self", "other"))
+    size, zero, one = use.add("abs", size), use.constant(0, use.dtype), use.constant(1, use.dtype)
+    below = (use.add("less", value, zero) for value in (sign, use.add("div", one, sign)))
+    return use.add("where", use.add("or", *below), use.add("neg", size), size)
+
+
+def without_nan(op: str) -> Any:
+    """Return the rule of fmax or fmin, which give the other operand for a NaN."""
+
+    def rule(use: Use) -> int:
+        a, b = (use.operand(use.args[name], use.dtype) for name in ("self", "other"))
+        if use.dtype not in FLOATS:
+            return use.add(op, a, b)
+        better = use.add("where", use.add("is_nan", b), a, use.add(op, a, b))
+        return use.add("where", use.add("is_nan", a), b, better)
+
+    return rule
+
+
+def ldexp(use: Use) -> int:
+    """ldexp: the first times 2 to the power of the second."""
+    value, power = (use.operand(use.args[name], use.dtype) for name in ("self", "other"))
+    return use.add("mul", value, use.add("pow", use.constant(2, use.dtype), power))
+
+
 def to_copy(use: Use) -> int:
     """_to_copy: a cast; devices and memory formats are of no meaning here."""
     return use.cast(use["self"], use.dtype)
@@ -318,6 +347,8 @@ ELEMENTWISE: dict[str, Any] = {
     "add Tensor Scalar": binary("add", "or"),
     "alias": same,
     "atan2": binary("atan2"),
+    "bitwise_left_shift Tensor Tensor_Scalar": shift("left"),
+    "bitwise_right_shift Tensor Tensor_Scalar": shift("right"),
     "bitwise_and Tensor Scalar": bitwise("bitwise_and", "and"),
     "bitwise_not": bitwise_not,
     "bitwise_or Tensor Scalar": bitwise("bitwise_or", "or"),
@@ -326,6 +357,7 @@ ELEMENTWISE: dict[str, Any] = {
     "celu": with_attrs("celu", alpha="alpha"),
     "clamp default Tensor": clamp,
     "clone": same,
+    "copysign Tensor Scalar": copysign,
     "div Tensor Scalar Tensor_mode Scalar_mode": divide,
     "elu": elu,
     "eq Tensor Scalar": compare("equal"),
@@ -334,6 +366,8 @@ ELEMENTWISE: dict[str, Any] = {
     "fake_quantize_per_channel_affine_cachemask": fake_quantize,
     "fake_quantize_per_tensor_affine_cachemask": fake_quantize,
     "floor": whole("floor"),
+    "fmax": without_nan("max"),
+    "fmin": without_nan("min"),
     "fmod Tensor Scalar": fmod,
     "ge Tensor Scalar": compare("greater_or_equal"),
     "gelu": gelu,
@@ -344,6 +378,7 @@ ELEMENTWISE: dict[str, Any] = {
     "hypot": hypot,
     "isinf": is_odd("is_inf"),
     "isnan": is_odd("is_nan"),
+    "ldexp Tensor": ldexp,
     "le Tensor Scalar": compare("less_or_equal"),
     "leaky_relu": with_attrs("leaky_relu", alpha="negative_slope"),
     "log10": log_of(10),

@@ -254,7 +254,7 @@ def full(use: Use) -> int:
 
 def full_like(use: Use) -> int:
     """full_like and its kin: a tensor of one number, of a tensor's shape."""
-    number, shape = use.args.get("fill_value", 0), use.shape
+    number, shape = use.args.get("fill_value", use.args.get("value", 0)), use.shape
     if all(isinstance(dim, int) for dim in shape):
         return use.fill(shape, number, use.dtype)
     return use.add("expand", use.operand(number, use.dtype), use.add("shape", use["self"]))
@@ -282,6 +282,8 @@ INDEXING: dict[str, Any] = {
     "embedding": embedding,
     "empty memory_format": full,
     "empty_permuted": full,
+    "empty_strided": full,
+    "fill Scalar Tensor": full_like,
     "full": full,
     "full_like": full_like,
     "gather": gather,

@@ -64,12 +64,13 @@ def native_group_norm(use: Use) -> tuple[int, None, None]:
 
 
 def instance_norm(use: Use) -> int:
-    """instance_norm with the input's own statistics."""
-    if not use["use_input_stats"]:
-        raise use.error("instance_norm with running statistics is not supported")
+    """instance_norm with the input's own statistics; with running ones a batch_norm."""
     channels = int(use.shape_of("input")[1])
     scale, bias = _scale(use, "weight", [channels]), _scale(use, "bias", [channels], 0)
     attrs = {"epsilon": float(use["eps"]), "layout": "NCHW"}
+    if not use["use_input_stats"]:
+        inputs = (use["input"], scale, bias, use["running_mean"], use["running_var"])
+        return use.add("batch_normalization", *inputs, **attrs)
     return use.add("instance_normalization", use["input"], scale, bias, **attrs)
 
 

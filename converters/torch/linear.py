@@ -31,9 +31,11 @@ def added_product(first: str, second: str) -> Any:
     def rule(use: Use) -> int:
         summand, a, b = use["self"], use[first], use[second]
         alpha, beta = (use.args.get(name, 1) for name in ("alpha", "beta"))
-        if alpha == beta == 1 and use.rank(a) == 2 and use.data(b) is not None:
+        if alpha == beta == 1 and use.rank(a) == use.rank(b) == 2 and use.data(b) is not None:
             return use.add("gemm", a, b, summand)
         made = use.add("matmul", a, b)
+        if use.rank(made) > len(use.shape):  # addbmm adds the products of a batch
+            made = use.add("reduce_sum", made, use.ints(0), keepdims=0)
         if alpha != 1:
             made = use.add("mul", made, use.operand(use.args["alpha"], use.dtype))
         if beta != 1:
@@ -193,7 +195,9 @@ LINEAR: dict[str, Any] = {
     "_cdist_forward": distances,
     "_linalg_det": determinant,
     "_trilinear": trilinear,
+    "addbmm": added_product("batch1", "batch2"),
     "addmm": added_product("mat1", "mat2"),
+    "addmv": added_product("mat", "vec"),
     "bmm": product(),
     "convolution": convolution,
     "einsum": einsum,

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 
+from trireme.converters.torch.movement import padded
 from trireme.converters.torch.use import Use
 from trireme.support.dtypes import Array
 
@@ -60,11 +62,37 @@ def average_pool(rank: int) -> Any:
 
     def rule(use: Use) -> int:
         if use["divisor_override"] is not None:
-            raise use.error("a pool with a divisor of its own is not supported")
+            return _sum_pool(use, rank)
         attrs = {**_window(use, rank), "count_include_pad": int(use["count_include_pad"])}
         return _as_given(use, use.add("average_pool", _batched(use, rank), **attrs), rank)
 
     return rule
+
+
+def _sum_pool(use: Use, rank: int) -> int:
+    """Return sums of windows over a divisor; zeros stand where windows leave the input."""
+    attrs = _window(use, rank)
+    sizes, wanted = use.shape_of("self")[-rank:], use.shape[-rank:]
+    pads = attrs["pads"][:rank]
+    if any(pads) or attrs["ceil_mode"]:
+        if not all(isinstance(dim, int) for dim in (*sizes, *wanted)):
+            raise use.error("a pool of open dimensions with pads and a divisor of its own")
+        ends = [
+            max((out - 1) * stride + kernel - size - pad, pad)
+            for out, stride, kernel, size, pad in zip(
+                wanted, attrs["strides"], attrs["kernel"], sizes, pads, strict=True
+            )
+        ]
+        around = [pad for each in zip(pads, ends, strict=True) for pad in each]
+        x = padded(use, [*np.array(around).reshape(-1, 2)[::-1].reshape(-1).tolist()], "constant")
+    else:
+        x = int(use["self"])
+    if use.rank(x) != rank + 2:
+        x = use.add("unsqueeze", x, use.ints(0))
+    attrs |= {"pads": (0,) * 2 * rank, "ceil_mode": 0}
+    mean = _as_given(use, use.add("average_pool", x, **attrs), rank)
+    share = math.prod(attrs["kernel"]) / use["divisor_override"]
+    return use.add("mul", mean, use.constant(share, use.dtype))
 
 
 def adaptive_average(rank: int) -> Any:
@@ -123,7 +151,7 @@ def adaptive_max(rank: int) -> Any:
             kernel = tuple(size // out for size, out in zip(sizes, wanted, strict=True))
             return _even_max(use, kernel, rank)
         if use.reads(1):
-            raise use.error("indices of an adaptive pool with uneven windows are not supported")
+            return _uneven_max(use, sizes, wanted)
         value, first = int(use["self"]), use.rank(use["self"]) - rank
         for axis, (size, out) in enumerate(zip(sizes, wanted, strict=True), first):
             windows = use.add("gather", value, use.constant(_windows(size, out)), axis=axis)
@@ -131,6 +159,28 @@ def adaptive_max(rank: int) -> Any:
         return value, None
 
     return rule
+
+
+def _uneven_max(use: Use, sizes: list[int], wanted: list[int]) -> tuple[int, int]:
+    """Return the maxima of uneven windows and their places in each channel."""
+    rank, first = len(sizes), use.rank(use["self"]) - len(sizes)
+    value, place, windows = int(use["self"]), np.zeros((), np.int64), []
+    for k, (size, out) in enumerate(zip(sizes, wanted, strict=True)):
+        value = use.add("gather", value, use.constant(_windows(size, out)), axis=first + 2 * k)
+        windows.append(_windows(size, out))
+    for size, window in zip(sizes, windows, strict=True):
+        place = place[..., None, None] * size + window
+    outs, insides = [2 * k for k in range(rank)], [2 * k + 1 for k in range(rank)]
+    order = [*range(first), *(first + k for k in (*outs, *insides))]
+    kept = [0] * first + [*wanted]
+    value = use.reshape(use.transpose(value, *order), [*kept, -1])
+    best = use.add("arg_max", value, axis=-1, keepdims=0)
+    table = place.transpose(*outs, *insides).reshape(-1)
+    each = table.size // math.prod(wanted)
+    starts = np.arange(math.prod(wanted)).reshape(wanted) * each
+    flat = use.add("add", best, use.constant(starts))
+    places = use.add("gather", use.constant(table), flat, axis=0)
+    return use.add("reduce_max", value, use.ints(-1), keepdims=0), places
 
 
 def _even_max(use: Use, kernel: tuple[int, ...], rank: int) -> tuple[int | None, ...]:

@@ -18,6 +18,7 @@ from trireme.converters.torch.layers import LAYERS
 from trireme.converters.torch.linear import LINEAR
 from trireme.converters.torch.movement import MOVEMENT
 from trireme.converters.torch.reduction import REDUCTION
+from trireme.converters.torch.running import RUNNING
 from trireme.converters.torch.sizes import ATEN_NUMBERS, NUMBERS
 from trireme.converters.torch.use import Use
 
@@ -37,7 +38,7 @@ def _by_overload(table: Mapping[str, Any]) -> dict[str, Any]:
 ATEN: dict[str, Rule] = {
     **{
         name: rule
-        for table in (ELEMENTWISE, INDEXING, LAYERS, LINEAR, MOVEMENT, REDUCTION)
+        for table in (ELEMENTWISE, INDEXING, LAYERS, LINEAR, MOVEMENT, REDUCTION, RUNNING)
         for name, rule in _by_overload(table).items()
     },
     **EXPERTS,

@@ -4,6 +4,8 @@ Importing this module needs torch. Each case is (op and overload, function, inpu
 one that the case is there for. Inputs are drawn anew for each case from one seed.
 """
 
+import math
+
 import numpy as np
 import torch
 from torch import nn
@@ -156,6 +158,7 @@ ELEMENTWISE = [
     ("pow.Scalar", lambda x: 2.5**x, X),
     ("prelu", on(nn.PReLU(3)), IMAGE),
     ("prelu", on(nn.PReLU()), X),
+    ("prelu", on(nn.PReLU()), f()),
     ("reciprocal", torch.reciprocal, P),
     ("relu", F.relu, X),
     ("remainder.Tensor", torch.remainder, f(20), f(20, low=-3, high=-1)),
@@ -200,6 +203,16 @@ ELEMENTWISE = [
     ("__rshift__.Scalar", lambda x: x >> 1, i(9)),
     ("__rshift__.Tensor", lambda x, y: A.__rshift__(x, y), i(9), i(9, low=0)),
     ("hypot", torch.hypot, X, X),
+    ("bitwise_left_shift.Tensor", torch.bitwise_left_shift, i(3, 4), i(3, 4, low=0)),
+    ("bitwise_left_shift.Tensor_Scalar", lambda x: torch.bitwise_left_shift(x, 2), i(3, 4)),
+    ("bitwise_right_shift.Tensor", torch.bitwise_right_shift, i(3, 4), i(3, 4, low=0)),
+    ("bitwise_right_shift.Tensor_Scalar", lambda x: torch.bitwise_right_shift(x, 1), i(3, 4)),
+    ("copysign.Tensor", torch.copysign, X, odd(-0.0, 0.0, -2.0, 3.0)),
+    ("copysign.Scalar", lambda x: A.copysign.Scalar(x, -1.5), X),
+    ("fmax", torch.fmax, odd(1.0, float("nan"), 3.0), odd(float("nan"), 2.0, 4.0)),
+    ("fmax", torch.fmax, i(3, 4), i(3, 4)),
+    ("fmin", torch.fmin, odd(1.0, float("nan"), 3.0), odd(float("nan"), 2.0, 4.0)),
+    ("ldexp.Tensor", torch.ldexp, X, i(3, 4)),
     ("_to_copy", lambda x: x.to(torch.int32), f(30, low=-9, high=9)),
     ("_to_copy", lambda x: x.double(), X),
     ("_to_copy", lambda x: x.bool(), i(9, low=0, high=2)),
@@ -261,6 +274,9 @@ INDEXING = [
     ),
     ("empty.memory_format", lambda x: torch.empty(3, 4).fill_(2) + x, X),
     ("empty_permuted", lambda x: A.empty_permuted([3, 4], [1, 0]).fill_(2) + x, X),
+    ("empty_strided", lambda x: torch.empty_strided((3, 4), (4, 1)).fill_(2) + x, X),
+    ("fill.Scalar", lambda x: A.fill.Scalar(x, 3), X),
+    ("fill.Tensor", lambda x, y: A.fill.Tensor(x, y), X, f()),
     ("full", lambda x: x + torch.full((3, 4), 2.5), X),
     ("full_like", lambda x: torch.zeros_like(x) - 1, X),
     ("gather", lambda x, y: x.gather(1, y), X, i(2, 3, low=0, high=4)),
@@ -345,6 +361,13 @@ REDUCTION = [
     ("histc", lambda x: torch.histc(x, 4), X),
     ("histc", lambda x: torch.histc(x.relu() * 0 + 1, 3), X),
     ("histc", lambda x: torch.histc(x.float(), 7, 0, 6), i(30, low=-1, high=8)),
+    ("cummax", lambda x: torch.cummax(x, 1), f(3, 9)),
+    ("cummax", lambda x: torch.cummax(x, 0), i(9, 2)),
+    ("cummax", lambda x: torch.cummax(x, 0), odd(1.0, 1.0, float("nan"), 3.0, float("nan"))),
+    ("cummin", lambda x: torch.cummin(x, 1), f(3, 8)),
+    ("cummin", lambda x: torch.cummin(x, 0), odd(1.0, 1.0, float("nan"), -3.0)),
+    ("logcumsumexp", lambda x: torch.logcumsumexp(x, 1), f(3, 7, low=-90, high=90)),
+    ("logcumsumexp", lambda x: torch.logcumsumexp(x, 0), odd(-math.inf, -math.inf, 1.0, 2.0)),
     ("linalg_vector_norm", lambda x: x.norm(dim=-1, keepdim=True), X),
     ("linalg_vector_norm", lambda x: torch.linalg.vector_norm(x, 1, 0), X),
     ("linalg_vector_norm", lambda x: torch.linalg.vector_norm(x, float("inf")), X),
@@ -396,6 +419,9 @@ LINEAR = [
     ("_trilinear", on(nn.Bilinear(4, 5, 3)), X, f(3, 5)),
     ("addmm", lambda x, y, z: torch.addmm(x, y, z, beta=0.5, alpha=2), f(4), X, f(4, 4)),
     ("addmm", lambda x, y, z: torch.addmm(x, y, z), f(4), X, f(4, 4)),
+    ("addbmm", lambda x, y, z: torch.addbmm(x, y, z, beta=0.5), X, f(2, 3, 5), f(2, 5, 4)),
+    ("addmv", lambda x, y, z: torch.addmv(x, y, z, alpha=2), f(3), X, f(4)),
+    ("addmv", lambda x, y: torch.addmv(x, y, torch.ones(4)), f(3), X),
     ("bmm", torch.bmm, f(2, 3, 4), f(2, 4, 5)),
     ("convolution", on(nn.Conv2d(3, 4, 3, stride=2, padding=1, dilation=2)), IMAGE),
     ("convolution", on(nn.Conv2d(3, 6, 3, groups=3, padding="same", bias=False)), IMAGE),
@@ -472,9 +498,23 @@ LAYERS = [
     ("adaptive_max_pool2d", lambda x: F.adaptive_max_pool2d(x, (3, 5)), IMAGE),
     ("adaptive_max_pool2d", lambda x: F.adaptive_max_pool2d(x, 2, return_indices=True), IMAGE),
     ("adaptive_max_pool3d", lambda x: F.adaptive_max_pool3d(x, (2, 5, 3)), f(2, 3, 5, 4, 6)),
+    (
+        "adaptive_max_pool2d",
+        lambda x: F.adaptive_max_pool2d(x, (3, 5), return_indices=True),
+        IMAGE,
+    ),
+    (
+        "adaptive_max_pool3d",
+        lambda x: F.adaptive_max_pool3d(x, (2, 3, 4), return_indices=True),
+        f(3, 5, 4, 6),
+    ),
     ("avg_pool2d", lambda x: F.avg_pool2d(x, 3, 2, 1), IMAGE),
     ("avg_pool2d", lambda x: F.avg_pool2d(x, 3, 2, 1, True, False), IMAGE),
     ("avg_pool2d", lambda x: F.avg_pool1d(x, 2), f(2, 3, 9)),
+    ("avg_pool2d", lambda x: F.avg_pool2d(x, 2, divisor_override=3), f(3, 4, 6)),
+    ("avg_pool2d", lambda x: F.avg_pool2d(x, 3, 2, 1, divisor_override=5), IMAGE),
+    ("avg_pool2d", lambda x: F.avg_pool2d(x, (3, 2), 2, (1, 0), True, True, 5), IMAGE),
+    ("avg_pool3d", lambda x: F.avg_pool3d(x, 2, 2, 1, True, False, 3), f(2, 3, 5, 4, 6)),
     ("avg_pool3d", lambda x: F.avg_pool3d(x, 2), f(1, 2, 4, 4, 5)),
     (
         "grid_sampler_3d",
@@ -498,6 +538,11 @@ LAYERS = [
     ("gru.input", Layer(made, nn.GRU(4, 5, 2, bidirectional=True, batch_first=True)), f(2, 6, 4)),
     ("instance_norm", on(nn.InstanceNorm2d(3, affine=True)), IMAGE),
     ("instance_norm", on(nn.InstanceNorm1d(3)), f(2, 3, 9)),
+    (
+        "instance_norm",
+        on(nn.InstanceNorm2d(3, affine=True, track_running_stats=True)),
+        IMAGE,
+    ),
     ("layer_norm", on(nn.LayerNorm((3, 4))), f(2, 3, 4)),
     ("layer_norm", on(nn.LayerNorm(4, elementwise_affine=False)), X),
     ("layer_norm", on(nn.LayerNorm(4, bias=False)), X),

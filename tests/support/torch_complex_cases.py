@@ -122,6 +122,7 @@ COMPLEX = [
     ("slice.Tensor", on_pairs(lambda z: z[1:, ::2]), Z),
     ("slice_scatter", on_pairs(lambda a, b: a.slice_scatter(b, 1, 1, 3)), Z, f(3, 2, 2)),
     ("split_with_sizes", on_pairs(lambda z: z.split([1, 3], 1)), Z),
+    ("square", on_pairs(torch.square), Z),
     ("squeeze.dims", on_pairs(lambda z: z.squeeze()), f(3, 1, 4, 2)),
     ("sub.Tensor", on_pairs(lambda a, b: a - b), Z, f(4, 2)),
     ("sub.Tensor", lambda x, z: R(x - C(z)), f(3, 4), Z),
