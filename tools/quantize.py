@@ -13,10 +13,9 @@ from typing import Any
 from trireme.ir.graph import Graph
 from trireme.model_file import save
 from trireme.model_file.export import export
-from trireme.quantiser.quantize import AUTO, quantize
+from trireme.quantiser.quantize import quantize
 from trireme.quantiser.ranges import METHODS
-from trireme.quantiser.repair import AUTO as ALL
-from trireme.quantiser.repair import NONE, REPAIRS
+from trireme.quantiser.repair import AUTO, NONE, REPAIRS
 from trireme.quantiser.scheme import GROUPS, SCHEMES
 from trireme.support.errors import RunError
 from trireme.support.limits import MOST_THREADS
@@ -106,7 +105,7 @@ ARGUMENTS = (
     ),
     argument(
         "--repairs",
-        default=ALL,
+        default=AUTO,
         metavar="NAMES",
         help="repairs to try, each kept only if it helps: auto, none, or some with commas between: "
         + ", ".join(REPAIRS),
@@ -200,7 +199,7 @@ def _scheme(options: argparse.Namespace) -> str:
 
 
 def _repairs(names: str) -> str | list[str]:
-    return names if names in (ALL, NONE) else names.split(",")
+    return names if names in (AUTO, NONE) else names.split(",")
 
 
 def _samples(options: argparse.Namespace, graph: Graph) -> Any:

@@ -3,64 +3,21 @@
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Sequence
 from typing import Any, Literal
 
 from trireme.backend.device import Device
 from trireme.ir.bind_shapes import Shapes
-from trireme.ir.graph import Graph, Quant, node_names
-from trireme.ir.quantization.precision import PrecisionReport
-from trireme.ir.quantization.report import (
-    FloatNode,
-    QuantizationReport,
-    QuantizedGraph,
-    RepairReport,
-    TensorReport,
-    vars_of,
-)
-from trireme.ir.quantization.stored import RANDOM
+from trireme.ir.graph import Graph
+from trireme.ir.quantization.report import QuantizedGraph
 from trireme.model_file.convert import convert
-from trireme.quantiser.assign import watched_values
-from trireme.quantiser.culprits import Culprits, culprits
-from trireme.quantiser.emit import Emitted
-from trireme.quantiser.grouping import group
-from trireme.quantiser.measure import Noise, Yardstick, float_outputs, output_reports
+from trireme.quantiser.integers import quantize_values
 from trireme.quantiser.precision.budget import Score, budget_of
-from trireme.quantiser.precision.mixing import Mixing
-from trireme.quantiser.prepare import prepare
-from trireme.quantiser.products import (
-    LEAST_GAIN_DB,
-    ROWS,
-    ProductChoice,
-    by_rows,
-    choose_products,
-    forms_of,
-)
-from trireme.quantiser.ranges import METHODS
-from trireme.quantiser.repair import RepairData, Repaired, repair, repairs_named
-from trireme.quantiser.samples import Samples, open_samples, samples_again
-from trireme.quantiser.scheme import ModelKind, QuantScheme, WeightScheme, scheme_named
-from trireme.quantiser.select import Selection, select
-from trireme.quantiser.split import SampleSplit, split_of
-from trireme.quantiser.statistics import gather
-from trireme.quantiser.suspicions import suspicions
-from trireme.quantiser.trial import QuantTrial
-from trireme.quantiser.weight_only import (
-    Progress,
-    WeightRequest,
-    quantize_weights,
-    refuse_range_options,
-)
-from trireme.quantiser.weights import SmallerWeights
+from trireme.quantiser.request import Progress, QuantRequest
+from trireme.quantiser.scheme import WeightScheme, scheme_named
+from trireme.quantiser.weight_only import quantize_weights
 from trireme.support.arguments import checked
 from trireme.support.errors import GraphError
-
-AUTO = "auto"
-TRIED = ("min_max", "mean_squared_error", "percentile")
-"""The ways to take ranges that "auto" measures; the first of equals is kept."""
 
 
 @checked(GraphError)
@@ -126,39 +83,29 @@ def quantize(
     Errors: RunError, if the data do not fit; GraphError, if the model cannot be quantised
     Source: TensorFlow Lite 8-bit quantization specification
     """
-    if ranges not in (AUTO, *METHODS):
-        known = ", ".join((AUTO, *METHODS))
-        raise GraphError(f"unknown ranges {ranges!r}", facts=[f"known: {known}"])
-    allowed = budget_of(budget, metric, labels, devices, soc)
-    fitting = repairs_named(repairs, has_budget=allowed is not None)
-    names = [name for name in fitting if name != "rounding" or round_limit_gflop > 0]
+    asked = QuantRequest(
+        group,
+        ranges,
+        tuple(keep_float),
+        io,
+        products,
+        repairs,
+        round_limit_gflop,
+        explain,
+        budget_of(budget, metric, labels, devices, soc),
+        devices,
+        soc,
+        shapes or {},
+        seed,
+        threads,
+        progress or _quiet,
+    )
     found = scheme_named(scheme)
-    if isinstance(found, WeightScheme):
-        plain = {"ranges": ranges == AUTO, "io": io == "float32", "explain": not explain}
-        plain["products"] = products == AUTO
-        refuse_range_options(found, plain | {"repairs": repairs in (AUTO, "none")})
-        if allowed is not None:
-            raise GraphError(f"{found.name} takes no budget: it leaves all values float")
-        source = model if isinstance(model, Graph) else _converted(model)
-        request = WeightRequest(found, group, tuple(keep_float), shapes or {}, seed, threads)
-        return quantize_weights(source, data, request, progress or _quiet)
-    if group is not None:
-        raise GraphError(f"{found.name} has no groups, and group is {group}")
-    if io not in ("float32", found.activations):
-        raise GraphError(f"io is {io}, and values of {found.name} are {found.activations}")
-    if products == "float32" and allowed is not None:
-        raise GraphError("a budget places integers, which products of float32 do not make")
-    limits = (names, round_limit_gflop, threads, progress or _quiet)
+    asked.check(found)
     original = model if isinstance(model, Graph) else _converted(model)
-    work = _Quantisation(original, found, ranges, products, io != "float32", explain, *limits)
-    with work.step("folding the model"):
-        graph = prepare(original, shapes)
-        inputs = list(graph.input_values())
-        samples = open_samples(data, inputs, seed)
-    if allowed is not None:
-        again = samples_again(data, inputs, seed)
-        work.mixing = Mixing(allowed, devices, soc, seed, again)
-    return work.run(graph, samples, keep_float)
+    if isinstance(found, WeightScheme):
+        return quantize_weights(original, data, found, asked)
+    return quantize_values(original, data, found, asked)
 
 
 def _converted(model: Any) -> Graph:
@@ -167,225 +114,3 @@ def _converted(model: Any) -> Graph:
 
 def _quiet(what: str, done: int, total: int) -> None:
     pass
-
-
-@dataclass
-class _Quantisation:
-    """One quantisation: its settings, and the time of its steps."""
-
-    original: Graph
-    scheme: QuantScheme
-    ranges: str
-    products: str
-    integer_io: bool
-    explains: bool
-    repairs: list[str]
-    round_limit_gflop: float
-    threads: int | None
-    progress: Progress
-    mixing: Mixing | None = None
-    seconds: dict[str, float] = field(default_factory=dict)
-
-    @contextmanager
-    def step(self, what: str) -> Iterator[None]:
-        """Tell a step, and take its time."""
-        self.progress(what, 0, 0)
-        start = time.perf_counter()
-        yield
-        self.seconds[what] = self.seconds.get(what, 0.0) + time.perf_counter() - start
-
-    def run(self, graph: Graph, samples: Samples, keep_float: Collection[str]) -> QuantizedGraph:
-        """Return the quantised graph with its report."""
-        kind = self.scheme.kind_of(graph)
-        selection = select(graph, self.scheme, kind, keep_float)
-        _check_any(graph, selection)
-        groups = group(graph, selection, self.scheme)
-        values = watched_values(graph, selection)
-        split = split_of(graph, values)
-        with self.step("measuring ranges"):
-            statistics = gather(
-                graph,
-                values,
-                split.take(samples.feeds),
-                threads=self.threads,
-                on_sample=lambda done: self.progress("measuring ranges", done, samples.total),
-            )
-        watch = tuple(dict.fromkeys((*values, *float_outputs(graph))))
-        with self.step("measuring the error"):
-            yardstick = Yardstick(graph, watch, split.measured, self.threads)
-            name = _name(graph, self.scheme, samples)
-            build = QuantTrial(graph, selection, groups, statistics, self.scheme, name)
-            forms = forms_of(self.products, kind, not self.integer_io and self.mixing is None)
-            chosen = choose_products(build, forms, self._methods(), yardstick)
-        best = Repaired(graph, chosen.trial, chosen.method, chosen.tried_db[chosen.method])
-        data = RepairData(
-            split.kept, yardstick, self.threads, self.round_limit_gflop, self.progress
-        )
-        with self.step("repairing"):
-            best, repaired = repair(best, self.repairs, data)
-        if "integers" in forms and "float32" in forms:
-            with self.step("measuring the error"):
-                rows = by_rows(graph, keep_float, yardstick)
-            if rows is not None:
-                known = {**chosen.products_db, ROWS: rows[1]}
-                chosen = replace(chosen, products_db=known)
-            if rows is not None and rows[1] > best.db - LEAST_GAIN_DB:
-                small = replace(rows[0], graph=replace(rows[0].graph, name=name))
-                return self._of_rows(small, yardstick, split, samples, kind, chosen, repaired)
-        return self._finish(best, yardstick, split, samples, kind, chosen, repaired)
-
-    def _finish(
-        self,
-        best: Repaired,
-        yardstick: Yardstick,
-        split: SampleSplit,
-        samples: Samples,
-        kind: ModelKind,
-        chosen: ProductChoice,
-        repaired: tuple[RepairReport, ...],
-    ) -> QuantizedGraph:
-        """Return the graph of the best candidate, its ranges those of held samples too."""
-        with self.step("measuring the error"):
-            if best.real is not yardstick.graph:
-                watch = _watch(best.trial, best.real)
-                yardstick = Yardstick(best.real, watch, yardstick.feeds, self.threads)
-            build = best.with_samples(yardstick.real if split.held else ())
-        precision: PrecisionReport | None = None
-        if self.mixing is not None:
-            with self.step("placing precision"):
-                build, precision = self.mixing.place(
-                    build, best.method, yardstick.feeds, self.threads, self.progress
-                )
-        with self.step("measuring the error"):
-            values = watched_values(best.real, build.selection)
-            inside = build(best.method)
-            noises = yardstick.compare(inside, _watch(build, best.real))
-        found: Culprits = Culprits({}, ())
-        if self.explains:
-            with self.step("naming culprits"):
-                found = culprits(build, best.method, yardstick, noises, repaired)
-        graph, quants = best.real, build.quants(best.method)
-        report = QuantizationReport(
-            self.scheme.name,
-            kind.name,
-            split.count,
-            samples.source,
-            len(yardstick.feeds),
-            tuple(
-                _tensor(build, value, noises[value], best.method, quants, found.made_db.get(value))
-                for value in values
-            ),
-            _floats(graph, build.selection),
-            output_reports(graph, noises),
-            found.rows,
-            suspicions(
-                samples.source,
-                split.count,
-                graph,
-                self.original,
-                [*split.kept, *split.held],
-                build.statistics,
-                yardstick.real,
-            ),
-            dict(chosen.tried_db),
-            repaired,
-            dict(self.seconds),
-            precision=precision,
-            products=chosen.products,
-            products_db=dict(chosen.products_db),
-        )
-        made = build(best.method, integer_io=True) if self.integer_io else inside
-        return QuantizedGraph(**vars_of(made.graph), quantization=report)
-
-    def _of_rows(
-        self,
-        small: SmallerWeights,
-        yardstick: Yardstick,
-        split: SampleSplit,
-        samples: Samples,
-        kind: ModelKind,
-        chosen: ProductChoice,
-        repaired: tuple[RepairReport, ...],
-    ) -> QuantizedGraph:
-        """Return the graph whose products round their rows in the run, which needs no ranges."""
-        noises = yardstick.outputs(Emitted(small.graph, {}))
-        seen, statistics = [*split.kept, *split.held], chosen.trial.statistics
-        graph, source = yardstick.graph, samples.source
-        report = QuantizationReport(
-            self.scheme.name,
-            kind.name,
-            split.count,
-            source,
-            len(yardstick.feeds),
-            (),
-            small.floats,
-            output_reports(graph, noises),
-            (),
-            suspicions(source, split.count, graph, self.original, seen, statistics, yardstick.real),
-            dict(chosen.tried_db),
-            tuple(replace(row, kept=False) for row in repaired),
-            dict(self.seconds),
-            small.weights,
-            products=ROWS,
-            products_db=dict(chosen.products_db),
-        )
-        return QuantizedGraph(**vars_of(small.graph), quantization=report)
-
-    def _methods(self) -> tuple[str, ...]:
-        return TRIED if self.ranges == AUTO else (self.ranges,)
-
-
-def _check_any(graph: Graph, selection: Selection) -> None:
-    if selection.taken:
-        return
-    reasons = dict.fromkeys(selection.reasons.values())
-    raise GraphError(
-        f"no node of {graph.name!r} can become integers",
-        facts=list(reasons)[:8] or ["the model has no node"],
-    )
-
-
-def _watch(trial: QuantTrial, real: Graph) -> tuple[int, ...]:
-    """Return the values that a report compares: integers, what products make, and the outputs."""
-    to_floats = trial.selection.to_floats
-    made = [node.outputs[0] for node in real.nodes if node.id in to_floats]
-    values = watched_values(real, trial.selection)
-    return tuple(dict.fromkeys((*values, *made, *float_outputs(real))))
-
-
-def _name(graph: Graph, scheme: QuantScheme, samples: Samples) -> str:
-    data = ", ranges of random data" if samples.source.startswith(RANDOM) else ""
-    return f"{graph.name} ({scheme.name}{data})"
-
-
-def _tensor(
-    build: QuantTrial,
-    value: int,
-    noise: Noise,
-    method: str,
-    quants: Mapping[int, Quant],
-    made_db: float | None,
-) -> TensorReport:
-    graph, statistics = build.graph, build.statistics[value]
-    maker, quant = graph.producer(value), quants[value]
-    return TensorReport(
-        graph.values[value].first_name,
-        maker.op if maker else "input",
-        statistics.low,
-        statistics.high,
-        quant.scale,
-        quant.zero_point,
-        statistics.share_beyond(quant, build.scheme.activations),
-        "fixed" if build.groups.fixed_of(value) else method,
-        noise.db,
-        made_db,
-    )
-
-
-def _floats(graph: Graph, selection: Selection) -> tuple[FloatNode, ...]:
-    names = node_names(graph)
-    return tuple(
-        FloatNode(names[node.id], node.op, selection.reasons[node.id])
-        for node in graph.nodes
-        if node.id in selection.reasons
-    )

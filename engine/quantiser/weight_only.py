@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
-from trireme.ir.bind_shapes import Shapes, bind_shapes
+from trireme.ir.bind_shapes import bind_shapes
 from trireme.ir.graph import Graph
 from trireme.ir.quantization.report import (
     QuantizationReport,
@@ -22,70 +20,44 @@ from trireme.ir.quantization.report import (
 from trireme.quantiser.emit import Emitted
 from trireme.quantiser.measure import Noise, Yardstick, float_outputs, output_reports
 from trireme.quantiser.prepare import check_inputs
+from trireme.quantiser.request import QuantRequest
 from trireme.quantiser.samples import open_samples
 from trireme.quantiser.scheme import WeightScheme
 from trireme.quantiser.weights import prepare_weights, smaller_weights
-from trireme.support.errors import GraphError
 
-Progress = Callable[[str, int, int], None]
 _MEASURED = 8
 """The most samples that outputs are compared on."""
 
 
-@dataclass(frozen=True)
-class WeightRequest:
-    """The options of `quantize` that a scheme of weights reads."""
-
-    scheme: WeightScheme
-    group: int | None
-    keep_float: tuple[str, ...]
-    shapes: Shapes
-    seed: int
-    threads: int | None
-
-
-def refuse_range_options(scheme: WeightScheme, are_defaults: Mapping[str, bool]) -> None:
-    """Raise GraphError for an option of ranges, which this scheme does not measure.
-
-    are_defaults: whether each of these options asks for nothing, by name
-    """
-    wrong = [name for name, is_default in are_defaults.items() if not is_default]
-    if wrong:
-        raise GraphError(
-            f"{scheme.name} measures no ranges, so {' and '.join(wrong)} has no meaning",
-            fix="leave it out, or choose scheme int8",
-        )
-
-
 def quantize_weights(
-    graph: Graph, data: Any, request: WeightRequest, progress: Progress
+    graph: Graph, data: Any, scheme: WeightScheme, asked: QuantRequest
 ) -> QuantizedGraph:
     """Return a graph with smaller weights and its report.
 
     Errors: GraphError, if the scheme takes no weights, or samples are given and a shape is open
     """
-    progress("folding the model", 0, 0)
+    asked.progress("folding the model", 0, 0)
     start = time.perf_counter()
     real = prepare_weights(graph)
     folded = time.perf_counter()
-    progress("rounding the weights", 0, 0)
-    found = smaller_weights(real, request.scheme, request.group, request.keep_float)
+    asked.progress("rounding the weights", 0, 0)
+    found = smaller_weights(real, scheme, asked.group, asked.keep_float)
     rounded = time.perf_counter()
     noises: dict[int, Noise] = {}
     count, source = 0, "no data"
     if data is not None:
-        progress("measuring the error", 0, 0)
-        bound = bind_shapes(real, request.shapes)
+        asked.progress("measuring the error", 0, 0)
+        bound = bind_shapes(real, asked.shapes)
         check_inputs(bound)
-        samples = open_samples(data, list(bound.input_values()), request.seed)
+        samples = open_samples(data, list(bound.input_values()), asked.seed)
         feeds = list(itertools.islice(samples.feeds, _MEASURED))
-        yardstick = Yardstick(bound, float_outputs(bound), feeds, request.threads)
-        small = bind_shapes(found.graph, request.shapes)
+        yardstick = Yardstick(bound, float_outputs(bound), feeds, asked.threads)
+        small = bind_shapes(found.graph, asked.shapes)
         measured = yardstick.outputs(Emitted(small, {}))
         noises = dict(zip(float_outputs(real), measured.values(), strict=True))
         count, source = len(feeds), samples.source
     report = QuantizationReport(
-        request.scheme.name,
+        scheme.name,
         "any",
         count,
         source,
@@ -101,5 +73,5 @@ def quantize_weights(
         },
     )
     made = found.graph
-    named = vars_of(made) | {"name": f"{made.name} ({request.scheme.name})"}
+    named = vars_of(made) | {"name": f"{made.name} ({scheme.name})"}
     return QuantizedGraph(**named, quantization=report)

@@ -8,8 +8,8 @@ from commands import call
 from float_graphs import conv_net, samples_of
 
 import trireme
+from trireme.ir.quantization.report import vars_of
 from trireme.quantiser.compare_models import compare_models
-from trireme.quantiser.quantize import vars_of
 
 SEED = 3
 
