@@ -1,4 +1,4 @@
-"""Options of `trireme quantize` that give a loss budget and the machine to place precision for."""
+"""Options of `trireme quantize` that give a loss budget and the machine that the model is for."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ BUDGET_ARGUMENTS = (
     argument(
         "--soc",
         metavar="NAME",
-        help="with a budget: place on a described machine, its name or a .toml file, in place of "
-        "this one",
+        help="described machine that the model is for, its name or a .toml file, in place of this "
+        "one; a budget places nodes there",
     ),
     argument(
         "--devices",
         metavar="NAMES",
-        help="with a budget: devices that nodes are placed on, as npu,cpu (default: cpu; with "
-        "--soc all of the description)",
+        help="devices that the model is for, as npu,cpu: one that takes products of integers alone "
+        "gets them, and a budget places nodes there (default: cpu; with --soc all of it)",
     ),
 )
 

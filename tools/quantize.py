@@ -101,7 +101,8 @@ ARGUMENTS = (
         default=AUTO,
         choices=(AUTO, "float32", "integers"),
         help="what products make of integers: integers run on every device, float32 on the cpu "
-        "(default: auto, which makes floats in a transformer that gains by it)",
+        "(default: auto, which makes floats in a transformer that gains by it, unless a device of "
+        "--devices or --soc takes integers alone)",
     ),
     argument(
         "--repairs",

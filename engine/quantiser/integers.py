@@ -25,6 +25,7 @@ from trireme.quantiser.prepare import prepare
 from trireme.quantiser.products import (
     LEAST_GAIN_DB,
     ROWS,
+    ProductForms,
     by_rows,
     choose_products,
     forms_of,
@@ -84,9 +85,7 @@ class _Quantisation:
         """Return the quantised graph with its report."""
         kind = self.scheme.kind_of(graph)
         trial, split = self._measured(graph, samples, kind)
-        forms = forms_of(
-            self.asked.products, kind, not self.asked.integer_io and self.mixing is None
-        )
+        forms = self._forms(kind)
         with self.step(_ERROR):
             watch = tuple(dict.fromkeys((*trial.statistics, *float_outputs(graph))))
             yardstick = Yardstick(graph, watch, split.measured, self.asked.threads)
@@ -97,7 +96,7 @@ class _Quantisation:
                 best, self.asked.repair_names, self._repair_data(split, yardstick)
             )
         found = Found(self.original, kind, split, samples.source, yardstick, chosen, repaired)
-        if "integers" in forms and "float32" in forms:
+        if "integers" in forms.tried and "float32" in forms.tried:
             with self.step(_ERROR):
                 rows = by_rows(graph, self.asked.keep_float, yardstick)
             if rows is not None:
@@ -107,6 +106,11 @@ class _Quantisation:
                 small = replace(rows[0], graph=replace(rows[0].graph, name=trial.name))
                 return self._of_rows(small, found)
         return self._finish(best, found)
+
+    def _forms(self, kind: ModelKind) -> ProductForms:
+        asked = self.asked
+        takes_floats = not asked.integer_io and self.mixing is None
+        return forms_of(asked.products, kind, takes_floats, asked.device_forms, self.scheme.name)
 
     def _measured(
         self, graph: Graph, samples: Samples, kind: ModelKind

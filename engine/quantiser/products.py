@@ -13,6 +13,7 @@ from typing import Literal
 
 from trireme.ir.graph import Graph
 from trireme.quantiser.assign import watched_values
+from trireme.quantiser.device_forms import DeviceForms, integers_alone
 from trireme.quantiser.emit import Emitted
 from trireme.quantiser.grouping import group
 from trireme.quantiser.measure import Yardstick, worst_db
@@ -38,12 +39,14 @@ class ProductChoice:
 
     tried_db: the least signal-to-noise of an output by each way to take ranges
     products_db: the best of them, by what products make; empty where one form alone was tried
+    why: what named devices say of the forms
     """
 
     products: Products
     trial: QuantTrial
     tried_db: Mapping[str, float]
     products_db: Mapping[str, float]
+    why: str = ""
 
     @property
     def method(self) -> str:
@@ -51,19 +54,37 @@ class ProductChoice:
         return max(self.tried_db, key=lambda one: self.tried_db[one])
 
 
-def forms_of(products: str, kind: ModelKind, takes_floats: bool) -> tuple[Products, ...]:
+@dataclass(frozen=True)
+class ProductForms:
+    """The forms that are tried, and what named devices say of them."""
+
+    tried: tuple[Products, ...]
+    why: str = ""
+
+
+def forms_of(
+    products: str, kind: ModelKind, takes_floats: bool, devices: Sequence[DeviceForms], scheme: str
+) -> ProductForms:
     """Return what is tried.
 
     products: "auto" or one of the forms
     takes_floats: whether "auto" may try floats
+    devices: what each named device runs; one that runs products to integers alone gets them
     """
-    if products == "auto":
-        return ("float32", "integers") if kind.float_sums and takes_floats else ("integers",)
-    return ("float32",) if products == "float32" else ("integers",)
+    if products != "auto":
+        return ProductForms(("float32",) if products == "float32" else ("integers",))
+    if not kind.float_sums or not takes_floats:
+        return ProductForms(("integers",))
+    if alone := integers_alone(devices, scheme):
+        why = "a named device runs products that make integers, and none that makes floats"
+        return ProductForms(("integers",), f"{why} ({alone})")
+    both = ", ".join(one.name for one in devices if not one.floats[scheme])
+    why = f"{both}: runs products of both forms, so the error decides" if both else ""
+    return ProductForms(("float32", "integers"), why)
 
 
 def choose_products(
-    trial: QuantTrial, forms: Sequence[Products], methods: Sequence[str], yardstick: Yardstick
+    trial: QuantTrial, forms: ProductForms, methods: Sequence[str], yardstick: Yardstick
 ) -> ProductChoice:
     """Return the choice with the least error on held samples.
 
@@ -72,17 +93,19 @@ def choose_products(
 
     trial: writes products that make integers
     """
-    if forms == ("integers",):
-        return ProductChoice("integers", trial, _measured(trial, methods, yardstick), {})
+    if "float32" not in forms.tried:
+        tried = _measured(trial, methods, yardstick)
+        return ProductChoice("integers", trial, tried, {}, forms.why)
     to_floats = _with_floats(trial)
-    floats = ProductChoice("float32", to_floats, _measured(to_floats, methods, yardstick), {})
-    if forms == ("float32",):
+    tried = _measured(to_floats, methods, yardstick)
+    floats = ProductChoice("float32", to_floats, tried, {}, forms.why)
+    if "integers" not in forms.tried:
         return floats
     best_db = floats.tried_db[floats.method]
     tried = _measured(trial, [floats.method], yardstick)
     if tried[floats.method] + LEAST_GAIN_DB > best_db:
         tried |= _measured(trial, [one for one in methods if one not in tried], yardstick)
-    integers = ProductChoice("integers", trial, tried, {})
+    integers = ProductChoice("integers", trial, tried, {}, forms.why)
     known = {"float32": best_db, "integers": tried[integers.method]}
     is_better = known["float32"] > known["integers"] + LEAST_GAIN_DB
     return replace(floats if is_better else integers, products_db=known)

@@ -11,6 +11,7 @@ from trireme.ir.bind_shapes import Shapes
 from trireme.ir.graph import Graph
 from trireme.ir.quantization.report import QuantizedGraph
 from trireme.model_file.convert import convert
+from trireme.quantiser.device_forms import forms_of_devices
 from trireme.quantiser.integers import quantize_values
 from trireme.quantiser.precision.budget import Score, budget_of
 from trireme.quantiser.request import Progress, QuantRequest
@@ -62,9 +63,9 @@ def quantize(
     io: the dtype of inputs and outputs; that of the scheme's values has no conversions at the ends
     products: what conv and fully_connected make of integers. "integers" run on every device,
         "float32" on the cpu. "auto" makes floats in a transformer that gains by it on held samples,
-        unless `io` or a budget asks for integers. Each row then has a range of its own, as in the
-        scheme "dynamic", unless one range for all samples is better by 0.3 dB; `explain` measures
-        no culprits of rows
+        unless `io`, a budget or a named device asks for integers. Each row then has a range of its
+        own, as in the scheme "dynamic", unless one range for all samples is better by 0.3 dB;
+        `explain` measures no culprits of rows
     repairs: the repairs to try, each kept only if it helps on held samples: "auto" for all,
         "none", or names of "equalisation", "smooth_quant", "outlier_clipping", "rounding",
         "bias_correction". The last two do not go with a budget
@@ -76,8 +77,9 @@ def quantize(
     metric: "snr"; "top1", the share of labels that are right; "agreement", of answers that are the
         float model's; or a function of (outputs by name, samples along a first axis, labels)
     labels: of all samples in order, or the path of an .npy file
-    devices: with a budget, the devices that nodes are placed on; the cpu when None
-    soc: with a budget, the described machine that nodes are placed on, by name or as a .toml file
+    devices: the devices that the model is for. One that runs products of integers, but none that
+        makes floats, gets integers. A budget places nodes on them, on the cpu when None
+    soc: a described machine that the model is for, by name or as a .toml file, in place of this one
     shapes: shapes of inputs that the model leaves open
     progress: told each step: (what, done, total), total 0 where it is not known
     Errors: RunError, if the data do not fit; GraphError, if the model cannot be quantised
@@ -92,9 +94,10 @@ def quantize(
         repairs,
         round_limit_gflop,
         explain,
-        budget_of(budget, metric, labels, devices, soc),
+        budget_of(budget, metric, labels),
         devices,
         soc,
+        forms_of_devices(devices, soc, threads),
         shapes or {},
         seed,
         threads,

@@ -145,6 +145,7 @@ def _common(scheme: QuantScheme, found: Found, seconds: Mapping[str, float]) -> 
         tried_db=dict(found.chosen.tried_db),
         seconds=dict(seconds),
         products_db=dict(found.chosen.products_db),
+        products_why=found.chosen.why,
     )
 
 

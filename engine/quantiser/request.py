@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from trireme.backend.device import Device
 from trireme.ir.bind_shapes import Shapes
+from trireme.quantiser.device_forms import DeviceForms
 from trireme.quantiser.precision.budget import LossBudget
 from trireme.quantiser.ranges import METHODS
 from trireme.quantiser.repair import AUTO, NONE, repairs_named
@@ -23,6 +24,7 @@ class QuantRequest:
     """What `quantize` is asked for; the fields are its arguments.
 
     budget: None where nothing is decided together with the placement
+    device_forms: what each device runs that is named; empty where none is
     """
 
     group: int | None
@@ -36,6 +38,7 @@ class QuantRequest:
     budget: LossBudget | None
     devices: Sequence[str | Device] | None
     soc: str | None
+    device_forms: tuple[DeviceForms, ...]
     shapes: Shapes
     seed: int
     threads: int | None

@@ -9,6 +9,8 @@ from float_graphs import conv_net, samples_of
 from PIL import Image
 
 import trireme
+from trireme.ir.builder import GraphBuilder
+from trireme.ir.graph import TensorType
 
 
 @pytest.fixture(scope="module")
@@ -104,3 +106,21 @@ def test_a_metric_reads_pictures_again(files, capsys):
     code, out, err = call(capsys, "quantize", str(files / "net.trm"), *arguments, *budget)
     assert code == 0, err
     assert "precision placed on rk3588: loss by agreement" in out
+
+
+def test_devices_decide_what_products_make(tmp_path, capsys):
+    b = GraphBuilder("normed")
+    rng = np.random.default_rng(4)
+    x = b.input("x", TensorType((1, 4, 8), "float32"))
+    one, zero = (b.constant("c", np.full(8, value, np.float32)) for value in (1, 0))
+    normed = b.add("layer_normalization", x, one, zero, axis=-1)
+    w = b.constant("w", rng.standard_normal((8, 8)).astype(np.float32))
+    net = b.finish(b.add("fully_connected", normed, w, names=["y"]))
+    trireme.save(net, tmp_path / "t.trm")
+    np.savez(tmp_path / "s.npz", **samples_of(net, 8, 2))
+    start = ["quantize", str(tmp_path / "t.trm"), "--data", str(tmp_path / "s.npz"), "--explain"]
+    _, text, err = call(capsys, *start, "--repairs", "none")
+    assert "products: rows" in text, err
+    _, text, err = call(capsys, *start, "--repairs", "none", "--devices", "npu,cpu")
+    assert "products: integers, a named device runs products that make integers" in text, err
+    assert "npu: tensors must be of a dtype that the NPU has" in text

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -142,6 +142,7 @@ class QuantizationReport:
     products: what products make of integers, "float32" or "integers"; "rows": float32, of rows that
         are rounded in the run
     products_db: the least signal-to-noise of an output by what products make, where both were tried
+    products_why: what named devices say of the forms of products, where they may decide
     """
 
     scheme: str
@@ -161,6 +162,7 @@ class QuantizationReport:
     precision: PrecisionReport | None = None
     products: str = "integers"
     products_db: Mapping[str, float] = field(default_factory=dict)
+    products_why: str = ""
 
     @property
     def front(self) -> tuple[FrontPoint, ...]:
@@ -191,13 +193,7 @@ class QuantizationReport:
             f"{decibel_text(one.moving_snr_db)} in what depends on the input"
             for one in self.outputs
         ]
-        if self.products_db:
-            both = (f"{name} {decibel_text(db)}" for name, db in self.products_db.items())
-            lines.append(f"  products: {self.products}, of {', '.join(both)} before repairs")
-        if self.products != "integers":
-            lines.append(
-                "    which the cpu alone runs; a GPU and an NPU take products that make integers"
-            )
+        lines += _product_lines(self)
         worst = sorted(self.tensors, key=lambda one: one.snr_db)[:_WORST]
         lines += ["  least signal-to-noise:"] if worst else []
         lines += [
@@ -220,6 +216,15 @@ def decibel_text(ratio_db: float) -> str:
 
 def _capital(sentence: str) -> str:
     return sentence[:1].upper() + sentence[1:]
+
+
+def _product_lines(report: QuantizationReport) -> Iterator[str]:
+    measured = [f"{name} {decibel_text(db)}" for name, db in report.products_db.items()]
+    before = [f"of {', '.join(measured)} before repairs"] if measured else []
+    if why := [*before, *filter(None, [report.products_why])]:
+        yield f"  products: {report.products}, {'; '.join(why)}"
+    if report.products != "integers":
+        yield "    which the cpu alone runs; a GPU and an NPU take products that make integers"
 
 
 def _weight_lines(weights: tuple[WeightReport, ...]) -> list[str]:

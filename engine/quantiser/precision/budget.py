@@ -52,19 +52,13 @@ class LossBudget:
         return "exact" if loss == -math.inf else f"{-loss:.1f} dB"
 
 
-def budget_of(
-    budget: float | None, metric: str | Score | None, labels: Any, *machine: Any
-) -> LossBudget | None:
+def budget_of(budget: float | None, metric: str | Score | None, labels: Any) -> LossBudget | None:
     """Return the budget that the arguments of `quantize` say, None where they say none.
 
-    machine: devices and a described machine, which mean nothing without a budget
     Errors: GraphError, if they do not go together; RunError, if labels cannot be read
     """
     if budget is None:
-        named = zip(
-            ("metric", "labels", "devices", "soc"), (metric, labels, *machine), strict=False
-        )
-        for what, given in named:
+        for what, given in (("metric", metric), ("labels", labels)):
             if given is not None:
                 raise GraphError(f"{what} is of a budget, and none is given", fix="add budget=")
         return None

@@ -145,3 +145,44 @@ def test_culprits_name_what_products_read(net):
 def test_other_devices_refuse_them_with_a_sentence(made):
     with pytest.raises(trireme.PlacementError, match="result is float32 runs on the cpu only"):
         trireme.Session(made, devices=["opencl"])
+
+
+def for_devices(net, **machine):
+    samples = samples_of(net, 8, SEED)
+    return trireme.quantize(net, samples, ranges="min_max", repairs="none", **machine)
+
+
+@pytest.mark.parametrize(
+    ("machine", "why"),
+    [
+        ({"devices": ["npu"]}, "npu: tensors must be of a dtype that the NPU has (here float32"),
+        ({"devices": ["cpu", "opencl"]}, "opencl: a product of integers whose result is float32"),
+        ({"soc": "rk3588"}, "npu: its description has no float32"),
+    ],
+)
+def test_a_named_device_of_integers_alone_gets_integers(net, machine, why):
+    report = for_devices(net, **machine).quantization
+    assert report.products == "integers" and not report.products_db
+    assert why in report.products_why and report.products_why in str(report)
+
+
+def test_an_npu_that_was_named_runs_the_products(net):
+    made = for_devices(net, devices=["npu"])
+    options = trireme.PlacementOptions(single_device="npu")
+    with trireme.Session(made, devices=["npu", "cpu"], placement_options=options) as session:
+        placed = session.plan.placement.device_of
+        source = session.plan.placement.source
+        products = [node for node in source.nodes if node.op in ("conv", "fully_connected")]
+        assert len(products) == 4 and {placed[node.id] for node in products} == {"npu"}
+
+
+def test_devices_of_both_forms_leave_the_error_to_decide(net):
+    for machine in ({"devices": ["cpu"]}, {"soc": "jetson_orin_nano"}):
+        report = for_devices(net, **machine).quantization
+        assert report.products == "rows" and len(report.products_db) == 3
+        assert "runs products of both forms, so the error decides" in report.products_why
+
+
+def test_asking_for_a_form_wins_over_devices(net):
+    report = for_devices(net, devices=["npu"], products="float32").quantization
+    assert report.products == "float32" and not report.products_why
