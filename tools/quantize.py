@@ -61,9 +61,9 @@ ARGUMENTS = (
     ),
     argument(
         "--scheme",
-        choices=tuple(SCHEMES),
-        help="the integers of values and weights (default: int8); a scheme of weights needs no "
-        "--data",
+        metavar="NAME",
+        help=f"the integers of values and weights, one of {', '.join(SCHEMES)} (default: what the "
+        "devices of --devices or --soc run, else int8); a scheme of weights needs no --data",
     ),
     argument(
         "--weights",
@@ -153,12 +153,11 @@ def quantize_model(options: argparse.Namespace) -> int:
     """Quantise a model, write it, and show the report."""
     if options.data and options.loader:
         raise RunError("--data and --loader both give samples; give one of them")
-    scheme, graph = _scheme(options), load(options)
-    progress = Progress()
+    graph, progress = load(options), Progress()
     made = quantize(
         graph,
         _samples(options, graph),
-        scheme=scheme,
+        scheme=_scheme(options),
         group=options.group,
         ranges=options.ranges,
         keep_float=options.keep_float,
@@ -173,7 +172,9 @@ def quantize_model(options: argparse.Namespace) -> int:
         progress=progress,
     )
     source = Path(options.model)
-    target = Path(options.output or source.with_name(f"{source.stem}_{scheme}.trm"))
+    target = Path(
+        options.output or source.with_name(f"{source.stem}_{made.quantization.scheme}.trm")
+    )
     save(made, target)
     for path in options.export:
         export(made, path)
@@ -188,15 +189,15 @@ def quantize_model(options: argparse.Namespace) -> int:
     return 0
 
 
-def _scheme(options: argparse.Namespace) -> str:
-    """Return the scheme of the options.
+def _scheme(options: argparse.Namespace) -> str | None:
+    """Return the scheme of the options, None where they leave it open.
 
     Errors: RunError, if --weights and --scheme name different ones
     """
     named = f"weights_{options.weights}" if options.weights else None
     if named and options.scheme not in (None, named):
         raise RunError(f"--weights {options.weights} is scheme {named}, --scheme {options.scheme}")
-    return str(named or options.scheme or "int8")
+    return named or options.scheme
 
 
 def _repairs(names: str) -> str | list[str]:

@@ -12,6 +12,7 @@ from typing import Any
 
 from trireme.backend.device import HOST
 from trireme.ir.op import all_ops, has_op
+from trireme.quantiser.scheme import SCHEMES
 from trireme.support.dtypes import NAMES
 from trireme.support.errors import ModelFileError
 
@@ -28,7 +29,7 @@ NUMBERS = (
 )
 TABLES = ("flops", "efficiency", "max_elements")
 """Fields whose figures are in a table, or in tables in it."""
-LISTS = ("ops", "except_ops", "dtypes")
+LISTS = ("ops", "except_ops", "dtypes", "schemes")
 _DEPTH = {"flops": 1, "efficiency": 2, "max_elements": 1, "sources": 1}
 """How deep tables may be in a field; all other fields hold values."""
 _NEEDED = ("flops", "bandwidth", "launch_s")
@@ -149,7 +150,7 @@ def check_device(where: str, name: str, row: object) -> None:
                 raise ModelFileError(f"{where}.{full} is {figure!r}, not {rule.what}")
     _check_names(where, row)
     _check_together(where, row)
-    for key in (*NUMBERS, *TABLES, "ops", "except_ops"):
+    for key in (*NUMBERS, *TABLES, "ops", "except_ops", "schemes"):
         if key in row and key not in sources:
             raise ModelFileError(
                 f"{where}.{key} has no source", fix=f'[devices.X.sources] {key} = "estimate: ..."'
@@ -157,7 +158,7 @@ def check_device(where: str, name: str, row: object) -> None:
 
 
 def _check_names(where: str, row: Mapping[str, Any]) -> None:
-    """See that ops, dtypes and kinds of ops are some that there are: a wrong one would be none."""
+    """See that all names are of ops, dtypes, schemes or kinds of ops that there are."""
     for key in ("ops", "except_ops", "max_elements"):
         for name in row.get(key, ()):
             if not has_op(name):
@@ -166,6 +167,12 @@ def _check_names(where: str, row: Mapping[str, Any]) -> None:
         if name not in NAMES:
             raise ModelFileError(
                 f"{where} has {name!r}, which is no dtype", facts=[f"known: {', '.join(NAMES)}"]
+            )
+    for name in row.get("schemes", ()):
+        if name not in SCHEMES:
+            raise ModelFileError(
+                f"{where}.schemes has {name!r}, which is no scheme of quantisation",
+                facts=[f"known: {', '.join(SCHEMES)}"],
             )
     kinds = sorted({"default", "depthwise", *(op.family for op in all_ops())})
     for full, _ in flat("", row.get("efficiency", {})):

@@ -9,6 +9,7 @@ from typing import NoReturn
 from trireme.backend.device import Buffer, Device, DeviceSpec, Executable
 from trireme.cost.work import work_of
 from trireme.ir.graph import Graph, Node
+from trireme.quantiser.scheme import scheme_of_product
 from trireme.support.dtypes import Array
 from trireme.support.errors import CompileError, DeviceError
 
@@ -19,6 +20,7 @@ class Support:
 
     ops: the ops it has, all when empty; except_ops: those it has not
     dtypes: of the inputs and outputs of a node, all when empty
+    schemes: of quantisation, whose products it runs, all when empty
     max_rank: dimensions of a tensor, 0 when unlimited
     max_elements: by op, the most elements of its output
     one_subgraph: the vendor's compiler maps one subgraph: what comes after a node that the device
@@ -28,6 +30,7 @@ class Support:
     ops: frozenset[str] = frozenset()
     except_ops: frozenset[str] = frozenset()
     dtypes: frozenset[str] = frozenset()
+    schemes: frozenset[str] = frozenset()
     max_rank: int = 0
     max_elements: Mapping[str, int] = field(default_factory=dict)
     one_subgraph: bool = False
@@ -43,6 +46,9 @@ class Support:
                     return f"its description has no {type.dtype}"
                 if self.max_rank and len(type.shape) > self.max_rank:
                     return f"its description has tensors of rank {self.max_rank} at most"
+        scheme = scheme_of_product(graph, node) if self.schemes else None
+        if scheme is not None and scheme not in self.schemes:
+            return f"its description has no scheme {scheme}"
         most, made = self.max_elements.get(node.op), graph.type(node.outputs[0])
         if most is not None and made.is_static and made.elements > most:
             return f"its description has {node.op} of {most} elements at most, not {made.elements}"

@@ -9,6 +9,8 @@
     streams_weights = true  # what of the weights finds no room is fetched over the link, every run
     sram = 1e6            # on the chip: what fits there travels at sram_bandwidth
     sram_bandwidth = 100e9
+    schemes = ["int8", "uint8"]  # of quantisation; the dtypes of their values need no other line
+    dtypes = ["float16"]         # of tensors beside these
     efficiency = {default = 0.4, depthwise = 0.1, int8 = {default = 0.2}}  # of flops, by kind
     [devices.npu.sources]
     flops = "data sheet, page 3"
@@ -47,6 +49,7 @@ from trireme.devices.described.checks import (
     flat,
 )
 from trireme.devices.described.device import DescribedDevice, Support, Working
+from trireme.quantiser.scheme import SCHEMES
 from trireme.support.errors import ModelFileError, RunError
 
 
@@ -185,6 +188,7 @@ def _device(soc: Soc, name: str, row: Mapping[str, Any]) -> DescribedDevice:
         **numbers,
     )
     lists = {key: frozenset(row.get(key, [])) for key in LISTS}
+    lists["dtypes"] |= {SCHEMES[scheme].values for scheme in lists["schemes"]}
     support = Support(
         **lists,
         max_rank=int(row.get("max_rank", 0)),

@@ -1,4 +1,6 @@
-"""What named devices run of a scheme: each is asked for a product of the scheme.
+"""What named devices run of each scheme, and the scheme that they decide.
+
+Each device is asked for a product of the scheme.
 
 `quantize` asks where its user names devices or a described machine. The answer is the device's own
 (`unsupported_reason`), so each device says in one place what it runs.
@@ -14,25 +16,32 @@ import numpy as np
 from trireme.backend.device import Device
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import Graph, Quant, TensorType
+from trireme.passes.pipeline import optimise
 from trireme.quantiser.emit import emit
 from trireme.quantiser.precision.target import opened_target
-from trireme.quantiser.scheme import SCHEMES, QuantScheme, is_product
+from trireme.quantiser.scheme import SCHEMES, QuantScheme, WeightScheme
 from trireme.quantiser.select import Selection
+from trireme.quantiser.weights import smaller_weights
+from trireme.support.errors import GraphError
 
-_SIZE = 16
+_SIZE = 32
 """The depth and the rows of the product that devices are asked for."""
+_PRODUCTS = ("fully_connected", "matmul_nbits")
+DEFAULT_SCHEME = "int8"
+AUTOMATIC = ("int8", "uint8", "float16", "dynamic", "weights_int8", "weights_int4")
+"""The schemes in the order in which named devices decide among them."""
 
 
 @dataclass(frozen=True)
 class DeviceForms:
-    """What a device runs of each scheme of integers, by the scheme's name; "" where it does.
+    """What a device runs of each scheme, by the scheme's name; "" where it does.
 
-    integers: why it runs no product that makes integers
+    products: why it runs no product of the scheme
     floats: why it runs no product of integers that makes floats
     """
 
     name: str
-    integers: Mapping[str, str]
+    products: Mapping[str, str]
     floats: Mapping[str, str]
 
 
@@ -45,7 +54,11 @@ def forms_of_devices(
     """
     if not devices and soc is None:
         return ()
-    whole, mixed = _products(to_floats=False), _products(to_floats=True)
+    integers = [one for one in SCHEMES.values() if isinstance(one, QuantScheme)]
+    weights = [one for one in SCHEMES.values() if isinstance(one, WeightScheme)]
+    whole = {one.name: _product(one, to_floats=False) for one in integers}
+    whole |= {one.name: _product_of_weights(one) for one in weights}
+    mixed = {one.name: _product(one, to_floats=True) for one in integers}
     with opened_target(devices, soc, threads) as target:
         return tuple(
             DeviceForms(name, _refusals(device, whole), _refusals(device, mixed))
@@ -58,26 +71,62 @@ def integers_alone(devices: Sequence[DeviceForms], scheme: str) -> str:
 
     Nothing where every device runs both or neither.
     """
-    rows = [(one.name, one.floats[scheme]) for one in devices if not one.integers[scheme]]
+    rows = [(one.name, one.floats[scheme]) for one in devices if not one.products[scheme]]
     return "; ".join(f"{device}: {why}" for device, why in rows if why)
 
 
-def _products(to_floats: bool) -> dict[str, Graph]:
-    schemes = [one for one in SCHEMES.values() if isinstance(one, QuantScheme)]
-    return {scheme.name: _product(scheme, to_floats) for scheme in schemes}
+def chosen_scheme(devices: Sequence[DeviceForms], has_budget: bool) -> tuple[str, str]:
+    """Return the scheme whose products most named devices run, and why.
+
+    Of equals the first of AUTOMATIC counts, int8 where no device is named.
+    has_budget: whether it must be one of integers
+    Errors: GraphError, if no device runs any
+    """
+    if not devices:
+        return DEFAULT_SCHEME, ""
+    names = [n for n in AUTOMATIC if not has_budget or isinstance(SCHEMES[n], QuantScheme)]
+    name = max(names, key=lambda one: sum(not device.products[one] for device in devices))
+    check_scheme(name, devices)
+    running = ", ".join(one.name for one in devices if not one.products[name])
+    others = [f"{one.name}: {why}" for one in devices if (why := one.products[name])]
+    return name, "; ".join([f"its products run on {running}", *others])
+
+
+def check_scheme(scheme: str, devices: Sequence[DeviceForms]) -> None:
+    """See that a named device runs products of a scheme, where one is named.
+
+    Errors: GraphError, with each device's reason
+    """
+    if not devices or not all(one.products[scheme] for one in devices):
+        return
+    running = [name for name in AUTOMATIC if not all(one.products[name] for one in devices)]
+    raise GraphError(
+        f"no named device runs products of the scheme {scheme}",
+        facts=[f"{one.name}: {one.products[scheme]}" for one in devices],
+        fix=f"scheme={running[0]!r}" if running else "name the cpu too",
+    )
 
 
 def _product(scheme: QuantScheme, to_floats: bool) -> Graph:
     """Return a product of integers in a graph with integers at its ends, or floats at its end."""
-    b = GraphBuilder(scheme.name)
-    x = b.input("x", TensorType((1, _SIZE), "float32"))
-    weights = b.constant("w", np.ones((_SIZE, _SIZE), np.float32))
-    y = b.add("fully_connected", x, weights, b.constant("b", np.zeros(_SIZE, np.float32)))
-    graph = b.finish(y)
+    graph = _float_product(scheme.name)
     taken = frozenset(node.id for node in graph.nodes)
     selection = Selection(taken, {}, taken if to_floats else frozenset())
-    quants = dict.fromkeys((x, y), Quant((1.0,), (0,)))
+    quants = dict.fromkeys((*graph.inputs, *graph.outputs), Quant((1.0,), (0,)))
     return emit(graph, selection, quants, scheme, name=scheme.name, integer_io=True).graph
+
+
+def _product_of_weights(scheme: WeightScheme) -> Graph:
+    """Return a product with smaller weights, as devices are given it."""
+    return optimise(smaller_weights(_float_product(scheme.name), scheme, None, ()).graph)
+
+
+def _float_product(name: str) -> Graph:
+    b = GraphBuilder(name)
+    x = b.input("x", TensorType((1, _SIZE), "float32"))
+    weights = b.constant("w", np.ones((_SIZE, _SIZE), np.float32))
+    bias = b.constant("b", np.zeros(_SIZE, np.float32))
+    return b.finish(b.add("fully_connected", x, weights, bias))
 
 
 def _refusals(device: Device, products: Mapping[str, Graph]) -> dict[str, str]:
@@ -86,5 +135,5 @@ def _refusals(device: Device, products: Mapping[str, Graph]) -> dict[str, str]:
 
 def _refusal(device: Device, graph: Graph) -> str:
     """Return why a device does not run the product of a graph."""
-    (product,) = (node for node in graph.nodes if is_product(node))
+    (product,) = (node for node in graph.nodes if node.op in _PRODUCTS)
     return device.unsupported_reason(graph, product) or ""

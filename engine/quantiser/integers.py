@@ -95,7 +95,16 @@ class _Quantisation:
             best, repaired = repair(
                 best, self.asked.repair_names, self._repair_data(split, yardstick)
             )
-        found = Found(self.original, kind, split, samples.source, yardstick, chosen, repaired)
+        found = Found(
+            self.original,
+            kind,
+            split,
+            samples.source,
+            yardstick,
+            chosen,
+            repaired,
+            self.asked.scheme_why,
+        )
         if "integers" in forms.tried and "float32" in forms.tried:
             with self.step(_ERROR):
                 rows = by_rows(graph, self.asked.keep_float, yardstick)

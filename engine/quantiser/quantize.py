@@ -11,7 +11,7 @@ from trireme.ir.bind_shapes import Shapes
 from trireme.ir.graph import Graph
 from trireme.ir.quantization.report import QuantizedGraph
 from trireme.model_file.convert import convert
-from trireme.quantiser.device_forms import forms_of_devices
+from trireme.quantiser.device_forms import check_scheme, chosen_scheme, forms_of_devices
 from trireme.quantiser.integers import quantize_values
 from trireme.quantiser.precision.budget import Score, budget_of
 from trireme.quantiser.request import Progress, QuantRequest
@@ -26,7 +26,7 @@ def quantize(
     model: Any,
     data: Any = None,
     *,
-    scheme: str = "int8",
+    scheme: str | None = None,
     group: int | None = None,
     ranges: str = "auto",
     keep_float: Collection[str] = (),
@@ -52,6 +52,7 @@ def quantize(
         that returns one, or the path of an .npz file or of a folder of them. "random" makes random
         numbers, which the report and the name of the graph say
     scheme: "int8" is TensorFlow Lite's 8-bit quantisation, "uint8" the same with unsigned values.
+        None chooses the one whose products most of the named devices run, int8 where none is named.
         "weights_int4" and "weights_int8" make
         integers of weights alone, in groups. "dynamic" makes weights int8 and rounds the inputs of
         products in the run. "float16" stores weights as float16. All but int8 need no data; with
@@ -77,14 +78,20 @@ def quantize(
     metric: "snr"; "top1", the share of labels that are right; "agreement", of answers that are the
         float model's; or a function of (outputs by name, samples along a first axis, labels)
     labels: of all samples in order, or the path of an .npy file
-    devices: the devices that the model is for. One that runs products of integers, but none that
-        makes floats, gets integers. A budget places nodes on them, on the cpu when None
+    devices: the devices that the model is for, which decide the scheme. One that runs products of
+        integers, but none that makes floats, gets integers. A budget places nodes on them, on the
+        cpu when None
     soc: a described machine that the model is for, by name or as a .toml file, in place of this one
     shapes: shapes of inputs that the model leaves open
     progress: told each step: (what, done, total), total 0 where it is not known
     Errors: RunError, if the data do not fit; GraphError, if the model cannot be quantised
     Source: TensorFlow Lite 8-bit quantization specification
     """
+    allowed = budget_of(budget, metric, labels)
+    known = forms_of_devices(devices, soc, threads)
+    name, why = (scheme, "") if scheme else chosen_scheme(known, allowed is not None)
+    found = scheme_named(name)
+    check_scheme(found.name, known)
     asked = QuantRequest(
         group,
         ranges,
@@ -94,16 +101,16 @@ def quantize(
         repairs,
         round_limit_gflop,
         explain,
-        budget_of(budget, metric, labels),
+        allowed,
         devices,
         soc,
-        forms_of_devices(devices, soc, threads),
+        known,
+        why,
         shapes or {},
         seed,
         threads,
         progress or _quiet,
     )
-    found = scheme_named(scheme)
     asked.check(found)
     original = model if isinstance(model, Graph) else _converted(model)
     if isinstance(found, WeightScheme):

@@ -33,6 +33,7 @@ class Found:
     original: the model as it was given
     source: where the samples came from
     yardstick: the float values that errors are measured with
+    scheme_why: why named devices decided the scheme
     """
 
     original: Graph
@@ -42,6 +43,7 @@ class Found:
     yardstick: Yardstick
     chosen: ProductChoice
     repaired: tuple[RepairReport, ...]
+    scheme_why: str
 
     def warnings(self, statistics: Mapping[int, ValueStatistics]) -> tuple[str, ...]:
         """Return what the samples tell; statistics: of values of the yardstick's graph."""
@@ -145,6 +147,7 @@ def _common(scheme: QuantScheme, found: Found, seconds: Mapping[str, float]) -> 
         tried_db=dict(found.chosen.tried_db),
         seconds=dict(seconds),
         products_db=dict(found.chosen.products_db),
+        scheme_why=found.scheme_why,
         products_why=found.chosen.why,
     )
 

@@ -25,6 +25,7 @@ class QuantRequest:
 
     budget: None where nothing is decided together with the placement
     device_forms: what each device runs that is named; empty where none is
+    scheme_why: why the scheme was chosen, where named devices decided
     """
 
     group: int | None
@@ -39,6 +40,7 @@ class QuantRequest:
     devices: Sequence[str | Device] | None
     soc: str | None
     device_forms: tuple[DeviceForms, ...]
+    scheme_why: str
     shapes: Shapes
     seed: int
     threads: int | None

@@ -55,6 +55,11 @@ class QuantScheme:
     outputs: Mapping[str, Quant] = field(default_factory=dict)
     kinds: tuple[ModelKind, ...] = ()
 
+    @property
+    def values(self) -> str:
+        """The dtype of the values between nodes."""
+        return self.activations
+
     def kind_of(self, graph: Graph) -> ModelKind:
         """Return the kind of model that decides which ops become integers."""
         ops = {node.op for node in graph.nodes}
@@ -82,6 +87,11 @@ class WeightScheme:
     bits: int
     ops: Mapping[str, int]
     group: int | None = None
+
+    @property
+    def values(self) -> str:
+        """The dtype of the values between nodes."""
+        return "float32"
 
 
 def form_of(op: OpDef) -> IntegerForm:
@@ -142,6 +152,16 @@ Scheme = QuantScheme | WeightScheme
 SCHEMES: Mapping[str, Scheme] = {
     scheme.name: scheme for scheme in (INT8, UINT8, DYNAMIC, WEIGHTS_INT8, WEIGHTS_INT4, FLOAT16)
 }
+
+
+def scheme_of_product(graph: Graph, node: Node) -> str | None:
+    """Return the scheme whose product a node is; None for other nodes and products of floats."""
+    if node.op == "matmul_nbits":
+        return f"weights_int{node.attrs['bits']}"
+    if not is_product(node):
+        return None
+    dtype = graph.type(node.used[0]).dtype
+    return next((n for n, s in SCHEMES.items() if dtype != "float32" and s.values == dtype), None)
 
 
 WITHOUT_KERNELS = frozenset({"int16", "int16x8"})

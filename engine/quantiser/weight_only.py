@@ -66,6 +66,7 @@ def quantize_weights(
         found.floats,
         output_reports(real, noises) if noises else (),
         weights=found.weights,
+        scheme_why=asked.scheme_why,
         seconds={
             "folding the model": folded - start,
             "rounding the weights": rounded - folded,

@@ -139,6 +139,33 @@ def test_sizes_of_an_op_may_end(tmp_path):
         assert far.unsupported_reason(graph, graph.nodes[0]) == reason
 
 
+def test_schemes_name_products_and_the_dtypes_of_their_values(tmp_path):
+    text = TEXT.replace('memory = "far"', 'memory = "far"\nschemes = ["uint8"]')
+    text = text.replace('link_bandwidth = "t"', 'link_bandwidth = "t"\nschemes = "t"')
+    also = text.replace('["uint8"]', '["uint8"]\ndtypes = ["int8", "float32"]')
+    only, more = (soc_of(tmp_path, one).devices()["far"] for one in (text, also))
+    graphs = {}
+    for scheme in ("int8", "uint8", "weights_int4"):
+        made = trireme.quantize(product(), {"x": np.eye(32)[:8, None]}, scheme=scheme)
+        graphs[scheme] = made, next(n for n in made.nodes if n.op in PRODUCTS)
+    assert only.unsupported_reason(*graphs["uint8"]) is None
+    assert only.unsupported_reason(*graphs["int8"]) == "its description has no int8"
+    assert more.unsupported_reason(*graphs["int8"]) == "its description has no scheme int8"
+    assert "no scheme weights_int4" in more.unsupported_reason(*graphs["weights_int4"])
+    floats = chain(("tanh",))
+    assert more.unsupported_reason(floats, floats.nodes[0]) is None
+    assert only.unsupported_reason(floats, floats.nodes[0]) == "its description has no float32"
+
+
+PRODUCTS = ("fully_connected", "matmul_nbits")
+
+
+def product():
+    b = GraphBuilder("product")
+    x = b.input("x", TensorType((1, 32), "float32"))
+    return b.finish(b.add("fully_connected", x, b.constant("w", np.eye(32, dtype=np.float32))))
+
+
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
@@ -168,6 +195,9 @@ def test_sizes_of_an_op_may_end(tmp_path):
         ('memory = "far"', 'memory = "far"\nops = ["convv"]', "'convv', which is no op"),
         ('memory = "far"', 'memory = "far"\nops = ["tanh"]', "far.ops has no source"),
         ('memory = "far"', 'memory = "far"\ndtypes = ["int88"]', "'int88', which is no dtype"),
+        ('memory = "far"', 'memory = "far"\nschemes = ["int9"]', "'int9', which is no scheme"),
+        ('memory = "far"', 'memory = "far"\nschemes = "int8"', "not a list of names"),
+        ('memory = "far"', 'memory = "far"\nschemes = ["int8"]', "far.schemes has no source"),
         ('memory = "far"', 'memory = "far"\nmax_rank = 2.5', "not a whole number"),
         ('memory = "far"', 'memory = "far"\nefficiency = { deflt = 1 }', "expected KIND"),
         ('memory = "far"', 'memory = "far"\nefficiency = { default = 2 }', "of 1 at most"),

@@ -55,6 +55,19 @@ def test_bad_arguments_have_a_sentence(files, capsys, arguments, sentence):
     assert code == 2 and sentence in err
 
 
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--scheme", "int16x8"], "has int16 activations, and no device here has kernels for them"),
+        (["--scheme", "int9"], "unknown scheme 'int9'"),
+        (["--scheme", "weights_int4", "--devices", "npu"], "no named device runs products of the"),
+    ],
+)
+def test_schemes_that_do_not_run_have_the_librarys_sentence(files, capsys, arguments, sentence):
+    code, _, err = call(capsys, "quantize", str(files / "net.trm"), *arguments)
+    assert code == 3 and sentence in err
+
+
 def test_weights_alone_need_no_samples(files, capsys):
     arguments = ["--weights", "int4", "--group", "64", "--export", str(files / "w.onnx")]
     code, out, err = call(capsys, "quantize", str(files / "net.trm"), *arguments)

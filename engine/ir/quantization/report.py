@@ -142,6 +142,7 @@ class QuantizationReport:
     products: what products make of integers, "float32" or "integers"; "rows": float32, of rows that
         are rounded in the run
     products_db: the least signal-to-noise of an output by what products make, where both were tried
+    scheme_why: why the scheme was chosen, where named devices decided
     products_why: what named devices say of the forms of products, where they may decide
     """
 
@@ -162,6 +163,7 @@ class QuantizationReport:
     precision: PrecisionReport | None = None
     products: str = "integers"
     products_db: Mapping[str, float] = field(default_factory=dict)
+    scheme_why: str = ""
     products_why: str = ""
 
     @property
@@ -188,6 +190,7 @@ class QuantizationReport:
             f"{self.source and ' of '}{self.source}: "
             f"{made}, {len(self.floats)} nodes float"
         ]
+        lines += [f"  scheme: {self.scheme}, {self.scheme_why}"] if self.scheme_why else []
         lines += [
             f"  output {one.name}: {decibel_text(one.snr_db)}, "
             f"{decibel_text(one.moving_snr_db)} in what depends on the input"

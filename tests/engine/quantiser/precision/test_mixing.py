@@ -106,7 +106,6 @@ def test_labels_are_compared_in_order(tmp_path):
         ({"budget": 0.1}, "a budget is of a metric"),
         ({"metric": "top1"}, "metric is of a budget"),
         ({"labels": [1]}, "labels is of a budget"),
-        ({"soc": "rk3588"}, "soc is of a budget"),
         ({"budget": 0.1, "metric": "top5"}, "unknown metric 'top5'"),
         ({"budget": 0.1, "metric": "top1"}, "needs? .*labels|with labels, and none"),
         ({"budget": 0.1, "metric": "top1", "labels": [1, 2]}, "2 labels are given.*12 answers"),
