@@ -148,7 +148,7 @@ class JointNeighbours:
         """Return the seconds of the choice where some nodes are fixed otherwise."""
         if not changed:
             return self.seconds
-        fixed = self._fixed | changed
+        fixed = {**self._fixed, **changed}
         places = sorted(self._place[node] for node in changed)
         states = self._states[places[0]]
         for place in range(places[0], len(self._order)):

@@ -72,8 +72,9 @@ def states_in_place(form: Repeat, turn: BodyTurn, graph: Graph) -> set[int]:
     found = set()
     for k, out in zip(turn.changed, graph.outputs[int(turn.asks) :], strict=False):
         value, node = graph.inputs[form.first + k], graph.producer(out)
-        scatters = node is not None and node.op in _SCATTERS and node.used.count(value) == 1
-        if scatters and graph.users(value) == (node,) and node.used[0] == value:
+        if node is None or node.op not in _SCATTERS or node.used.count(value) != 1:
+            continue
+        if graph.users(value) == (node,) and node.used[0] == value:
             found.add(k)
     return found
 
