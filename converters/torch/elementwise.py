@@ -164,36 +164,6 @@ def clamp(use: Use) -> int:
     return use.add("clip", value, *limits)
 
 
-def rrelu(use: Use) -> tuple[int, None]:
-    """rrelu outside of training: a leaky_relu of the mean slope."""
-    if use["training"] or use.reads(1):
-        raise use.error("rrelu draws random slopes in training, which is not supported")
-    slope = (float(use["lower"]) + float(use["upper"])) / 2
-    return use.add("leaky_relu", use["self"], alpha=slope), None
-
-
-def fake_quantize(use: Use) -> tuple[int, None]:
-    """fake_quantize_per_tensor_affine, or per channel: round(x / scale) within the limits."""
-    if use.reads(1):
-        raise use.error("the mask of a fake quantisation is not supported")
-    scale, zero = (use.operand(use.args[name], use.dtype) for name in ("scale", "zero_point"))
-    if "axis" in use.args:
-        rank = use.rank(use["self"])
-        shape = [-1 if axis == use.axis("axis", rank) else 1 for axis in range(rank)]
-        scale, zero = use.reshape(scale, shape), use.reshape(zero, shape)
-    steps = use.add("mul", use["self"], use.add("div", use.constant(1, use.dtype), scale))
-    level = use.add("add", use.add("round", steps), zero)
-    limits = (use.constant(use[name], use.dtype) for name in ("quant_min", "quant_max"))
-    level = use.add("clip", level, *limits)
-    return use.add("mul", use.add("sub", level, zero), scale), None
-
-
-def hardtanh(use: Use) -> int:
-    """hardtanh: a clamp."""
-    limits = (use.constant(use[name], use.dtype) for name in ("min_val", "max_val"))
-    return use.add("clip", use["self"], *limits)
-
-
 def where(use: Use) -> int:
     """where."""
     return use.add(
@@ -201,41 +171,6 @@ def where(use: Use) -> int:
         truth(use, use["condition"]),
         *(use.operand(use.args[name], use.dtype) for name in ("self", "other")),
     )
-
-
-def gelu(use: Use) -> int:
-    """gelu, exact or with tanh."""
-    return use.add("gelu", use["self"], approximate=use["approximate"])
-
-
-def elu(use: Use) -> int:
-    """elu with scales of its output and of its input."""
-    alpha, scale, inner = (float(use[n]) for n in ("alpha", "scale", "input_scale"))
-    if inner != 1:
-        raise use.error(f"elu with input_scale {inner} is not supported")
-    made = use.add("elu", use["self"], alpha=alpha)
-    return made if scale == 1 else use.add("mul", made, use.constant(scale, use.dtype))
-
-
-def softplus(use: Use) -> int:
-    """softplus of beta x over beta; beyond the threshold, x itself."""
-    beta, threshold, x = float(use["beta"]), float(use["threshold"]), use["self"]
-    if beta == 1:
-        return use.add("softplus", x)
-    scaled = use.add("mul", x, use.constant(beta, use.dtype))
-    made = use.add("div", use.add("softplus", scaled), use.constant(beta, use.dtype))
-    beyond = use.add("greater", scaled, use.constant(threshold, use.dtype))
-    return use.add("where", beyond, x, made)
-
-
-def prelu(use: Use) -> int:
-    """prelu with a slope for each channel, the second axis."""
-    slope, rank = use["weight"], use.rank(use["self"])
-    if rank == 0:
-        slope = use.reshape(slope, [])
-    if rank > 1 and use.shape_of("weight") != [1]:
-        slope = use.reshape(slope, [-1, *[1] * (rank - 2)])
-    return use.add("prelu", use["self"], slope)
 
 
 def log_of(base: float) -> Any:
@@ -354,33 +289,24 @@ ELEMENTWISE: dict[str, Any] = {
     "bitwise_or Tensor Scalar": bitwise("bitwise_or", "or"),
     "bitwise_xor Tensor Scalar": bitwise("bitwise_xor", "xor"),
     "ceil": whole("ceil"),
-    "celu": with_attrs("celu", alpha="alpha"),
     "clamp default Tensor": clamp,
     "clone": same,
     "copysign Tensor Scalar": copysign,
     "div Tensor Scalar Tensor_mode Scalar_mode": divide,
-    "elu": elu,
     "eq Tensor Scalar": compare("equal"),
     "exp2": exp2,
     "expm1": expm1,
-    "fake_quantize_per_channel_affine_cachemask": fake_quantize,
-    "fake_quantize_per_tensor_affine_cachemask": fake_quantize,
     "floor": whole("floor"),
     "fmax": without_nan("max"),
     "fmin": without_nan("min"),
     "fmod Tensor Scalar": fmod,
     "ge Tensor Scalar": compare("greater_or_equal"),
-    "gelu": gelu,
     "gt Tensor Scalar": compare("greater"),
-    "hardsigmoid": unary("hard_sigmoid", alpha=1 / 6, beta=0.5),
-    "hardswish": unary("hard_swish"),
-    "hardtanh": hardtanh,
     "hypot": hypot,
     "isinf": is_odd("is_inf"),
     "isnan": is_odd("is_nan"),
     "ldexp Tensor": ldexp,
     "le Tensor Scalar": compare("less_or_equal"),
-    "leaky_relu": with_attrs("leaky_relu", alpha="negative_slope"),
     "log10": log_of(10),
     "log1p": log1p,
     "log2": log_of(2),
@@ -394,13 +320,9 @@ ELEMENTWISE: dict[str, Any] = {
     "mul Tensor Scalar": binary("mul", "and"),
     "ne Tensor Scalar": compare("not_equal"),
     "pow Tensor_Scalar Tensor_Tensor Scalar": power,
-    "prelu": prelu,
     "remainder Tensor Scalar": remainder,
     "round": whole("round"),
     "round decimals": round_decimals,
-    "rrelu_with_noise_functional": rrelu,
-    "selu": unary("selu"),
-    "softplus": softplus,
     "sub Tensor Scalar": binary("sub"),
     "trunc": trunc,
     "where self": where,

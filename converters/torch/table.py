@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from trireme.converters.torch.activations import ACTIVATIONS
 from trireme.converters.torch.complex import COMPLEX, PART_BY_PART, part_by_part
 from trireme.converters.torch.elementwise import ELEMENTWISE
 from trireme.converters.torch.experts import EXPERTS
@@ -35,12 +36,18 @@ def _by_overload(table: Mapping[str, Any]) -> dict[str, Any]:
     return rules
 
 
+_TABLES = (
+    ACTIVATIONS,
+    ELEMENTWISE,
+    INDEXING,
+    LAYERS,
+    LINEAR,
+    MOVEMENT,
+    REDUCTION,
+    RUNNING,
+)
 ATEN: dict[str, Rule] = {
-    **{
-        name: rule
-        for table in (ELEMENTWISE, INDEXING, LAYERS, LINEAR, MOVEMENT, REDUCTION, RUNNING)
-        for name, rule in _by_overload(table).items()
-    },
+    **{name: rule for table in _TABLES for name, rule in _by_overload(table).items()},
     **EXPERTS,
 }
 """The rules of ops on tensors."""
