@@ -124,9 +124,25 @@ def _decomposed(exported: Any) -> Any:
         table.pop(getattr(getattr(torch.ops.aten, packet), overload or "default"), None)
     with torch.no_grad(), quiet():
         try:
-            return exported.run_decompositions(table)
+            decomposed = exported.run_decompositions(table)
         except Exception as error:
             raise _torch_error("torch cannot decompose the program", error) from error
+    _drop_checks(decomposed.graph)
+    return decomposed
+
+
+def _drop_checks(graph: Any) -> None:
+    """Leave out ops that only check, and have their tokens go past them."""
+    for node in list(graph.nodes):
+        is_ordered = str(node.target) == "with_effects"
+        if is_ordered and str(node.args[1]) in _CHECKS:
+            for user in list(node.users):
+                user.replace_all_uses_with(node.args[0])
+                graph.erase_node(user)
+            graph.erase_node(node)
+
+
+_CHECKS = ("aten._linalg_check_errors.default",)
 
 
 def _torch_error(what: str, error: Exception) -> ConvertError:

@@ -64,6 +64,17 @@ def arg(op: str) -> Any:
     return rule
 
 
+def ranked(rule: Any) -> Any:
+    """Return a rule of values and places along an axis that takes a number too: itself, at 0."""
+
+    def whole(use: Use) -> Any:
+        if not use.rank(use["self"]):
+            return use["self"], use.constant(0, "int64")
+        return rule(use)
+
+    return whole
+
+
 def extreme(op: str, arg_op: str) -> Any:
     """Return the rule of max or min along an axis: values and indices."""
 
@@ -92,7 +103,7 @@ def count_of(use: Use, axes: Sequence[int]) -> Any:
 
 
 def variance(use: Use) -> int:
-    """var: the mean of squared distances from the mean, times n / (n - correction)."""
+    """var: the sum of squared distances from the mean over max(0, n - correction)."""
     return _moments(use)[0]
 
 
@@ -117,8 +128,9 @@ def _moments(use: Use) -> tuple[int, int]:
     total = reduced(use, "reduce_sum", square, axes, keep)
     if isinstance(count, NumberRef):
         left = use.add("sub", use.operand(count, use.dtype), use.constant(correction, use.dtype))
+        left = use.add("max", left, use.constant(0, use.dtype))
     else:
-        left = use.constant(count - correction, use.dtype)
+        left = use.constant(max(count - correction, 0), use.dtype)
     return use.add("div", total, left), mean
 
 
@@ -276,22 +288,22 @@ REDUCTION: dict[str, Any] = {
     "cumprod": running("cum_prod"),
     "cumsum": running("cum_sum"),
     "histc": histogram,
-    "kthvalue": kth_value,
+    "kthvalue": ranked(kth_value),
     "linalg_vector_norm": vector_norm,
     "log_softmax int": softmax("log_softmax"),
     "max": reduce("reduce_max"),
-    "max dim": extreme("reduce_max", "arg_max"),
+    "max dim": ranked(extreme("reduce_max", "arg_max")),
     "mean default dim": reduce("reduce_mean"),
     "median": median_of_all,
-    "median dim": median,
+    "median dim": ranked(median),
     "min": reduce("reduce_min"),
-    "min dim": extreme("reduce_min", "arg_min"),
+    "min dim": ranked(extreme("reduce_min", "arg_min")),
     "prod default dim_int": reduce("reduce_prod"),
     "searchsorted Tensor": bucketize("sorted_sequence"),
     "softmax int": softmax("softmax"),
-    "sort default stable": sort,
+    "sort default stable": ranked(sort),
     "sum dim_IntList": reduce("reduce_sum"),
-    "topk": top_k,
+    "topk": ranked(top_k),
     "var correction": variance,
     "var_mean correction": variance_and_mean,
 }

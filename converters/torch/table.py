@@ -21,6 +21,7 @@ from trireme.converters.torch.movement import MOVEMENT
 from trireme.converters.torch.reduction import REDUCTION
 from trireme.converters.torch.running import RUNNING
 from trireme.converters.torch.sizes import ATEN_NUMBERS, NUMBERS
+from trireme.converters.torch.solving import SOLVING
 from trireme.converters.torch.use import Use
 
 Rule = Callable[[Use], int | Sequence[int | None]]
@@ -45,6 +46,7 @@ _TABLES = (
     MOVEMENT,
     REDUCTION,
     RUNNING,
+    SOLVING,
 )
 ATEN: dict[str, Rule] = {
     **{name: rule for table in _TABLES for name, rule in _by_overload(table).items()},

@@ -134,6 +134,8 @@ def _bind_weights(scope: TorchScope, program: DecomposedProgram) -> dict[str, in
     initial: dict[str, int] = {}
     for spec in signature.input_specs:
         kind, name, target = spec.kind.name, spec.arg.name, spec.target
+        if kind == "TOKEN":
+            continue
         if kind not in (*_STATIC, "USER_INPUT"):
             raise ConvertError(f"input '{name}' is a {kind}, expected a tensor or a number")
         if kind == "USER_INPUT":
@@ -287,6 +289,8 @@ def _outputs(
     taken: set[str] = set()
     for spec, value in zip(signature.output_specs, made, strict=True):
         kind = spec.kind.name
+        if kind == "TOKEN":
+            continue
         if kind == "BUFFER_MUTATION":
             source = f"torch:{spec.target}"
             scope.builder.add("assign", value.id, state=spec.target, source=source)

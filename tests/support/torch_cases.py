@@ -373,8 +373,10 @@ REDUCTION = [
     ("linalg_vector_norm", lambda x: torch.linalg.vector_norm(x, float("inf")), X),
     ("linalg_vector_norm", lambda x: torch.linalg.vector_norm(x, 3, 1), X),
     ("log_softmax.int", lambda x: x.log_softmax(0), X),
+    ("kthvalue", lambda x: x.kthvalue(1), f()),
     ("kthvalue", lambda x: x.kthvalue(2, 0, True), X),
     ("max", lambda x: x.max(), X),
+    ("max.dim", lambda x: x.max(0), f()),
     ("max.dim", lambda x: x.max(1), X),
     ("max.dim", lambda x: x.max(1).values, X),
     ("mean", lambda x: x.mean(), X),
@@ -387,8 +389,10 @@ REDUCTION = [
         odd(-3, 0, 2, dtype=torch.int64),
         i(9),
     ),
+    ("median.dim", lambda x: x.median(0), f()),
     ("median.dim", lambda x: x.median(1), f(3, 6)),
     ("min", lambda x: x.min(), i(9)),
+    ("min.dim", lambda x: x.min(0), f()),
     ("min.dim", lambda x: x.min(0, keepdim=True), X),
     ("prod", lambda x: x.prod(), X),
     ("prod.dim_int", lambda x: x.prod(1), X),
@@ -396,12 +400,16 @@ REDUCTION = [
     ("_log_softmax", lambda x: A._log_softmax(x, 1, False), X),
     ("softmax.int", lambda x: x.softmax(1), X),
     ("softmax.int", lambda x: F.softmax(x, -1, dtype=torch.float32), X),
+    ("sort", lambda x: x.sort(), f()),
     ("sort", lambda x: x.sort(1, descending=True), X),
     ("sort.stable", lambda x: torch.argsort(x, stable=True), i(20)),
     ("sum.dim_IntList", lambda x: x.sum(1), b(3, 4)),
     ("sum.dim_IntList", lambda x: x.sum(), i(3, 4, dtype=np.int32)),
+    ("topk", lambda x: x.topk(1), f()),
     ("topk", lambda x: x.topk(2, -1), X),
     ("topk", lambda x: x.topk(2, 0, largest=False), X),
+    ("var.correction", lambda x: (x.var(1), x.var(0), x.std(0, correction=2)), f(1, 4)),
+    ("var.correction", lambda x: x.var(0), f(0, 4)),
     ("var.correction", lambda x: x.var(1), X),
     ("var.correction", lambda x: x.var(unbiased=False), X),
     ("var_mean.correction", lambda x: torch.var_mean(x, 0, keepdim=True), X),
@@ -410,7 +418,47 @@ REDUCTION = [
 QUERY = (f(2, 4, 5, 8), f(2, 4, 7, 8), f(2, 4, 7, 6))
 SHARED = (f(2, 6, 5, 8), f(2, 2, 7, 8), f(2, 2, 7, 8))
 S = F.scaled_dot_product_attention
+SQUARES = f(2, 4, 4)
+
+
+def positive(x):
+    """Return a matrix that has a Cholesky factor."""
+    return x @ x.mT + torch.eye(x.shape[-1])
+
+
+def turned(x):
+    """Return a well-conditioned matrix whose largest elements lie on the other diagonal."""
+    return x + 5 * torch.eye(x.shape[-1]).flip(0)
+
+
 LINEAR = [
+    ("linalg_inv_ex", lambda x: torch.linalg.inv(turned(x)), SQUARES),
+    ("linalg_inv_ex", lambda x: torch.inverse(x), odd((0.0, 2.0), (3.0, 0.0))),
+    ("_linalg_solve_ex", lambda a, b: torch.linalg.solve(turned(a), b), SQUARES, f(2, 4, 3)),
+    (
+        "_linalg_solve_ex",
+        lambda a, b: torch.linalg.solve(turned(a), b, left=False),
+        SQUARES,
+        f(2, 3, 4),
+    ),
+    ("_linalg_solve_ex", lambda a, b: torch.linalg.solve(turned(a), b), SQUARES, f(4, 3)),
+    ("_linalg_solve_ex", lambda a, b: torch.linalg.solve(turned(a), b), f(3, 3), f(3)),
+    ("linalg_cholesky_ex", lambda x: torch.linalg.cholesky(positive(x)), SQUARES),
+    ("linalg_cholesky_ex", lambda x: torch.linalg.cholesky(positive(x), upper=True), f(5, 5)),
+    (
+        "linalg_solve_triangular",
+        lambda a, b: torch.linalg.solve_triangular(positive(a), b, upper=False),
+        SQUARES,
+        f(2, 4, 3),
+    ),
+    (
+        "linalg_solve_triangular",
+        lambda a, b: torch.linalg.solve_triangular(
+            positive(a), b, upper=True, left=False, unitriangular=True
+        ),
+        f(3, 3),
+        f(2, 3),
+    ),
     ("_cdist_forward", torch.cdist, f(2, 3, 4), f(2, 5, 4)),
     ("_cdist_forward", lambda x, y: torch.cdist(x, y, p=1.0), f(3, 4), f(5, 4)),
     ("_cdist_forward", lambda x, y: torch.cdist(x, y, p=3.0), f(3, 4), f(5, 4)),
