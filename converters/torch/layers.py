@@ -149,8 +149,6 @@ def recurrent(op: str, gates: Sequence[int], states: int) -> Any:
         ways = 2 if use["bidirectional"] else 1
         weights = [one.id for one in use.args["params"]]
         step = 4 if use["has_biases"] else 2
-        if len(weights) != step * ways * use["num_layers"]:
-            raise use.error("projections of a recurrent layer are not supported")
         value = use["input"]
         if use["batch_first"]:
             value = use.transpose(value, 1, 0, 2)

@@ -121,7 +121,10 @@ def _decomposed(exported: Any) -> Any:
     table = torch.export.default_decompositions()
     for name in KEPT:
         packet, _, overload = name.partition(".")
-        table.pop(getattr(getattr(torch.ops.aten, packet), overload or "default"), None)
+        op = getattr(getattr(torch.ops.aten, packet), overload or "default")
+        rule = table.pop(op, None)
+        if name == "lstm.input":
+            table[op] = _only_with_projections(rule)
     with torch.no_grad(), quiet():
         try:
             decomposed = exported.run_decompositions(table)
@@ -129,6 +132,19 @@ def _decomposed(exported: Any) -> Any:
             raise _torch_error("torch cannot decompose the program", error) from error
     _drop_checks(decomposed.graph)
     return decomposed
+
+
+def _only_with_projections(unroll: Any) -> Any:
+    """Return a decomposition of lstm that unrolls layers with projections and keeps all others."""
+
+    def rule(x: Any, hx: Any, params: Any, biases: bool, layers: int, *rest: Any) -> Any:
+        _, _, both_ways, _ = rest
+        plain = (4 if biases else 2) * layers * (2 if both_ways else 1)
+        if len(params) == plain:
+            return NotImplemented
+        return unroll(x, hx, params, biases, layers, *rest)
+
+    return rule
 
 
 def _drop_checks(graph: Any) -> None:

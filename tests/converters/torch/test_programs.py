@@ -372,3 +372,24 @@ def test_examples_are_for_modules():
         trireme.convert(b"", (draw(3),))
     with pytest.raises(ConvertError, match="expected a path, bytes or an object of torch"):
         trireme.convert(3)
+
+
+# -- recurrent layers, matrices ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ways", [False, True], ids=["forward", "both ways"])
+def test_an_lstm_with_projections_is_unrolled(ways):
+    cell = torch.nn.LSTM(4, 6, num_layers=2, proj_size=3, batch_first=True, bidirectional=ways)
+    agrees(cell, (draw(2, 5, 4),), (draw(2, 5, 4, seed=SEED + 1),))
+
+
+def test_an_inverse_of_any_batch():
+    batch = Dim("batch", max=9)
+    function = lambda x: torch.linalg.inv(x + 3 * torch.eye(4))  # noqa: E731
+    sets = [(draw(rows, 4, 4, seed=SEED + rows),) for rows in (3, 1, 7)]
+    agrees(function, *sets, dynamic_shapes={"inputs": ({0: batch},)})
+
+
+def test_a_large_matrix_is_refused():
+    with pytest.raises(ConvertError, match="a matrix of 20 rows: those of up to 16 are solved"):
+        trireme.convert(Model(torch.linalg.inv), (torch.eye(20),))
