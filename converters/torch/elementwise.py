@@ -258,6 +258,13 @@ def without_nan(op: str) -> Any:
     return rule
 
 
+def erfc(use: Use) -> int:
+    """erfc: 1 - erf, exact to a unit of 1."""
+    return use.add(
+        "sub", use.constant(1, use.dtype), use.add("erf", use.cast(use["self"], use.dtype))
+    )
+
+
 def ldexp(use: Use) -> int:
     """ldexp: the first times 2 to the power of the second."""
     value, power = (use.operand(use.args[name], use.dtype) for name in ("self", "other"))
@@ -294,6 +301,7 @@ ELEMENTWISE: dict[str, Any] = {
     "copysign Tensor Scalar": copysign,
     "div Tensor Scalar Tensor_mode Scalar_mode": divide,
     "eq Tensor Scalar": compare("equal"),
+    "erfc": erfc,
     "exp2": exp2,
     "expm1": expm1,
     "floor": whole("floor"),

@@ -8,6 +8,7 @@ import numpy as np
 
 from trireme.converters.torch.use import NumberRef, TensorRef, Use
 from trireme.ir.graph import UNKNOWN
+from trireme.support.dtypes import FLOATS, numpy_dtype
 
 
 def embedding(use: Use) -> int:
@@ -172,30 +173,74 @@ def scatter(reduction: str = "none") -> Any:
 
     def rule(use: Use) -> int:
         x, places = use["self"], use["index"]
-        axis, how = (
-            use.axis("dim", use.rank(x)),
-            _REDUCTIONS.get(use.args.get("reduce", ""), reduction),
-        )
-        if use.args.get("include_self") is False:
-            raise use.error("scatter_reduce without its own elements is not supported")
+        axis = use.axis("dim", use.rank(x))
         if "src" in use.args:
             values = _cut(use, use.cast(use["src"], use.dtype), places)
         else:
             number = use.operand(use.args["value"], use.dtype)
             values = use.add("expand", number, use.add("shape", places))
-        return use.add("scatter_elements", x, places, values, axis=axis, reduction=how)
+        return use.add("scatter_elements", x, places, values, axis=axis, reduction=reduction)
 
     return rule
 
 
-_REDUCTIONS = {
-    "sum": "add",
-    "add": "add",
-    "prod": "mul",
-    "multiply": "mul",
-    "amax": "max",
-    "amin": "min",
-}
+_REDUCTIONS = {"sum": "add", "mean": "add", "prod": "mul", "amax": "max", "amin": "min"}
+
+
+def scatter_reduce(use: Use) -> int:
+    """scatter_reduce: elements combined by index along an axis, with those of x or without."""
+    places = use["index"]
+    return _reduced(use, places, _cut(use, use.cast(use["src"], use.dtype), places))
+
+
+def index_reduce(use: Use) -> int:
+    """index_reduce: like scatter_reduce, by one index for each slice."""
+    source, rank = use.cast(use["source"], use.dtype), use.rank(use["self"])
+    axis = use.axis("dim", rank)
+    places = use.reshape(use["index"], [-1 if k == axis else 1 for k in range(rank)])
+    return _reduced(use, use.add("expand", places, use.add("shape", source)), source)
+
+
+def _reduced(use: Use, places: int, values: int) -> int:
+    x, how, dtype = use["self"], use["reduce"], use.dtype
+    attrs = {"axis": use.axis("dim", use.rank(x)), "reduction": _REDUCTIONS[how]}
+    own = int(bool(use["include_self"]))
+    shape = use.add("shape", places)
+    if not own:  # what values replace begins as what changes nothing
+        start = use.add("expand", use.constant(_neutral(how, dtype), dtype), shape)
+        x = use.add("scatter_elements", x, places, start, axis=attrs["axis"])
+    made = use.add("scatter_elements", x, places, values, **attrs)
+    if how != "mean":
+        return made
+    ones = use.add("expand", use.constant(1, dtype), shape)
+    counts = use.add("expand", use.constant(own, dtype), use.add("shape", x))
+    counts = use.add("scatter_elements", counts, places, ones, **attrs)
+    counts = use.add("max", counts, use.constant(1, dtype))
+    return use.add("div" if dtype in FLOATS else "floor_div", made, counts)
+
+
+def _neutral(how: str, dtype: str) -> Any:
+    """Return the number that changes nothing in a reduction."""
+    if how in ("sum", "mean", "prod"):
+        return int(how == "prod")
+    if dtype in FLOATS:
+        return -np.inf if how == "amax" else np.inf
+    info = np.iinfo(numpy_dtype(dtype))
+    return info.min if how == "amax" else info.max
+
+
+def repeat_interleave(use: Use) -> int:
+    """repeat_interleave of numbers of repeats: each one's place as often as it says.
+
+    The place at a position is the number of repeats that end at it or before it.
+    """
+    repeats = use.cast(use["repeats"], "int64")
+    ends = use.add("cum_sum", repeats, use.constant(0, "int64"))
+    count = use.add("reduce_sum", repeats, use.ints(0), keepdims=0)
+    numbers = use.add("range", use.constant(0, "int64"), count, use.constant(1, "int64"))
+    is_past = use.add("greater_or_equal", use.add("unsqueeze", numbers, use.ints(1)), ends)
+    places = use.add("reduce_sum", use.cast(is_past, "int64"), use.ints(1), keepdims=0)
+    return use.cast(places, use.dtype)
 
 
 def _cut(use: Use, source: int, places: int) -> int:
@@ -212,6 +257,18 @@ def _cut(use: Use, source: int, places: int) -> int:
 def nonzero(use: Use) -> int:
     """nonzero: a row of indices for each element that is not 0."""
     return use.transpose(use.add("non_zero", use["self"]), 1, 0)
+
+
+def unique(use: Use) -> tuple[int, int, int]:
+    """_unique2 and unique_dim: distinct elements or slices, each element's place, and counts."""
+    x, axis = use["self"], use.args.get("dim")
+    attrs = {"axis": axis, "sorted": 1}
+    if axis is not None:
+        attrs["axis"] = use.axis("dim", use.rank(x))
+    y, _, places, counts = use.add_node("unique", [x], attrs, 4)
+    if axis is None:
+        places = use.add("reshape", places, use.add("shape", x))
+    return y, places, counts
 
 
 def masked_select(use: Use) -> int:
@@ -278,6 +335,9 @@ def scalar_tensor(use: Use) -> int:
 
 INDEXING: dict[str, Any] = {
     "_embedding_bag": embedding_bag,
+    "_embedding_bag_forward_only": embedding_bag,
+    "_unique2": unique,
+    "unique_dim": unique,
     "arange start_step": arange,
     "embedding": embedding,
     "empty memory_format": full,
@@ -289,14 +349,16 @@ INDEXING: dict[str, Any] = {
     "gather": gather,
     "index Tensor": index,
     "index_put": index_put,
+    "index_reduce": index_reduce,
     "index_select": index_select,
     "masked_scatter": masked_scatter,
     "masked_select": masked_select,
     "nonzero": nonzero,
+    "repeat_interleave Tensor": repeat_interleave,
     "scalar_tensor": scalar_tensor,
     "scatter src value": scatter(),
     "scatter_add": scatter("add"),
-    "scatter_reduce two": scatter(),
+    "scatter_reduce two": scatter_reduce,
     "tril_indices": triangle_indices(0),
     "triu_indices": triangle_indices(1),
 }

@@ -136,8 +136,17 @@ def cholesky(use: Use) -> tuple[int, None]:
     return _turned(use, made) if use["upper"] else made, None
 
 
+def sign_and_log(use: Use) -> tuple[int | None, ...]:
+    """_linalg_slogdet, of which the sign and the logarithm of the determinant's size are made."""
+    _alone(use, 2, 3)
+    _rows(use, "A")
+    value = use.add("det", use["A"])
+    return use.add("sign", value), use.add("log", use.add("abs", value)), None, None
+
+
 SOLVING: dict[str, Any] = {
     "_linalg_solve_ex": solve,
+    "_linalg_slogdet": sign_and_log,
     "linalg_cholesky_ex": cholesky,
     "linalg_inv_ex": inverse,
     "linalg_solve_triangular": solve_triangular,

@@ -21,7 +21,6 @@ _FACTORS = "no op factors a matrix"
 _RANDOM = "it draws random numbers, which torch and trireme draw differently"
 _WHY = {
     "_linalg_eigh": _FACTORS,
-    "_linalg_slogdet": _FACTORS,
     "_linalg_svd": _FACTORS,
     "bernoulli": _RANDOM,
     "embedding_renorm": "it changes its weight in a run; scale the weight once, without max_norm",

@@ -79,12 +79,20 @@ define(
     moves=True,
     dtypes=(REALS, INDICES),
 )
+
+
+def _non_zero(x: Array) -> Array:
+    """Return a column for each place; a number has no axes, and one column where it is not 0."""
+    places = np.nonzero(np.atleast_1d(x))
+    return np.array(places[: x.ndim], np.int64).reshape(x.ndim, len(places[0]))
+
+
 move(
     "non_zero",
     "x",
     "y = the indices of x's nonzero elements, [rank, count]. Source: ONNX",
     lambda x: one((max(len(x.shape), 0), UNKNOWN), "int64"),
-    lambda x: np.array(np.nonzero(np.atleast_1d(x))[: x.ndim], np.int64).reshape(x.ndim, -1),
+    _non_zero,
     moves=False,
     most=lambda call: product(call.type(0).shape),
     samples=lambda rng: [Sample((rng.integers(0, 2, (3, 5)).astype(np.float32),))],

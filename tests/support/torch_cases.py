@@ -202,6 +202,7 @@ ELEMENTWISE = [
     ("__lshift__.Tensor", lambda x, y: A.__lshift__(x, y), i(9), i(9, low=0)),
     ("__rshift__.Scalar", lambda x: x >> 1, i(9)),
     ("__rshift__.Tensor", lambda x, y: A.__rshift__(x, y), i(9), i(9, low=0)),
+    ("erfc", torch.erfc, X),
     ("hypot", torch.hypot, X, X),
     ("bitwise_left_shift.Tensor", torch.bitwise_left_shift, i(3, 4), i(3, 4, low=0)),
     ("bitwise_left_shift.Tensor_Scalar", lambda x: torch.bitwise_left_shift(x, 2), i(3, 4)),
@@ -258,6 +259,12 @@ INDEXING = [
     ("arange.start_step", lambda x: x + torch.arange(4), X),
     ("arange.start_step", lambda x: x * torch.arange(1, 3, 0.5), X),
     ("embedding", on(nn.Embedding(7, 5, padding_idx=0)), i(2, 3, low=0, high=7)),
+    (
+        "_embedding_bag_forward_only",
+        lambda w, x: A._embedding_bag_forward_only(w, x, torch.tensor([0, 2, 2]))[0],
+        f(7, 5),
+        i(6, low=0, high=7),
+    ),
     ("_embedding_bag", on(nn.EmbeddingBag(7, 5, mode="mean")), i(2, 3, low=0, high=7)),
     (
         "_embedding_bag",
@@ -272,6 +279,9 @@ INDEXING = [
         i(9, low=0, high=7),
         odd(0, 4, 4, 9, dtype=torch.int64),
     ),
+    ("_unique2", lambda x: torch.unique(x), i(3, 4)),
+    ("_unique2", lambda x: torch.unique(x, return_inverse=True, return_counts=True), i(3, 4)),
+    ("unique_dim", lambda x: torch.unique(x, dim=1, return_inverse=True), i(2, 9, low=0, high=2)),
     ("empty.memory_format", lambda x: torch.empty(3, 4).fill_(2) + x, X),
     ("empty_permuted", lambda x: A.empty_permuted([3, 4], [1, 0]).fill_(2) + x, X),
     ("empty_strided", lambda x: torch.empty_strided((3, 4), (4, 1)).fill_(2) + x, X),
@@ -319,6 +329,7 @@ INDEXING = [
     ("index_select", lambda x, y: x.index_select(1, y), X, i(5, low=0, high=4)),
     ("masked_scatter", lambda x, m, s: x.masked_scatter(m, s), X, b(3, 4), f(12)),
     ("masked_select", lambda x, m: x.masked_select(m), X, b(3, 4)),
+    ("nonzero", lambda x: (x.nonzero(), (x * 0).nonzero()), f()),
     ("nonzero", torch.nonzero, i(4, 5, low=0, high=2)),
     ("scalar_tensor", lambda x, m: torch.where(m, x, -1.0), X, b(3, 4)),
     (
@@ -330,12 +341,35 @@ INDEXING = [
     ),
     ("scatter.value", lambda x, y: x.scatter(0, y, 9.0), X, i(1, 4, low=0, high=3)),
     ("scatter_add", lambda x, y, s: x.scatter_add(1, y, s), X, i(3, 4, low=0, high=4), X),
+    *(
+        (
+            "scatter_reduce.two",
+            lambda x, y, s, how=how, own=own: x.scatter_reduce(1, y, s, how, include_self=own),
+            given,
+            i(3, 3, low=0, high=4),
+            given,
+        )
+        for how in ("sum", "mean", "prod", "amax", "amin")
+        for own in (True, False)
+        for given in (X, i(3, 4))
+    ),
+    *(
+        (
+            "index_reduce",
+            lambda x, y, s, how=how, own=own: x.index_reduce(0, y, s, how, include_self=own),
+            f(5, 4),
+            i(3, low=0, high=5),
+            f(3, 4),
+        )
+        for how in ("mean", "prod", "amax", "amin")
+        for own in (True, False)
+    ),
+    ("repeat_interleave.Tensor", lambda x: torch.repeat_interleave(x), i(5, low=0, high=4)),
     (
-        "scatter_reduce.two",
-        lambda x, y, s: x.scatter_reduce(1, y, s, "amax"),
-        X,
-        i(3, 4, low=0, high=4),
-        X,
+        "repeat_interleave.Tensor",
+        lambda x, y: torch.repeat_interleave(x, y, dim=0),
+        f(5, 2),
+        i(5, low=0, high=4),
     ),
 ]
 REDUCTION = [
@@ -432,6 +466,8 @@ def turned(x):
 
 
 LINEAR = [
+    ("_linalg_slogdet", lambda x: torch.linalg.slogdet(x), SQUARES),
+    ("_linalg_slogdet", lambda x: torch.logdet(positive(x)), f(3, 3)),
     ("linalg_inv_ex", lambda x: torch.linalg.inv(turned(x)), SQUARES),
     ("linalg_inv_ex", lambda x: torch.inverse(x), odd((0.0, 2.0), (3.0, 0.0))),
     ("_linalg_solve_ex", lambda a, b: torch.linalg.solve(turned(a), b), SQUARES, f(2, 4, 3)),
