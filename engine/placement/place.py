@@ -70,7 +70,7 @@ def _placed(graph: Graph, costs: CostModel, options: PlacementOptions) -> Placem
     graph = pinned(graph, pins)
     if options.single_device is not None:
         return solve_single(graph, costs, options.single_device, options.goal)
-    placed = solve(graph, costs, options.goal, anneal=options.anneal)
+    placed = solve(graph, costs, options.goal, quick=options.quick)
     placed = replace(placed, price_pins=_price_pins(placed, costs))
     if options.sharding not in ("auto", "off"):
         texts = [options.sharding] if isinstance(options.sharding, str) else options.sharding

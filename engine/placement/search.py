@@ -37,18 +37,20 @@ _STARTS = 4
 class Search:
     """One search.
 
+    quick: whether it stops after one local search; never where memory is tight
     best, tasks, value: its answer, and the score of that
     candidates: what was compared; best_using: the best score met with each device in use
     messages: what bounds a price that is a sum; forest, load: what bounds the rest
     """
 
-    def __init__(self, problem: Problem, objective: Objective, anneal: bool = True) -> None:
+    def __init__(self, problem: Problem, objective: Objective, quick: bool = False) -> None:
         self.problem, self.objective = problem, objective
         self.scorer = Scorer(problem, objective)
         self.forest = Forest(problem)
         needs_load = objective not in LINEAR and not problem.has_one_place
         self.load = LoadBound(self.forest) if needs_load else None
         self.visits = _NODE_VISITS * _MANY // max(problem.n, _MANY)
+        self.quick = quick and not self.scorer.tight
         rows = list(starts(problem, self.scorer.prices, self.forest, self.load))
         self.messages: Messages | None = None
         ranked = self._ranked(start for _, _, start in rows)
@@ -64,9 +66,8 @@ class Search:
         found = ranked[:1] if done else self._improved(ranked)
         self.best = min(found, key=lambda a: (self.scorer.evaluate(a)[0], a))
         self.value, self.tasks = self.scorer.evaluate(self.best)
-        if not done and anneal:
+        if not done and not self.quick:
             self._anneal()
-        if not done:
             self._revise()
         self.candidates = (*candidates, Candidate("search", "search", self.value))
         self.best_using: dict[int, float] = {}
@@ -96,6 +97,8 @@ class Search:
         assignment where there are few.
         """
         problem, found, begun = self.problem, ranked[:1], self.scorer.visits
+        if self.quick:
+            return [improve(self.scorer, ranked[0], begun + self.visits // 2)]
         smooth = Scorer(problem, self.objective, smooth=True)
         for number, start in enumerate(ranked[:_STARTS], start=1):
             limit = self.visits * number // 6

@@ -23,16 +23,16 @@ def solve(
     costs: CostModel,
     objective: Objective = "makespan",
     pins: Mapping[int, str] | None = None,
-    anneal: bool = True,
+    quick: bool = False,
 ) -> Placement:
     """Return the placement of least score that the search finds, with its lower bound.
 
     pins: node id -> device, beside the pins that nodes have
-    anneal: whether tasks are annealed
+    quick: whether the search stops after one local search
     Errors: PlacementError, if a node can run on no device, a pin cannot be kept, or no placement
     that fits the devices' memory was found; PlanError, if a shape is not known
     """
-    return next(_solutions(graph, costs, objective, pins, anneal))
+    return next(_solutions(graph, costs, objective, pins, quick))
 
 
 def solve_several(
@@ -68,13 +68,13 @@ def _solutions(
     costs: CostModel,
     objective: Objective,
     pins: Mapping[int, str] | None,
-    anneal: bool = True,
+    quick: bool = False,
 ) -> Iterator[Placement]:
     """Yield the placement that the search finds, then others that it met, by their scores."""
     pricing = Pricing.of(pinned(graph, pins), costs)
     problem = pricing.problem
     check_objective(problem.machine, objective)
-    search = Search(problem, objective, anneal)
+    search = Search(problem, objective, quick)
     yield pricing.placement_of(search.scorer, search.best, search.tasks, search)
     given, least = [search.best], max(problem.n // 20, 1)
     seen = search.scorer.seen

@@ -47,7 +47,7 @@ class MixedEvaluator:
 
     most_placements: the placements that a search may ask for
     on_placement: told of each placement: their number so far
-    quick: whether placements of the search leave out annealing
+    quick: whether placements of the search stop after one local search
     """
 
     trial: QuantTrial

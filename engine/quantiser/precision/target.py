@@ -19,7 +19,7 @@ from trireme.placement.placement import Placement
 
 _OPTIONS = PlacementOptions(sharding="off")
 """No node is shared by devices: a shard is tried for what a mixture of precisions settles on."""
-_QUICK = PlacementOptions(sharding="off", anneal=False)
+_QUICK = PlacementOptions(sharding="off", quick=True)
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class PrecisionTarget:
     def place(self, graph: Graph, quick: bool = False) -> Placement:
         """Return where a session on this machine would run a graph, as it would optimise it.
 
-        quick: whether annealing is left out, which takes most of the time
+        quick: whether the search stops after one local search
         """
         return place(optimise(graph), self.costs, _QUICK if quick else _OPTIONS)
 

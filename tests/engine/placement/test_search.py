@@ -46,6 +46,15 @@ def searched(problem, objective):
     return search, search.value, search.forest, search.load
 
 
+def with_little_memory(problem):
+    """Yield the problem with room for the largest value alone in each memory but the host's."""
+    for space in problem.machine.spaces[1:]:
+        machine = replace(problem.machine, budget={space: max(problem.nbytes.values())})
+        yield Problem(
+            machine, problem.seconds, problem.inputs, problem.after, problem.outputs, problem.nbytes
+        )
+
+
 @small
 @pytest.mark.parametrize("objective", ["makespan", "serial", "throughput"])
 def test_no_worse_than_any_baseline(seed, objective):
@@ -252,6 +261,20 @@ def test_fewest_launches(seed):
     assert sum(launch[d] for d, _ in tasks) == least(frozenset(), -1)
 
 
+@small
+def test_a_quick_search_looks_at_less_and_keeps_memory(seed):
+    name, problem = small_case(seed)
+    whole, value, _, _ = searched(problem, "makespan")
+    quick = Search(problem, "makespan", quick=True)
+    assert quick.scorer.visits <= whole.scorer.visits
+    assert quick.scorer.evaluate(quick.best) == (quick.value, quick.tasks)
+    starts = [one.value for one in quick.candidates if one.kind == "start"]
+    assert value <= quick.value <= min(starts) * (1 + 1e-9), name
+    assert not any(
+        Search(limited, "makespan", quick=True).quick for limited in with_little_memory(problem)
+    )
+
+
 def test_walks_end_where_they_find_nothing(monkeypatch):
     """They take a few turns for each pair of nodes; none, where nothing can be better."""
     problem = random_problem("layered", 8, 14)
@@ -283,13 +306,7 @@ def test_walks_go_on_where_they_find_something():
 def test_memory_is_kept(seed):
     """With too little memory for the best placement, another is found, or none is said to be."""
     name, problem = small_case(seed)
-    search, _, _, _ = searched(problem, "makespan")
-    machine = problem.machine
-    for space in machine.spaces[1:]:
-        tight = replace(machine, budget={space: max(problem.nbytes.values())})
-        limited = type(problem)(
-            tight, problem.seconds, problem.inputs, problem.after, problem.outputs, problem.nbytes
-        )
+    for limited in with_little_memory(problem):
         scorer = Search(limited, "makespan").scorer
         best = min(scorer.seen, key=scorer.estimate)
         _, tasks = scorer.evaluate(best)
