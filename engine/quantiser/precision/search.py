@@ -34,6 +34,8 @@ _HOPELESS = 1.15
 """A move predicted to have so many times the noise allowed is not measured."""
 _MEASURED = 24
 """The moves of one round that are measured at most."""
+_FROM_OTHERS = 3
+"""A round that starts from another choice than the best tries so many times fewer moves."""
 
 
 @dataclass(frozen=True)
@@ -151,11 +153,11 @@ class _MixSearch:
         """Place and measure the moves of one choice that promise most."""
         evaluator = self.evaluator
         best = fastest(evaluator)
-        tried = measured = 0
-        for taken in self._ranked(start):
-            if tried == _TRIED or measured == _MEASURED or not evaluator.may_place:
+        share = 1 if best is not None and start == best.taken else _FROM_OTHERS
+        tried = 0
+        for taken in self._ranked(start)[: _MEASURED // share]:
+            if tried == _TRIED // share or not evaluator.may_place:
                 return
-            measured += 1
             if self._breaks(taken):
                 continue
             tried += 1
