@@ -16,7 +16,7 @@ def weights(rng, *shape):
     return (rng.standard_normal(shape) * scale / np.sqrt(fan)).astype(np.float32)
 
 
-def conv_net(seed=0, activation="relu"):
+def conv_net(seed=0, activation="relu", *, ends_in="softmax"):
     """A residual block, a depthwise one, a concat of unlike ranges, pools and a head."""
     rng = np.random.default_rng(seed)
     b = GraphBuilder("net")
@@ -38,7 +38,31 @@ def conv_net(seed=0, activation="relu"):
     w = b.constant("head.w", weights(rng, 10, 72))
     bias = b.constant("head.b", rng.standard_normal(10).astype(np.float32))
     head = b.add("fully_connected", flat, w, bias, names=["head"])
-    return b.finish(b.add("softmax", head, names=["y"]))
+    return b.finish(b.add(ends_in, head, names=["y"]))
+
+
+def encoder_block(seed=0):
+    """A patch of a transformer: conv, norm, two products of one value, gelu, one without a bias."""
+    rng = np.random.default_rng(seed)
+    b = GraphBuilder("block")
+
+    def products(*shape):
+        data = rng.standard_normal(shape) / np.sqrt(np.prod(shape[1:]))
+        return b.constant("w", data.astype(np.float32))
+
+    def numbers(count):
+        return b.constant("b", rng.standard_normal(count).astype(np.float32))
+
+    x = b.input("x", TensorType((1, 8, 8, 3), "float32"))
+    window = {"strides": (2, 2), "pads": (0, 0, 0, 0), "dilations": (1, 1), "layout": "NHWC"}
+    patches = b.add("conv", x, products(24, 2, 2, 3), numbers(24), **window)
+    rows = b.add("reshape", patches, b.constant("shape", np.array([1, 16, 24])))
+    one = b.constant("one", np.ones(24, np.float32))
+    normed = b.add("layer_normalization", rows, one, numbers(24), axis=-1)
+    up = b.add("gelu", b.add("fully_connected", normed, products(48, 24), numbers(48)))
+    gate = b.add("fully_connected", normed, products(48, 24))
+    down = b.add("fully_connected", b.add("mul", up, gate), products(24, 48), numbers(24))
+    return b.finish(b.add("add", rows, down, names=["y"]))
 
 
 def samples_of(graph, count, seed=0):

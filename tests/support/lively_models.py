@@ -208,9 +208,12 @@ MODELS = {
 }
 """Makers of (module, name of its output, function of samples, size of a sample)."""
 
+CLASSES = {"segformer": 1}
+"""The axis of the scores of classes in the logits of one sample, where it is not the last."""
+
 
 def write(name, folder):
-    """Write a model as ONNX; return its path and (samples for ranges, other samples)."""
+    """Write a model as ONNX; return its path, (samples for ranges, others), axis of classes."""
     torch.manual_seed(SEED)
     model, key, samples, size = MODELS[name]()
     example = torch.from_numpy(samples(1, size, SEED)[0])
@@ -226,4 +229,5 @@ def write(name, folder):
         dynamo=False,
     )
     path.write_bytes(file.getvalue())
-    return path, (samples(32, size, SEED + 1), samples(16, size, SEED + 2))
+    classes = CLASSES.get(name, -1) if key == "logits" else None
+    return path, (samples(32, size, SEED + 1), samples(16, size, SEED + 2)), classes

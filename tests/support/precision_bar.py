@@ -101,7 +101,7 @@ def model(name: str) -> tuple[object, list[dict[str, np.ndarray]]]:
     from lively_models import write
 
     with tempfile.TemporaryDirectory() as folder:
-        path, (samples, _) = write(name, folder)
+        path, (samples, _), _ = write(name, folder)
         return convert(path), [{"input": x} for x in samples[:SAMPLES]]
 
 

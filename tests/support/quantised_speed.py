@@ -73,7 +73,7 @@ def nncf_model(path, samples, transformer):
 
 
 def prepare(name, folder, threads):
-    path, (samples, (feeds, *_)) = write(name, folder)
+    path, (samples, (feeds, *_)), _ = write(name, folder)
     samples, options = samples[:SAMPLES], {"repairs": "none", "ranges": "min_max"}
     made = trireme.quantize(path, samples, **options)
     ours("ours int8", made, threads, feeds)

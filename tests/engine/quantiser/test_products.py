@@ -4,11 +4,9 @@ import ai_edge_litert.interpreter as litert
 import numpy as np
 import onnxruntime
 import pytest
-from float_graphs import conv_net, samples_of
+from float_graphs import conv_net, encoder_block, samples_of
 
 import trireme
-from trireme.ir.builder import GraphBuilder
-from trireme.ir.graph import TensorType
 from trireme.ir.interpreter import run_reference
 from trireme.model_file import dumps, loads
 from trireme.quantiser.statistics import watched
@@ -17,33 +15,9 @@ from trireme.support.errors import GraphError
 SEED = 11
 
 
-def block():
-    """A patch of a transformer: conv, norm, two products of one value, gelu, one without a bias."""
-    rng = np.random.default_rng(SEED)
-    b = GraphBuilder("block")
-
-    def weights(*shape):
-        data = rng.standard_normal(shape) / np.sqrt(np.prod(shape[1:]))
-        return b.constant("w", data.astype(np.float32))
-
-    def numbers(count):
-        return b.constant("b", rng.standard_normal(count).astype(np.float32))
-
-    x = b.input("x", TensorType((1, 8, 8, 3), "float32"))
-    window = {"strides": (2, 2), "pads": (0, 0, 0, 0), "dilations": (1, 1), "layout": "NHWC"}
-    patches = b.add("conv", x, weights(24, 2, 2, 3), numbers(24), **window)
-    rows = b.add("reshape", patches, b.constant("shape", np.array([1, 16, 24])))
-    one = b.constant("one", np.ones(24, np.float32))
-    normed = b.add("layer_normalization", rows, one, numbers(24), axis=-1)
-    up = b.add("gelu", b.add("fully_connected", normed, weights(48, 24), numbers(48)))
-    gate = b.add("fully_connected", normed, weights(48, 24))
-    down = b.add("fully_connected", b.add("mul", up, gate), weights(24, 48), numbers(24))
-    return b.finish(b.add("add", rows, down, names=["y"]))
-
-
 @pytest.fixture(scope="module")
 def net():
-    return block()
+    return encoder_block(SEED)
 
 
 @pytest.fixture(scope="module")
