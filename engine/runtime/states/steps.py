@@ -90,7 +90,7 @@ class StateSteps:
         places = [*self._places, *[array.ctypes.data for array in made]]
         for (at, _), (_, place) in zip(self._fed, fed, strict=True):
             places[at] = place
-        whole.calls.run(tables, tables.scratch_bytes, places)
+        whole.calls.run(tables, places)
         self._rows, self.sizes = rows, sizes
         if self._states.holder is not self:  # another thread asked for them meanwhile
             self._states.arrays.update(self.arrays())

@@ -10,6 +10,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import trireme.ops  # noqa: F401
+from trireme.devices.cpu.compile.resizable import CpuResizable
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.decided import DecidedValues
 from trireme.ir.graph import TensorType
@@ -203,6 +204,30 @@ def test_the_session_of_a_shape_runs_beside_the_others():
         assert session.at(one) is at
         assert session.profile(one, runs=1, warmup=0).runs == 1
         assert session.placement.makespan_s > 0
+
+
+def test_a_shape_that_comes_back_finds_its_tables(monkeypatch):
+    """Clients with texts of a few lengths: no run writes tables, and new shapes make no more."""
+    written, load = [], CpuResizable._load
+    monkeypatch.setattr(CpuResizable, "_load", lambda *a: written.append(a[0]) or load(*a))
+    rng = np.random.default_rng(8)
+    data = decoder()
+    oracle = peer(data)
+    with Session(data, threads=1) as session:
+        few = [fed(rng, 1, 1, p) for p in (1, 3, 5, 9)]
+        for _ in range(8):
+            for feeds in few:
+                agrees(session, oracle, feeds)
+        written.clear()
+        for _ in range(3):
+            for feeds in few:
+                agrees(session, oracle, feeds)
+        assert not written
+        for p in range(10, 40):
+            for _ in range(8):
+                agrees(session, oracle, fed(rng, 1, 1, p))
+                agrees(session, oracle, fed(rng, 1, 2, p))
+        assert len({id(call) for call in written}) <= 8
 
 
 def test_memory_is_flat_over_shapes():
