@@ -65,7 +65,8 @@ class CpuDevice(HostMemoryDevice):
         self._jit, self._pool, self._server = jit, pool, server
         self.driver_queue = None if server is None else DRIVER_QUEUE
         self.repeats_calls = server is None
-        self.calls_at_once = pool.calls_at_once if server is None else 0
+        if server is None:
+            self.calls_at_once, self.busy_calls = pool.calls_at_once, pool.threads
         self._lowered: LoweredGroups | None = None
         self._sampled: tuple[Graph, GenericSample, frozenset[int]] | None = None
         self._probe: HandoverProbe | None = None

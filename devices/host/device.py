@@ -48,7 +48,7 @@ class HostDevice(HostMemoryDevice):
     """The references behind the contract."""
 
     spec = _SPEC
-    calls_at_once = sys.maxsize
+    calls_at_once = busy_calls = sys.maxsize
 
     def __init__(self, options: HostOptions) -> None:
         self.states = States() if options.states is None else options.states

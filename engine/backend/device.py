@@ -305,7 +305,8 @@ class Device(ABC):
         itself: see QueuedCall
     repeats_calls: whether its calls can run turn after turn by themselves: see RepeatableCall
     is_lost: whether a task hung on it; nobody waits for the device again
-    calls_at_once: how many calls, on memory of their own, keep it busy; 0 where they take turns
+    calls_at_once: how many calls, on memory of their own, may run; 0 where they take turns
+    busy_calls: how many of them keep it busy
     """
 
     spec: DeviceSpec
@@ -316,6 +317,7 @@ class Device(ABC):
     repeats_calls: bool = False
     is_lost: bool = False
     calls_at_once: int = 0
+    busy_calls: int = 0
     kernel_table: KernelTable[Any] | None = None
 
     @abstractmethod

@@ -31,12 +31,16 @@ class ImageCall(Protocol):
     """An image on memory, ready to run.
 
     args: the place of each argument: the task's inputs in order, then its outputs
-    calls_at_once: as of the device
+    calls_at_once, busy_calls: as of the device
     """
 
     @property
     def calls_at_once(self) -> int:
-        """How many calls the device works on at once."""
+        """How many calls may run at once."""
+
+    @property
+    def busy_calls(self) -> int:
+        """How many calls keep the device busy."""
 
     @property
     def run(self) -> Callable[[], None]:

@@ -28,14 +28,15 @@ def context_count(
         if asked is not None and asked > 1:
             raise RunError(f"{asked} contexts cannot be: {reason}", fix="leave out contexts=")
         return ContextCount(1, reason)
+    busy = min((one.busy_calls for one in used), default=MOST)
     if asked is not None:
-        return ContextCount(asked, "asked for")
+        return ContextCount(asked, "asked for", busy)
     if any(get_op(node.op).calls_python for node in _all_nodes(graph)):
         return ContextCount(1, "a Python operator may not be made for two calls at once")
     least = min(used, key=lambda one: one.calls_at_once, default=None)
     if least is None or least.calls_at_once > MOST:
         return ContextCount(1, "no device has threads")
-    return ContextCount(least.calls_at_once, f"so many keep {least.spec.name} busy")
+    return ContextCount(least.calls_at_once, f"so many keep {least.spec.name} busy", busy)
 
 
 def why_one_open(graph: Graph, has_ties: bool) -> str:

@@ -14,31 +14,41 @@ from __future__ import annotations
 import threading
 import time
 from bisect import insort
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from itertools import count
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from weakref import ref
 
+from trireme.runtime.waiting_calls import (
+    LOOK_S,
+    LOOK_TO_STOP_S,
+    LineThreads,
+    PlaceInLine,
+    WaitingCall,
+)
 from trireme.support.cancel import current_token
-from trireme.support.errors import DeadlineError, RunError
+from trireme.support.errors import DeadlineError, InternalError, RunError
 from trireme.support.locks import taking_if_free
-
-_LOOK_S = 0.25
-"""Seconds after which a caller in line looks by itself. A signal may have cost it its call."""
-_LOOK_TO_STOP_S = 0.02
-"""The same of a caller that may have to stop."""
-
 
 MOST = 64
 """Contexts of a session: the calls that run at once on the threads of a cpu device."""
 
 
 class ContextCount(NamedTuple):
-    """How many calls run at once, and a sentence on the reason."""
+    """How many calls run at once, and a sentence on the reason.
+
+    busy: how many calls keep the devices busy
+    """
 
     most: int
     why: str
+    busy: int = MOST
+
+    @property
+    def workers(self) -> int:
+        """How many threads run calls that wait: fewer than contexts where those are to spare."""
+        return min(self.most, self.busy)
 
 
 def checked_contexts(asked: object) -> int | None:
@@ -50,28 +60,7 @@ def checked_contexts(asked: object) -> int | None:
     return asked
 
 
-class _Place:
-    """The place of a caller in line: an alarm clock that a free context rings."""
-
-    __slots__ = ("__weakref__", "_bell")
-
-    def __init__(self) -> None:
-        self._bell = threading.Lock()
-        self._bell.acquire()
-
-    def wait(self, most_s: float = _LOOK_S, deadline_s: float | None = None) -> None:
-        """Return when the bell rang, after a while, or at a deadline of time.monotonic."""
-        left = most_s if deadline_s is None else min(most_s, deadline_s - time.monotonic())
-        if left > 0:
-            self._bell.acquire(timeout=left)
-
-    def ring(self) -> None:
-        """Have `wait` return."""
-        with suppress(RuntimeError):  # it rings already
-            self._bell.release()
-
-
-_InLine = tuple[int, int, ref[_Place]]
+_InLine = tuple[int, int, ref[PlaceInLine]]
 
 
 class ContextQueue:
@@ -82,7 +71,8 @@ class ContextQueue:
     """
 
     def __init__(self, most: int = 1) -> None:
-        self._most = most
+        self._most = self._workers = most
+        self._threads = LineThreads(self._serve_line, self._has_work)
         self.reset_after_fork()
 
     @property
@@ -90,12 +80,15 @@ class ContextQueue:
         """The number of contexts: so many calls run at once."""
         return self._most
 
-    def widen(self, most: int) -> None:
-        """Have so many contexts, if they are more than before."""
+    def widen(self, most: int, workers: int = MOST) -> None:
+        """Have so many contexts, if they are more than before, and threads for calls in line."""
         self._most = max(self._most, most)
+        self._workers = min(self._most, workers)
         self._locks.extend(threading.Lock() for _ in range(self._most - len(self._locks)))
 
-    def hold(self, priority: int = 0, deadline_s: float | None = None) -> Iterator[int]:
+    def hold(
+        self, priority: int = 0, deadline_s: float | None = None, waits: bool = True
+    ) -> Iterator[int]:
         """Yield the number of a context that the caller has until the `for` ends.
 
             for number in queue.hold():
@@ -103,6 +96,7 @@ class ContextQueue:
 
         priority: a higher one goes first; first in, first out within one
         deadline_s: when waiting ends, by time.monotonic
+        waits: False to yield nothing where no context is free or others wait
         Errors: DeadlineError, at the deadline; CancelledError, if the run of this thread has to
         stop (support/cancel.py)
         """
@@ -115,7 +109,9 @@ class ContextQueue:
                     finally:
                         self.release(lock)
                     return
-        place = _Place()
+        if not waits:
+            return
+        place = PlaceInLine()
         in_line = -priority, next(self._arrivals), ref(place)
         try:
             insort(self.line, in_line)
@@ -123,10 +119,35 @@ class ContextQueue:
         finally:
             self._leave_surely(in_line)
 
+    def run(self, call: Callable[[int], Any]) -> Any:
+        """Return what a call returns that gets the number of a context.
+
+        Where no context is free, a thread of the queue's runs the call in its turn. With one
+        context the caller does: what runs in turns may expect the caller's thread.
+        Errors: those of the call, and of `hold`
+        """
+        for number in self.hold(waits=self._most == 1):
+            return call(number)
+        waiting = WaitingCall(call, self._wake)
+        in_line: _InLine = 0, next(self._arrivals), ref(waiting)
+        try:
+            insort(self.line, in_line)
+            is_over = waiting.wait_over()
+        except BaseException:
+            waiting.drop()
+            raise
+        finally:
+            self._leave_surely(in_line)
+        if is_over:
+            return waiting.result()
+        for number in self.hold():
+            return call(number)
+        raise InternalError("no context was found")
+
     @contextmanager
     def alone(self) -> Iterator[None]:
         """Hold all contexts in the block; callers that came before are served before."""
-        place = _Place()
+        place = PlaceInLine()
         in_line = 0, next(self._arrivals), ref(place)
         try:
             insort(self.line, in_line)
@@ -136,14 +157,59 @@ class ContextQueue:
         finally:
             self._leave_surely(in_line)
 
+    def close(self) -> None:
+        """End the threads; callers run their own calls then."""
+        self._threads.close()
+
+    def stop(self) -> None:
+        """As `close`, but wait for nothing. A collector may call it anywhere."""
+        self._threads.stop()
+
     def release(self, lock: threading.Lock) -> None:
         """Give a context back, for the first in line."""
         lock.release()
         if self.line:
             self.ring()
 
+    def _wake(self) -> bool:
+        return self._threads.wake(self._workers)
+
+    def _has_work(self) -> bool:
+        """Whether the first in line is a call, and a context is free for it."""
+        return isinstance(self._head(), WaitingCall) and not all(
+            lock.locked() for lock in self._locks
+        )
+
+    def _serve_line(self) -> None:
+        """Run the calls at the head of the line in one context, if one is free."""
+        if not isinstance(self._head(), WaitingCall):
+            return
+        for number, lock in enumerate(self._locks):
+            for _ in taking_if_free(lock):
+                try:
+                    while (waiting := self._next_call()) is not None:
+                        waiting.run(number)
+                        del waiting  # what it holds may be collected
+                finally:
+                    self.release(lock)
+                return
+
+    def _next_call(self) -> WaitingCall | None:
+        """Take the call at the head of the line; None where there is none."""
+        while True:
+            try:
+                first = self.line[0]
+            except IndexError:
+                return None
+            place = first[2]()
+            if place is not None and not isinstance(place, WaitingCall):
+                return None
+            self._drop(first)
+            if place is not None and place.claim():
+                return place
+
     def _first_free(
-        self, place: _Place, in_line: _InLine, deadline_s: float | None
+        self, place: PlaceInLine, in_line: _InLine, deadline_s: float | None
     ) -> Iterator[int]:
         """Yield the first free context once the place is the first in line."""
         token = current_token()
@@ -166,9 +232,9 @@ class ContextQueue:
                     "the deadline passed while the call waited for a context",
                     facts=[f"{len(self.line)} calls wait, {self._most} may run at once"],
                 )
-            place.wait(_LOOK_S if token is None else _LOOK_TO_STOP_S, until_s)
+            place.wait(LOOK_S if token is None else LOOK_TO_STOP_S, until_s)
 
-    def _all_from(self, number: int, place: _Place) -> Iterator[None]:
+    def _all_from(self, number: int, place: PlaceInLine) -> Iterator[None]:
         """Yield once all contexts from a number on are held by the first in line."""
         if number == len(self._locks):
             yield
@@ -183,7 +249,7 @@ class ContextQueue:
                 return
             place.wait()
 
-    def _head(self) -> _Place | None:
+    def _head(self) -> PlaceInLine | None:
         """Return the first place in line that has a caller; drop those before it."""
         while True:
             try:
@@ -220,6 +286,7 @@ class ContextQueue:
 
     def reset_after_fork(self) -> None:
         """Be free, in a forked child: the callers are threads of the parent."""
+        self._threads.reset_after_fork()
         self._locks = [threading.Lock() for _ in range(self._most)]
         self.line: list[_InLine] = []
         self._arrivals = count()

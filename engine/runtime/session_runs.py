@@ -21,7 +21,7 @@ from trireme.runtime.session_facts import SessionFacts
 from trireme.support.arguments import check_arguments, checked, later_names
 from trireme.support.cancel import CancelToken, current_token, working_for
 from trireme.support.closing import Closing
-from trireme.support.errors import InternalError, RunError
+from trireme.support.errors import RunError
 from trireme.support.fault_events import FaultEvent
 from trireme.support.forks import register_at_fork
 
@@ -74,6 +74,7 @@ class SessionRuns(SessionFacts, Closing):
         self._count = ContextCount(1, "it runs one set of shapes of a session")
         self._direct: Callable[[Mapping[str, Any]], dict[str, Array]] | None = None
         self._closing = ExitStack()
+        self._closing.callback(self._contexts.stop)
         weakref.finalize(self, self._closing.close).atexit = False
         self.dropped: dict[str, str] = {}
         self._events = EventLog()
@@ -92,7 +93,7 @@ class SessionRuns(SessionFacts, Closing):
     def _widen(self, found: ContextCount) -> None:
         """Have so many calls run at once."""
         self._count = found
-        self._contexts.widen(found.most)
+        self._contexts.widen(found.most, found.workers)
 
     @property
     def events(self) -> tuple[FaultEvent, ...]:
@@ -195,7 +196,7 @@ class SessionRuns(SessionFacts, Closing):
         queue = self._contexts
         if not queue.line:
             lock = queue.lock
-            for _ in queue.first:  # as `for _ in queue.hold()`, quicker
+            for _ in queue.first:  # as `queue.run`, quicker
                 try:
                     return self._run(feeds, out)
                 except BaseException as error:
@@ -207,17 +208,20 @@ class SessionRuns(SessionFacts, Closing):
                     lock.release()
                     if queue.line:
                         queue.ring()
-        for number in queue.hold():
-            try:
-                if number:
-                    return self._run_beside(number, feeds, out)
-                return self._run(feeds, out)
-            except BaseException as error:
-                again = self._run_again(error, feeds, out)
-                if again is None:
-                    raise
-                return again
-        raise InternalError("no context was found")
+        made: dict[str, Array] = queue.run(partial(self._run_in, feeds, out))
+        return made
+
+    def _run_in(
+        self, feeds: Mapping[str, Any], out: Mapping[str, Array] | None, number: int
+    ) -> dict[str, Array]:
+        """Return the outputs of a run in a context that is held."""
+        try:
+            return self._run_beside(number, feeds, out) if number else self._run(feeds, out)
+        except BaseException as error:
+            again = self._run_again(error, feeds, out)
+            if again is None:
+                raise
+            return again
 
     def _run_staged(self, feeds: Mapping[str, Any], out: Mapping[str, Array]) -> dict[str, Array]:
         """Run, and fill the arrays of `out` whole or not at all, though devices fail."""
@@ -429,6 +433,7 @@ class SessionRuns(SessionFacts, Closing):
                 self._failover.close()
             self._closing.close()
             self._calls = []
+        self._contexts.close()
 
     def reset_after_fork(self) -> None:
         """Be free, in a forked child, of what the parent's threads were doing."""

@@ -123,7 +123,6 @@ class StoredProgram:
     is_open: whether that graph has open shapes, of which the program runs one set (`takes`)
     has_run: whether it ran feeds of open shapes
     run: returns the outputs of feeds, as `Session.run` does
-    calls_at_once: how many calls run at once, each in a context of its own
     """
 
     def __init__(
@@ -140,7 +139,6 @@ class StoredProgram:
         self._call, self._binding = ends.on_new_memory(open_image)
         self._runs = _NamedRuns(self._call, task)
         self.run = self._binding.direct(self._runs) or self._bound_run
-        self.calls_at_once = self._call.calls_at_once
 
     def _bound_run(self, feeds: Mapping[str, Any]) -> dict[str, Array]:
         given = self._binding.bind(feeds)
@@ -166,8 +164,9 @@ class StoredProgram:
     def count(self, asked: int | None) -> ContextCount:
         """Return how many calls run at once."""
         if asked is not None:
-            return ContextCount(asked, "asked for")
-        return ContextCount(self.calls_at_once, "so many keep the device busy")
+            return ContextCount(asked, "asked for", self._call.busy_calls)
+        most = self._call.calls_at_once
+        return ContextCount(most, "so many keep the device busy", self._call.busy_calls)
 
     def beside(self) -> RunInContext:
         """Return what runs the program in another context, at the same time."""

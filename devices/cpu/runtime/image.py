@@ -39,6 +39,7 @@ class CpuImage:
         self._pool = StepPool(native, facts["threads"], spins=spins, futex=facts["futex"])
         self._pool.reserve(facts["local_bytes"])
         self.calls_at_once: int = self._pool.calls_at_once
+        self.busy_calls: int = self._pool.threads
         self._bind(image, linked, args)
 
     def _bind(self, image: TaskImage, linked: Linked, args: Sequence[Array]) -> None:

@@ -20,6 +20,8 @@ from trireme.support.forks import register_at_fork
 
 HOT_NS = 300_000
 """A run that begins so soon after the last one is one of many: workers should be awake."""
+SPARE_CALLS = 2
+"""Calls beyond one a core that run at once, as long as no caller waits."""
 BUDGET_NS = 20_000_000
 """Seconds that native code runs before Python may look after signals."""
 
@@ -110,12 +112,12 @@ class StepPool:
 
     @property
     def calls_at_once(self) -> int:
-        """How many calls keep the threads busy.
+        """How many calls may run at once.
 
-        One more than there are cores: the next in line takes a while to wake, and another call has
-        its core meanwhile. As many as threads where these are to be fewer than the cores.
+        Some more than there are cores: a few callers that run at once need nobody to wake them,
+        and waking takes a while. As many as threads where these are to be fewer than the cores.
         """
-        return self.threads + (self.threads >= len(all_cores()))
+        return self.threads + (SPARE_CALLS if self.threads >= len(all_cores()) else 0)
 
     @property
     def ready(self) -> bool:

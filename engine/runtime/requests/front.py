@@ -13,6 +13,7 @@ from trireme.support.errors import RunError
 
 if TYPE_CHECKING:
     from trireme.ir.graph import Value
+    from trireme.runtime.contexts import ContextCount
     from trireme.runtime.requests.bound_run import BoundRun, MovingIO
     from trireme.runtime.requests.request import RunRequest
     from trireme.runtime.requests.workers import RequestRunner
@@ -56,8 +57,7 @@ class TakesRequests:
     def _max_queue(self) -> int:
         return MAX_QUEUE
 
-    @property
-    def contexts(self) -> int:
+    def _counted(self) -> ContextCount:
         """How many calls run at once."""
         raise NotImplementedError
 
@@ -182,7 +182,7 @@ class TakesRequests:
 
             self._check_open()
             runner: RequestRunner = vars(self).setdefault(
-                "_requests", RequestRunner(self._max_queue, self.contexts)
+                "_requests", RequestRunner(self._max_queue, self._counted().workers)
             )
             self._closing.callback(runner.stop)
             return runner

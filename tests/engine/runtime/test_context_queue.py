@@ -10,7 +10,8 @@ from weakref import ref
 import pytest
 from alarm import Interrupted, alarms, needs_timers
 
-from trireme.runtime.contexts import ContextQueue, _Place
+from trireme.runtime.contexts import ContextQueue
+from trireme.runtime.waiting_calls import PlaceInLine
 from trireme.support.cancel import CancelToken, working_for
 from trireme.support.errors import DeadlineError, RunError
 
@@ -203,7 +204,7 @@ def test_signals_leave_no_context_taken():
 
 def test_a_place_whose_caller_is_gone_blocks_nobody():
     """As after a signal that came before the caller could leave the line."""
-    queue, first = ContextQueue(1), _Place()
+    queue, first = ContextQueue(1), PlaceInLine()
     queue.line.append((0, -1, ref(first)))
     served, thread = [], threading.Thread(target=lambda: served.extend(queue.hold()))
     thread.start()
