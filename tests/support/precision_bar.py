@@ -15,24 +15,26 @@ import argparse
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import cast
 
-import numpy as np
 from float_graphs import samples_of
 from mixed_graphs import trial_of_feeds
 
+from trireme.ir.graph import Graph
 from trireme.model_file.convert import convert
 from trireme.quantiser.precision.budget import budget_of
 from trireme.quantiser.precision.evaluate import MixedEvaluator
 from trireme.quantiser.precision.meter import LossMeter, snr_loss
 from trireme.quantiser.precision.mixing import Mixing
 from trireme.quantiser.precision.target import opened_target
+from trireme.quantiser.samples import Feeds
 from trireme.quantiser.scheme import is_product
 from trireme.quantiser.trial import QuantTrial
 
 MODELS = ("mobilenet_v2", "resnet18", "bert_mini", "vit_tiny", "swin")
+SOCS = ("rk3588", "coral_dev_board")
 MORE_DB = (2.0, 6.0)
 """Budgets: so much more signal-to-noise than all integers."""
 SAMPLES, MEASURED = 16, 4
@@ -92,7 +94,7 @@ class UsualWays:
         return self.way(lefts[count])
 
 
-def model(name: str) -> tuple[object, list[dict[str, np.ndarray]]]:
+def model(name: str) -> tuple[Graph, list[Feeds]]:
     """Return a float graph and samples of its inputs."""
     if "." in name:
         graph = convert(name)
@@ -105,9 +107,13 @@ def model(name: str) -> tuple[object, list[dict[str, np.ndarray]]]:
         return convert(path), [{"input": x} for x in samples[:SAMPLES]]
 
 
-def rows(name: str, socs: Iterable[str]) -> Iterator[tuple[str, str, float, dict[str, Way]]]:
-    """Yield (model, machine, dB of the budget, ways by name with the search's) for each budget."""
-    graph, feeds = model(name)
+def rows(
+    graph: Graph, feeds: list[Feeds], socs: Iterable[str], more_db: Sequence[float] = MORE_DB
+) -> Iterator[tuple[str, float, dict[str, Way]]]:
+    """Yield (machine, dB of the budget, ways by name with the search's) for each budget.
+
+    more_db: budgets, as in MORE_DB
+    """
     trial = trial_of_feeds(graph, feeds)
     held, losses = feeds[:MEASURED], cast(dict[frozenset[int], float], {})
     budget = budget_of(0.0, "snr", None)
@@ -116,7 +122,7 @@ def rows(name: str, socs: Iterable[str]) -> Iterator[tuple[str, str, float, dict
             with opened_target(None, soc, None) as target:
                 evaluator = MixedEvaluator(trial, "min_max", target, meter, 0, lambda done: None)
                 usual = UsualWays(evaluator, losses)
-                for more in MORE_DB:
+                for more in more_db:
                     limit = usual.all.loss - more
                     found = {
                         "all": usual.all,
@@ -124,12 +130,10 @@ def rows(name: str, socs: Iterable[str]) -> Iterator[tuple[str, str, float, dict
                         "greedy": usual.greedy(limit),
                         **searched(trial, held, soc, limit),
                     }
-                    yield name, soc, -limit, found
+                    yield soc, -limit, found
 
 
-def searched(
-    trial: QuantTrial, held: list[dict[str, np.ndarray]], soc: str, limit: float
-) -> dict[str, Way]:
+def searched(trial: QuantTrial, held: list[Feeds], soc: str, limit: float) -> dict[str, Way]:
     """Return what the search chooses, and its CPU seconds beside the choices placed."""
     start = time.process_time()
     mixing = Mixing(budget_of(-limit, "snr", None), None, soc, 0, lambda: held)
@@ -167,8 +171,8 @@ def main() -> int:
     print("| " + " | ".join(heads.split(",")) + " |")
     bad = 0
     for name in options.models:
-        for row in rows(name, options.soc or ["rk3588", "coral_dev_board"]):
-            text, good = line(*row)
+        for row in rows(*model(name), options.soc or SOCS):
+            text, good = line(name, *row)
             bad += not good
             print(text + ("" if good else " slower"), flush=True)
     return 1 if bad else 0
