@@ -11,9 +11,10 @@ from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import Graph, Node, Quant, TensorType
 from trireme.ir.op import get_op
 from trireme.quantiser.encode import asymmetric, bias_of, stored, weights_of
+from trireme.quantiser.half import HALF, REAL, add_half
 from trireme.quantiser.memo import EncodingMemo
 from trireme.quantiser.scheme import QuantScheme, form_of, is_product
-from trireme.quantiser.select import Selection, data_inputs
+from trireme.quantiser.select import Selection, data_inputs, half_of
 from trireme.support.dtypes import Array
 from trireme.support.errors import InternalError
 
@@ -23,7 +24,8 @@ class Emitted:
     """A quantised graph, and its values of integers by the id of the float value that they are.
 
     integers: what products make as floats is among them
-    switches: the inputs of a switched graph that say whether a node is on integers, by node id
+    switches: the inputs of a switched graph that say whether a node is on integers, by node id, or
+        in float16, by `half_of` the id
     """
 
     graph: Graph
@@ -49,8 +51,9 @@ def emit(
     integer_io: whether inputs and outputs of the graph are integers where a taken node has them
     apart: whether each taken node reads integers made of the float values, beside the float graph,
         so that its integers have the error that is made there alone
-    switched: whether each taken node is there twice, on floats and on integers, and an input of the
-        graph says which result later nodes read, so that one graph shows any choice of nodes
+    switched: whether each taken node is there on floats and on integers, and those of `halves` in
+        float16 too. Inputs of the graph say which result later nodes read, so that one graph shows
+        any choice of nodes
     memo: the weights encoded before, and those encoded now
     """
     found = memo or EncodingMemo()
@@ -72,12 +75,14 @@ class _Emitter:
     ) -> None:
         self.graph, self.quants, self.scheme = graph, quants, scheme
         self.taken, self.to_floats = selection.taken, selection.to_floats
+        self.halves = selection.halves
         self.integer_io, self.apart, self.memo = integer_io, apart, memo
         self.builder = GraphBuilder(name)
         self.real: dict[int, int] = {}
         self.typed: dict[tuple[int, Quant], int] = {}
         self.own: dict[int, int] = {}
         self.made: set[int] = set()
+        self.half: dict[int, int] = {}
         self.floats: dict[int, int] = {}
         self.switches: dict[int, str] | None = None
 
@@ -92,7 +97,7 @@ class _Emitter:
             self._input(value.id)
         alone: dict[int, int] = {}
         for node in self.graph.nodes:
-            if self.apart or node.id not in self.taken:
+            if self.apart or not (node.id in self.taken or node.id in self.halves):
                 self._float_node(node)
             if node.id in self.taken:
                 made = self._integer_node(node)
@@ -101,6 +106,8 @@ class _Emitter:
                     self._switch(node, made, self.switches)
                 if not self.apart:
                     self._keep(node, made)
+            if node.id in self.halves and (self.switches is not None or not self.apart):
+                self._half_node(node)
         if self.apart:
             return Emitted(self.builder.finish(*self._real_outputs()), alone)
         outputs = [self._output(value) for value in self.graph.outputs]
@@ -122,15 +129,40 @@ class _Emitter:
 
     def _switch(self, node: Node, made: Mapping[int, int], switches: dict[int, str]) -> None:
         """Let later nodes read the integers that a node made where its switch is on."""
-        name = f"switch {node.id}"
+        is_float = node.id in self.to_floats
+        floats = {
+            out: new if is_float else self.builder.add("dequantize", new)
+            for out, new in made.items()
+        }
+        self._choose(node.id, floats, switches)
+
+    def _choose(self, unit: int, floats: Mapping[int, int], switches: dict[int, str]) -> None:
+        """Let later nodes read values of a form of a node where the switch of the form is on."""
+        name = f"switch {unit}"
         while any(name == value.name for value in self.graph.input_values()):
             name += "_"
-        switches[node.id] = name
+        switches[unit] = name
         switch = self.builder.input(name, TensorType((1,), "bool"))
-        for out, new in made.items():
-            is_float = node.id in self.to_floats
-            floats = new if is_float else self.builder.add("dequantize", new)
-            self.real[out] = self.builder.add("where", switch, floats, self.real[out])
+        for out, new in floats.items():
+            self.real[out] = self.builder.add("where", switch, new, self.real[out])
+
+    def _half_node(self, node: Node) -> None:
+        """Add a node in float16; of a switched graph its floats are chosen by its switch."""
+        outputs = add_half(self.builder, self.graph, node, self._as_half)
+        made = dict(zip(node.outputs, outputs, strict=True))
+        if self.switches is None:
+            self.half.update(made)
+            return
+        floats = {out: self.builder.add("cast", new, to=REAL) for out, new in made.items()}
+        self._choose(half_of(node.id), floats, self.switches)
+
+    def _as_half(self, value: int) -> int:
+        """Return a value as float16; one of another dtype stays."""
+        if self.graph.type(value).dtype != REAL:
+            return self._as_real(value)
+        if value not in self.half:
+            self.half[value] = self.builder.add("cast", self._as_real(value), to=HALF)
+        return self.half[value]
 
     def _input(self, value: int) -> None:
         known = self.graph.values[value]
@@ -145,7 +177,7 @@ class _Emitter:
             self.real[value] = self.builder.input(known.name, known.type)
 
     def _output(self, value: int) -> int:
-        if self.integer_io and value in self.own and value not in self.real:
+        if self.integer_io and value in self.made and value not in self.real:
             return self.own[value]
         return self._as_real(value)
 
@@ -160,6 +192,8 @@ class _Emitter:
         data = self._data(value)
         if data is not None:
             made = self.builder.constant(known.name, data)
+        elif value in self.half and value not in self.made:
+            made = self.builder.add("cast", self.half[value], to=REAL, names=[known.name])
         else:
             source = "quantiser:dequantize"
             made = self.builder.add(
@@ -179,7 +213,7 @@ class _Emitter:
         else:
             made = self.builder.add(
                 "quantize",
-                self.own[value] if value in self.made else self.real[value],
+                self.own[value] if value in self.made else self._as_real(value),
                 dtype=dtype,
                 quants=[quant],
                 names=[f"{known.first_name}_{dtype}"],

@@ -14,16 +14,26 @@ from trireme.quantiser.scheme import FLOAT_SUMS, ModelKind, QuantScheme, form_of
 from trireme.support.errors import GraphError
 
 
+def half_of(node: int) -> int:
+    """Return the number that stands for a node in float16 where its id stands for integers.
+
+    It is negative, and its own inverse.
+    """
+    return ~node
+
+
 @dataclass(frozen=True)
 class Selection:
     """The nodes that become integers, and the reason for each other node, by node id.
 
     to_floats: taken products that read integers and make floats
+    halves: nodes that compute in float16, none of which is taken; in a switched graph all that may
     """
 
     taken: frozenset[int]
     reasons: Mapping[int, str]
     to_floats: frozenset[int] = frozenset()
+    halves: frozenset[int] = frozenset()
 
     @property
     def to_integers(self) -> frozenset[int]:

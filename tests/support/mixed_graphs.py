@@ -1,6 +1,7 @@
 """Random small float graphs and random described machines, to choose precisions for."""
 
 from contextlib import contextmanager
+from dataclasses import replace
 
 import numpy as np
 from float_graphs import CONV, POOL, samples_of, weights
@@ -9,6 +10,7 @@ from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import TensorType
 from trireme.quantiser.assign import watched_values
 from trireme.quantiser.grouping import group
+from trireme.quantiser.half import half_nodes
 from trireme.quantiser.precision.budget import budget_of
 from trireme.quantiser.precision.evaluate import MixedEvaluator
 from trireme.quantiser.precision.meter import LossMeter
@@ -49,16 +51,24 @@ launch_s = "made up"
 """
 
 
-def random_machine(rng):
-    """The text of a machine: a cpu, an npu of integers, and often a gpu of floats."""
+def random_machine(rng, with_halves=False):
+    """The text of a machine: a cpu, an npu of integers, and often a gpu of floats.
+
+    with_halves: whether the gpu is there always, and it or the npu computes in float16 too
+    """
     slow = rng.uniform(1e9, 2e10)
     text = _CPU.format(slow=slow, fast=slow * rng.uniform(0.8, 5), bandwidth=rng.uniform(2e9, 2e10))
     shapes = [("npu", "int8", ["int8"])]
-    shapes += [("gpu", "float32", ["float32"])] if rng.random() < 0.7 else []
+    shapes += [("gpu", "float32", ["float32"])] if with_halves or rng.random() < 0.7 else []
+    half = ("npu", "gpu")[int(rng.integers(2))] if with_halves else ""
     for name, kind, dtypes in shapes:
+        flops = f"{kind} = {(rate := rng.uniform(3e10, 1e12))}"
+        if name == half:
+            dtypes = [*dtypes, "float16"]
+            flops += f", float16 = {rate * rng.uniform(0.4, 0.7 if name == 'npu' else 3)}"
         text += _DEVICE.format(
             name=name,
-            flops=f"{kind} = {rng.uniform(3e10, 1e12)}",
+            flops=flops,
             bandwidth=rng.uniform(1e10, 1e11),
             launch_s=rng.uniform(1e-6, 4e-5),
             latency_s=rng.uniform(1e-6, 2e-5),
@@ -111,11 +121,14 @@ def trial_of_feeds(graph, feeds):
 
 
 @contextmanager
-def evaluator_of(trial, feeds, soc, min_snr_db=30.0, most=MOST_PLACEMENTS):
-    """An evaluator of choices on a described machine, under a budget of signal-to-noise."""
+def evaluator_of(trial, feeds, soc, min_snr_db=30.0, most=MOST_PLACEMENTS, with_halves=False):
+    """An evaluator of choices on a described machine, under a budget of signal-to-noise.
+
+    with_halves: whether nodes may be float16 where a device is faster in it
+    """
     budget = budget_of(min_snr_db, "snr", None)
-    with (
-        opened_target(None, soc, 1) as target,
-        LossMeter(trial, "min_max", feeds, lambda: feeds, budget, 1) as meter,
-    ):
-        yield MixedEvaluator(trial, "min_max", target, meter, most, lambda done: None)
+    with opened_target(None, soc, 1) as target:
+        halves = half_nodes(trial.graph, target.costs) if with_halves else frozenset()
+        trial = replace(trial, selection=replace(trial.selection, halves=halves))
+        with LossMeter(trial, "min_max", feeds, lambda: feeds, budget, 1) as meter:
+            yield MixedEvaluator(trial, "min_max", target, meter, most, lambda done: None)

@@ -22,7 +22,7 @@ class FrontPoint:
     latency_s: predicted seconds of a run on the target
     loss: measured on the graph itself; of "snr" the negative dB
     snr_db: signal-to-noise of the worst output
-    integers, floats: numbers of nodes
+    integers, floats: numbers of nodes; halves: of the floats, those in float16
     float_names: the nodes that are float
     loss_per_ms: how much less the loss gets for each millisecond more, from the next faster point
         on; None for the fastest
@@ -36,6 +36,7 @@ class FrontPoint:
     float_names: tuple[str, ...]
     is_chosen: bool
     loss_per_ms: float | None = None
+    halves: int = 0
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,7 @@ class FloatReason:
     loss: of the outputs if it alone became integers; latency_s: predicted seconds of a run then.
         None where it cannot
     device: where it runs
+    precision: "float32" or "float16"
     """
 
     name: str
@@ -66,6 +68,7 @@ class FloatReason:
     why: Why
     loss: float | None = None
     latency_s: float | None = None
+    precision: str = "float32"
 
 
 @dataclass(frozen=True)
@@ -127,6 +130,7 @@ class PrecisionReport:
         mark = "*" if point.is_chosen else " "
         row = f"  {mark} {time_text(point.latency_s):>9}  {self.loss_text(point.loss):>14}"
         row += f"  {point.integers} integer, {point.floats} float nodes"
+        row += f" ({point.halves} float16)" if point.halves else ""
         if point.loss_per_ms is None or not math.isfinite(point.loss_per_ms):
             return row
         unit = "dB" if self.metric == "snr" else self.metric
@@ -134,7 +138,8 @@ class PrecisionReport:
 
     def sentence(self, reason: FloatReason) -> str:
         """Return why a node is float."""
-        head = f"{reason.op} {reason.name} is float on {reason.device}: "
+        what = "float16" if reason.precision == "float16" else "float"
+        head = f"{reason.op} {reason.name} is {what} on {reason.device}: "
         if reason.why == "scheme":
             return head + "the scheme does not take it"
         if reason.why == "neighbours" or reason.loss is None or reason.latency_s is None:

@@ -11,22 +11,26 @@ from trireme.quantiser.precision.evaluate import MixedEvaluator, Units
 from trireme.quantiser.scheme import is_product
 
 ALL, ENDS, GREEDY = "all integers", "first and last product float", "greedy by sensitivity"
+ALL_HALF = "all float16"
 
 
 def sensitivities(evaluator: MixedEvaluator) -> dict[int, float]:
-    """Return the output's noise over its signal if one unit alone is integers, by unit."""
-    return {unit: evaluator.meter.noise(frozenset({unit})) for unit in evaluator.units}
+    """Return the output's noise over its signal if one unit alone is chosen, by unit."""
+    return {unit: evaluator.meter.noise(frozenset({unit})) for unit in evaluator.flips}
 
 
 def baselines(evaluator: MixedEvaluator, sensitivity: Mapping[int, float]) -> dict[str, Units]:
     """Return the choice of each usual way, placed and measured.
 
     "greedy by sensitivity" leaves the most sensitive units float, one after another, until the
-    budget is met.
+    budget is met. "all float16" is there where a device is faster in float16.
     """
     every = evaluator.settle(evaluator.units)
     ends = evaluator.settle(set(evaluator.units) - set(_ends(evaluator)))
     found = {ALL: every, ENDS: ends, GREEDY: _greedy(evaluator, sensitivity)}
+    halves = [unit for unit in evaluator.flips if unit < 0]
+    if halves:
+        found[ALL_HALF] = evaluator.settle(halves)
     for taken in found.values():
         evaluator.point(taken)
     return found

@@ -2,48 +2,70 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import math
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from trireme.ir.graph import Graph
+from trireme.ir.graph import Graph, Node
 from trireme.ir.op import get_op
 from trireme.placement.placement import Placement
 from trireme.quantiser.memo import EncodingMemo
 from trireme.quantiser.precision.meter import LossMeter
 from trireme.quantiser.precision.target import PrecisionTarget
 from trireme.quantiser.scheme import form_of
-from trireme.quantiser.select import settled
+from trireme.quantiser.select import Selection, data_inputs, half_of, settled
 from trireme.quantiser.trial import QuantTrial
 
+HALF_REASON = "float16 keeps the loss budget in less time"
 FLOAT_REASON = "float keeps the loss budget, or is as fast on the target"
 Units = frozenset[int]
-"""Nodes, by id, that are integers. Nodes that keep their input's integers follow these."""
+"""A choice: nodes that are integers, by id, and nodes in float16, by `half_of` the id.
+
+Nodes that only keep or move their input follow these."""
 
 
 @dataclass(frozen=True)
 class MixedPoint:
-    """One choice: the nodes that are integers, its predicted latency, noise and loss."""
+    """One choice, its predicted latency, noise and loss."""
 
     taken: Units
     latency_s: float
     noise: float
     loss: float
 
+    @property
+    def integers(self) -> frozenset[int]:
+        """The nodes that are integers."""
+        return frozenset(unit for unit in self.taken if unit >= 0)
+
+    @property
+    def halves(self) -> frozenset[int]:
+        """The nodes in float16."""
+        return frozenset(half_of(unit) for unit in self.taken if unit < 0)
+
 
 def with_nodes(trial: QuantTrial, taken: Units) -> QuantTrial:
-    """Return the trial whose integer nodes are these of the nodes that it had."""
-    reasons = dict(trial.selection.reasons)
-    reasons.update(dict.fromkeys(trial.selection.taken - taken, FLOAT_REASON))
-    left = replace(
-        trial.selection, taken=taken, reasons=reasons, to_floats=trial.selection.to_floats & taken
-    )
+    """Return the trial with a choice of the nodes that it had."""
+    known = trial.selection
+    integers = frozenset(unit for unit in taken if unit >= 0)
+    halves = frozenset(half_of(unit) for unit in taken if unit < 0)
+    reasons = {**known.reasons, **dict.fromkeys(known.taken - integers, FLOAT_REASON)}
+    reasons |= dict.fromkeys(halves, HALF_REASON)
+    left = Selection(integers, reasons, known.to_floats & integers, halves)
     return replace(trial, selection=left)
+
+
+def flipped(now: Collection[int], changed: Collection[int]) -> set[int]:
+    """Return a choice with some units added or removed; what is added takes its node's place."""
+    added = set(changed).difference(now)
+    return (set(now) ^ set(changed)) - {half_of(unit) for unit in added}
 
 
 @dataclass
 class MixedEvaluator:
-    """Places and measures choices of one trial.
+    """Places and measures choices of one trial, whose selection has all nodes that may be float16.
 
     most_placements: the placements that a search may ask for
     on_placement: told of each placement: their number so far
@@ -81,6 +103,22 @@ class MixedEvaluator:
             if node.id in self.trial.selection.taken and form_of(get_op(node.op)) != "same"
         )
 
+    @cached_property
+    def flips(self) -> tuple[int, ...]:
+        """The units that a choice may hold: integers, then those of float16, in graph order."""
+        halves = (
+            half_of(node.id)
+            for node in self.graph.nodes
+            if node.id in self.trial.selection.halves and form_of(get_op(node.op)) != "same"
+        )
+        return (*self.units, *halves)
+
+    @property
+    def choices(self) -> int:
+        """The number of choices that there are."""
+        ways = Counter(max(unit, half_of(unit)) for unit in self.flips)
+        return math.prod(1 + count for count in ways.values())
+
     @property
     def placements(self) -> int:
         """The number of choices that were placed."""
@@ -97,16 +135,28 @@ class MixedEvaluator:
         return list(self._points.values())
 
     def settle(self, units: Iterable[int]) -> Units:
-        """Return all nodes that become integers where these do.
+        """Return the whole choice where these units are asked for.
 
-        An island without a product goes back to floats; it would only be converted twice.
+        An island of integers without a product goes back to floats; it would only be converted
+        twice. A node that moves or keeps values is float16 after float16 alone.
         """
         chosen = set(units)
         follow = self.trial.selection.taken.difference(self.units)
-        return frozenset(settled(self.graph, chosen | follow))
+        integers = settled(self.graph, {unit for unit in chosen if unit >= 0} | follow)
+        halves = {half_of(unit) for unit in chosen if unit < 0} - integers
+        movers = self.trial.selection.halves.difference(map(half_of, self.flips), integers)
+        for node in self.graph.nodes:
+            if node.id in movers and self._makers(node) <= halves:
+                halves.add(node.id)
+        return frozenset(integers) | {half_of(node) for node in halves}
+
+    def _makers(self, node: Node) -> set[int]:
+        """Return the nodes that make the data of a node; -1 stands for the caller."""
+        made = (self.graph.producer(v) for v in data_inputs(node))
+        return {-1 if maker is None else maker.id for maker in made}
 
     def latency_s(self, taken: Units) -> float:
-        """Return the predicted seconds of a run where these nodes are integers."""
+        """Return the predicted seconds of a run of a choice."""
         if taken not in self._latencies:
             made = self.target.place(self.emitted(taken), self.quick)
             self._latencies[taken] = made.makespan_s

@@ -14,12 +14,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from trireme.ir.graph import Graph
-from trireme.quantiser.precision.prices import CALLER, Mode, ModePrices
+from trireme.quantiser.precision.evaluate import Units
+from trireme.quantiser.precision.prices import CALLER, Mode, ModePrices, Precision
 
 WIDTH = 256
 """The most states that go on after a node."""
 _SAME_S = 1e-12
 """Differences in cost that differ by fewer seconds are one."""
+Fixed = Mapping[int, Precision]
 Frontier = tuple[tuple[int, Mode], ...]
 
 
@@ -39,16 +41,16 @@ _START: States = {(): (0.0, 0.0, None)}
 
 @dataclass(frozen=True)
 class JointChoice:
-    """The nodes that are integers, and the sum of prices, noise not counted."""
+    """The nodes that are integers or float16, and the sum of prices, noise not counted."""
 
-    integers: frozenset[int]
+    units: Units
     seconds: float
 
 
 class JointModel:
     """Prices of mixtures of one graph on one machine.
 
-    noise: what a node adds to the output's noise if it is integers, by id; 0 for others
+    noise: what a node in a precision adds to the output's noise, by unit; 0 for others
     """
 
     def __init__(self, prices: ModePrices, noise: Mapping[int, float]) -> None:
@@ -69,36 +71,37 @@ class JointModel:
             if value in makers
         }
 
-    def best(self, weight: float, fixed: Mapping[int, bool] | None = None) -> JointChoice:
+    def best(self, weight: float, fixed: Fixed | None = None) -> JointChoice:
         """Return the choice of least seconds + weight x noise.
 
         weight: seconds for each unit of noise
-        fixed: whether some nodes are integers, by id
+        fixed: the precision of some nodes, by id
         """
         states = _START
         for node in self.graph.nodes:
             states = self._after(node.id, states, weight, fixed or {})
         _, seconds, step = min(states.values(), key=lambda state: state[0])
-        return JointChoice(_integers(step), seconds)
+        return JointChoice(_units(step), seconds)
 
-    def around(self, fixed: Mapping[int, bool]) -> JointNeighbours:
+    def around(self, fixed: Fixed) -> JointNeighbours:
         """Return what prices choices that differ little from one.
 
-        fixed: whether nodes are integers, by id
+        fixed: the precision of nodes, by id
         """
         return JointNeighbours(self, fixed)
 
-    def _after(self, node: int, states: States, weight: float, fixed: Mapping[int, bool]) -> States:
+    def _after(self, node: int, states: States, weight: float, fixed: Fixed) -> States:
         """Return the states after a node, from those before it."""
         modes, dying = self._modes(node, fixed), self._dying[node]
-        noise, lives = weight * self._noise.get(node, 0.0), node in self._dies_at
+        noise = {mode: weight * self._noise_of(node, mode) for mode in modes}
+        lives = node in self._dies_at
         found: States = {}
         for frontier, (cost, seconds, step) in states.items():
             makers = dict(frontier)
             kept = tuple(one for one in frontier if one[0] not in dying)
             for mode, own in modes.items():
                 added = own + self._edges(node, makers, mode)
-                total = cost + added + (noise if mode.integers else 0.0)
+                total = cost + added + noise[mode]
                 key = (*kept, (node, mode)) if lives else kept
                 if key not in found or total < found[key][0]:
                     found[key] = total, seconds + added, _ModeStep(node, mode, step)
@@ -106,11 +109,15 @@ class JointModel:
             return found
         return dict(sorted(found.items(), key=_cost)[:WIDTH])
 
-    def _modes(self, node: int, fixed: Mapping[int, bool]) -> Mapping[Mode, float]:
+    def _noise_of(self, node: int, mode: Mode) -> float:
+        unit = mode.unit(node)
+        return 0.0 if unit is None else self._noise.get(unit, 0.0)
+
+    def _modes(self, node: int, fixed: Fixed) -> Mapping[Mode, float]:
         modes = self._prices.modes[node]
         if node not in fixed:
             return modes
-        return {mode: s for mode, s in modes.items() if mode.integers == fixed[node]} or modes
+        return {mode: s for mode, s in modes.items() if mode.precision == fixed[node]} or modes
 
     def _edges(self, node: int, makers: Mapping[int, Mode], mode: Mode) -> float:
         """Return the seconds of what a node reads, and of its results that leave the graph."""
@@ -135,7 +142,7 @@ class JointNeighbours:
     where its states are those kept, but for a constant.
     """
 
-    def __init__(self, model: JointModel, fixed: Mapping[int, bool]) -> None:
+    def __init__(self, model: JointModel, fixed: Fixed) -> None:
         self._model, self._fixed = model, {**fixed}
         self._order = [node.id for node in model.graph.nodes]
         self._place = {node: place for place, node in enumerate(self._order)}
@@ -144,7 +151,7 @@ class JointNeighbours:
             self._states.append(model._after(node, self._states[-1], 0.0, self._fixed))
         self.seconds = _least(self._states[-1])
 
-    def seconds_of(self, changed: Mapping[int, bool]) -> float:
+    def seconds_of(self, changed: Fixed) -> float:
         """Return the seconds of the choice where some nodes are fixed otherwise."""
         if not changed:
             return self.seconds
@@ -177,10 +184,11 @@ def _cost(item: tuple[Frontier, tuple[float, float, _ModeStep | None]]) -> float
     return item[1][0]
 
 
-def _integers(step: _ModeStep | None) -> frozenset[int]:
+def _units(step: _ModeStep | None) -> Units:
     found = set()
     while step is not None:
-        if step.mode.integers:
-            found.add(step.node)
+        unit = step.mode.unit(step.node)
+        if unit is not None:
+            found.add(unit)
         step = step.before
     return frozenset(found)

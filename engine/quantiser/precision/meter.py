@@ -1,6 +1,7 @@
 """Measure what a choice of nodes loses: one graph with switches runs every choice.
 
-The switched graph has each node on floats and on integers. It is compiled once. A choice is then
+The switched graph has each node on floats, on integers, and in float16 where it may be that. It is
+compiled once. A choice is then
 a matter of feeds, so that a measurement is a run of twice the float model's time.
 """
 
@@ -66,13 +67,13 @@ class LossMeter:
         self._session.close()
 
     def noise(self, taken: Taken) -> float:
-        """Return the noise of the worst output over its signal, where these nodes are integers."""
+        """Return the noise of the worst output over its signal, of a choice."""
         if taken not in self._noises:
             self._noises[taken] = self._noise(self._switched(taken))
         return self._noises[taken]
 
     def loss(self, taken: Taken) -> float:
-        """Return the loss where these nodes are integers."""
+        """Return the loss of a choice."""
         if self.budget.is_snr:
             return snr_loss(self.noise(taken))
         if taken not in self._losses:

@@ -7,6 +7,7 @@ has the chosen nodes.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import cast
 
@@ -20,9 +21,17 @@ from trireme.ir.quantization.precision import (
     Why,
 )
 from trireme.placement.placement import Placement
+from trireme.quantiser.half import HALF, half_nodes
 from trireme.quantiser.precision.budget import LossBudget
-from trireme.quantiser.precision.evaluate import MixedEvaluator, MixedPoint, Units, with_nodes
+from trireme.quantiser.precision.evaluate import (
+    MixedEvaluator,
+    MixedPoint,
+    Units,
+    flipped,
+    with_nodes,
+)
 from trireme.quantiser.precision.meter import LossMeter, snr_loss
+from trireme.quantiser.precision.prices import precision_of
 from trireme.quantiser.precision.search import EXHAUSTIVE, MOST_PLACEMENTS, SearchResult, search
 from trireme.quantiser.precision.target import opened_target
 from trireme.quantiser.samples import Feeds
@@ -60,21 +69,23 @@ class Mixing:
         feeds: the samples that noise is measured on
         Errors: GraphError, if no integer node keeps the budget; those of devices and descriptions
         """
-        with (
-            opened_target(self.devices, self.soc, threads) as target,
-            LossMeter(trial, method, feeds, self.reread, self.budget, threads) as meter,
-        ):
+        with opened_target(self.devices, self.soc, threads) as target, ExitStack() as stack:
+            halves = half_nodes(trial.graph, target.costs)
+            trial = replace(trial, selection=replace(trial.selection, halves=halves))
+            meter = stack.enter_context(
+                LossMeter(trial, method, feeds, self.reread, self.budget, threads)
+            )
 
             def tell(done: int) -> None:
                 progress("placing precision", done, MOST_PLACEMENTS)
 
             evaluator = MixedEvaluator(trial, method, target, meter, MOST_PLACEMENTS, tell)
-            evaluator.quick = len(evaluator.units) > EXHAUSTIVE
+            evaluator.quick = evaluator.choices > 2**EXHAUSTIVE
             found = search(evaluator, self.seed)
             usual = {name: _remeasured(evaluator, taken) for name, taken in found.usual.items()}
             points = _measured_front(evaluator, usual.values())
             chosen = next((p for p in points if p.loss <= self.budget.limit), None)
-            if chosen is None or not _has_integers(evaluator):
+            if chosen is None or not _has_smaller(evaluator):
                 raise _out_of_reach(evaluator)
             report = _report(evaluator, found, usual, points, chosen)
             return with_nodes(trial, chosen.taken), report
@@ -109,22 +120,23 @@ def _front(points: Iterable[MixedPoint]) -> list[MixedPoint]:
     return kept
 
 
-def _has_integers(evaluator: MixedEvaluator) -> bool:
-    """Whether some choice with an integer node keeps the budget."""
+def _has_smaller(evaluator: MixedEvaluator) -> bool:
+    """Whether some choice with a node of integers or float16 keeps the budget."""
     limit = evaluator.meter.budget.limit
     return any(point.taken and point.loss <= limit for point in evaluator.points)
 
 
 def _out_of_reach(evaluator: MixedEvaluator) -> GraphError:
     meter = evaluator.meter
-    alone = {evaluator.settle({unit}) for unit in evaluator.units}
+    alone = {evaluator.settle({unit}) for unit in evaluator.flips}
     tried = sorted({point.taken for point in evaluator.points} | alone, key=sorted)
     best = min((taken for taken in tried if taken), key=meter.loss)
+    kinds = "an integer or float16 node" if evaluator.trial.selection.halves else "an integer node"
     return GraphError(
-        f"no choice with an integer node keeps the budget: {meter.budget.text(meter.budget.limit)}",
+        f"no choice with {kinds} keeps the budget: {meter.budget.text(meter.budget.limit)}",
         facts=[
             f"the best that is reached is {meter.budget.text(meter.loss(best))}, with {len(best)} "
-            f"integer node{'s' if len(best) > 1 else ''}",
+            f"such node{'s' if len(best) > 1 else ''}",
             f"{len(tried)} choices were measured",
         ],
         fix="allow more loss, or keep the float model",
@@ -161,7 +173,7 @@ def _front_rows(
     graph, before = evaluator.graph, cast(MixedPoint | None, None)
     names = node_names(graph)
     for point in points:
-        floats = [names[node.id] for node in graph.nodes if node.id not in point.taken]
+        floats = [names[node.id] for node in graph.nodes if node.id not in point.integers]
         price = None
         if before is not None:
             price = (before.loss - point.loss) / (point.latency_s - before.latency_s) / 1e3
@@ -169,11 +181,12 @@ def _front_rows(
             point.latency_s,
             point.loss,
             -snr_loss(point.noise),
-            len(point.taken),
+            len(point.integers),
             len(floats),
             tuple(floats),
             point is chosen,
             price,
+            len(point.halves),
         )
         before = point
 
@@ -185,14 +198,18 @@ def _reasons(evaluator: MixedEvaluator, chosen: MixedPoint) -> Iterable[FloatRea
     """
     graph, names = evaluator.graph, node_names(evaluator.graph)
     devices = _devices(evaluator.placement(chosen.taken))
-    units = chosen.taken.intersection(evaluator.units)
+    units = chosen.taken.intersection(evaluator.flips)
     for node in graph.nodes:
-        if node.id in chosen.taken:
+        if node.id in chosen.integers:
             continue
         device = _device_of(graph, node, devices)
-        row = FloatReason(names[node.id], node.op, device, "scheme")
+        row = FloatReason(
+            names[node.id], node.op, device, "scheme", precision=precision_of(node.id, chosen.taken)
+        )
         if node.id in evaluator.trial.selection.taken:
-            other = evaluator.settle({*units, node.id}) if node.id in evaluator.units else None
+            other = None
+            if node.id in evaluator.units:
+                other = evaluator.settle(flipped(units, {node.id}))
             row = _reason(evaluator, row, chosen, node.id, other)
         yield row
 
@@ -222,7 +239,9 @@ def _devices(placement: Placement) -> Mapping[str, str]:
 def _device_of(graph: Graph, node: Node, devices: Mapping[str, str]) -> str:
     """Return where a float node runs; a pass may have made it part of the node after it."""
     for out in node.outputs:
-        if (name := graph.values[out].name) in devices:
-            return devices[name]
+        name = graph.values[out].name
+        for made in (name, f"{name}_{HALF}"):
+            if made in devices:
+                return devices[made]
     readers = [reader for out in node.outputs for reader in graph.users(out)]
     return _device_of(graph, readers[0], devices) if readers else "the caller"

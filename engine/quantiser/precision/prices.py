@@ -9,23 +9,44 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from trireme.backend.device import HOST
 from trireme.cost.model import CostModel
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import Graph, Node, Quant, TensorType
+from trireme.quantiser.half import REAL, half_alone
+from trireme.quantiser.precision.evaluate import Units
+from trireme.quantiser.select import half_of
 from trireme.quantiser.trial import QuantTrial
+
+Precision = Literal["integers", "float32", "float16"]
 
 
 class Mode(NamedTuple):
-    """How a node may run: on integers or floats, and on which device."""
+    """How a node may run: in which precision, and on which device."""
 
-    integers: bool
+    precision: Precision
     device: str
 
+    def unit(self, node: int) -> int | None:
+        """Return what stands for a node in this precision in a choice; nothing where it is float32.
 
-CALLER = Mode(False, "")
+        See `Units`.
+        """
+        if self.precision == "float32":
+            return None
+        return node if self.precision == "integers" else half_of(node)
+
+
+def precision_of(node: int, chosen: Units) -> Precision:
+    """Return the precision of a node in a choice."""
+    if node in chosen:
+        return "integers"
+    return "float16" if half_of(node) in chosen else "float32"
+
+
+CALLER = Mode("float32", "")
 """The mode of the caller, who gives floats and takes floats in host memory."""
 
 
@@ -34,11 +55,11 @@ class ModePrices:
 
     def __init__(self, trial: QuantTrial, method: str, costs: CostModel) -> None:
         self._trial, self._costs = trial, costs
-        self.graph, self._dtype = trial.graph, trial.scheme.activations
+        self.graph = trial.graph
         apart = trial(method, apart=True)
         self._apart, self._integers = apart.graph, apart.integers
         self._edges: dict[tuple[int, Mode, Mode], float] = {}
-        self._conversions: dict[tuple[int, bool, str], float | None] = {}
+        self._conversions: dict[tuple[int, Precision, Precision, str], float | None] = {}
 
     @cached_property
     def modes(self) -> Mapping[int, Mapping[Mode, float]]:
@@ -46,19 +67,21 @@ class ModePrices:
         return {node.id: self._of(node) for node in self.graph.nodes}
 
     def _of(self, node: Node) -> dict[Mode, float]:
-        found = self._priced(self.graph, node, False)
+        found = self._priced(isolated(self.graph, node), "float32")
         if node.id in self._trial.selection.taken:
             made = self._apart.producer(self._integers[node.outputs[0]])
-            found |= self._priced(self._apart, made, True) if made else {}
+            found |= self._priced(isolated(self._apart, made), "integers") if made else {}
+        if node.id in self._trial.selection.halves:
+            half = half_alone(self.graph, node)
+            found |= self._priced(half, "float16") if half else {}
         return found
 
-    def _priced(self, graph: Graph, node: Node, integers: bool) -> dict[Mode, float]:
-        alone = isolated(graph, node)
+    def _priced(self, alone: Graph, precision: Precision) -> dict[Mode, float]:
         found = {}
         for name in self._costs.devices:
             seconds = self._seconds(alone, name)
             if seconds is not None:
-                found[Mode(integers, name)] = seconds
+                found[Mode(precision, name)] = seconds
         return found
 
     def _seconds(self, alone: Graph, device: str) -> float | None:
@@ -85,39 +108,62 @@ class ModePrices:
         if target.device and target.device != source.device:
             launch = self._costs.launch_s(target.device)
         here, there = self._memory(source), self._memory(target)
-        nbytes = self._nbytes(value, source.integers)
-        if source.integers == target.integers:
+        nbytes = self._nbytes(value, source.precision)
+        if source.precision == target.precision:
             return launch + self._copy(nbytes, here, there)
-        after = self._nbytes(value, target.integers)
+        after = self._nbytes(value, target.precision)
         found = [
             self._copy(nbytes, here, one.spec.memory)
             + seconds
             + self._copy(after, one.spec.memory, there)
             for name, one in self._costs.devices.items()
-            if (seconds := self._conversion(value, target.integers, name)) is not None
+            if (seconds := self._conversion(value, source.precision, target.precision, name))
+            is not None
         ]
         return launch + min(found, default=float("inf"))
 
-    def _nbytes(self, value: int, integers: bool) -> int:
+    def _dtype(self, precision: Precision) -> str:
+        return self._trial.scheme.activations if precision == "integers" else precision
+
+    def _nbytes(self, value: int, precision: Precision) -> int:
         type = self.graph.type(value)
-        return replace(type, dtype=self._dtype).nbytes if integers else type.nbytes
+        return (
+            replace(type, dtype=self._dtype(precision)).nbytes
+            if type.dtype == REAL
+            else type.nbytes
+        )
 
     def _copy(self, nbytes: int, here: str, there: str) -> float:
         return 0.0 if here == there else self._costs.links.seconds(nbytes, here, there)
 
-    def _conversion(self, value: int, to_integers: bool, device: str) -> float | None:
-        """Return the seconds of converting as many elements on a device; None if it cannot."""
-        key = (self.graph.type(value).elements, to_integers, device)
+    def _conversion(
+        self, value: int, source: Precision, target: Precision, device: str
+    ) -> float | None:
+        """Return the seconds of converting as many elements on a device; None if it cannot.
+
+        Integers become float16, and float16 integers, by way of float32.
+        """
+        if "float32" not in (source, target):
+            first = self._conversion(value, source, "float32", device)
+            second = self._conversion(value, "float32", target, device)
+            return None if first is None or second is None else first + second
+        key = (self.graph.type(value).elements, source, target, device)
         if key not in self._conversions:
-            shape, quant = self.graph.type(value).shape, Quant((1.0,), (0,))
-            b = GraphBuilder("conversion")
-            if to_integers:
-                x = b.input("x", TensorType(shape, "float32"))
-                y = b.add("quantize", x, dtype=self._dtype, quants=[quant])
-            else:
-                y = b.add("dequantize", b.input("x", TensorType(shape, self._dtype, quant)))
-            self._conversions[key] = self._seconds(b.finish(y), device)
+            made = self._converted(value, source, target)
+            self._conversions[key] = self._seconds(made, device)
         return self._conversions[key]
+
+    def _converted(self, value: int, source: Precision, target: Precision) -> Graph:
+        """Return a graph that converts a value."""
+        quant = Quant((1.0,), (0,)) if source == "integers" else None
+        b = GraphBuilder("conversion")
+        x = b.input("x", TensorType(self.graph.type(value).shape, self._dtype(source), quant))
+        if target == "integers":
+            dtype = self._dtype(target)
+            return b.finish(b.add("quantize", x, dtype=dtype, quants=[Quant((1.0,), (0,))]))
+        if source == "integers":
+            return b.finish(b.add("dequantize", x))
+        return b.finish(b.add("cast", x, to=target))
 
 
 def isolated(graph: Graph, node: Node) -> Graph:

@@ -1,4 +1,4 @@
-"""Find the fastest choice of integers and floats within a budget, and the front around it.
+"""Find the fastest choice of precisions within a budget, and the front around it.
 
 Three sources of choices: the usual ways; the joint model of precision and device for a series of
 weights of noise; moves from the best choice so far. Every choice that counts is placed by `place`
@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from trireme.quantiser.precision.baselines import baselines, sensitivities
-from trireme.quantiser.precision.evaluate import MixedEvaluator, MixedPoint, Units
+from trireme.quantiser.precision.evaluate import MixedEvaluator, MixedPoint, Units, flipped
 from trireme.quantiser.precision.joint import JointModel
 from trireme.quantiser.precision.meter import noise_of
-from trireme.quantiser.precision.prices import ModePrices
+from trireme.quantiser.precision.prices import ModePrices, precision_of
+from trireme.quantiser.select import half_of
 
 MOST_PLACEMENTS = 160
 """The placements that a search asks for at most."""
@@ -51,13 +52,13 @@ class SearchResult:
 def search(evaluator: MixedEvaluator, seed: int, exhaustive: int = EXHAUSTIVE) -> SearchResult:
     """Return the fastest choice within the budget that was found.
 
-    exhaustive: the most units of which all choices are tried
+    exhaustive: the most units of two precisions, of as many choices as which all are tried
     """
     sensitivity = sensitivities(evaluator)
     usual = baselines(evaluator, sensitivity)
-    is_exhaustive = len(evaluator.units) <= exhaustive
+    is_exhaustive = evaluator.choices <= 2**exhaustive
     if is_exhaustive:
-        for units in _subsets(evaluator.units):
+        for units in every_choice(evaluator.flips):
             evaluator.point(evaluator.settle(units))
     else:
         _MixSearch(evaluator, sensitivity, seed).run()
@@ -75,10 +76,12 @@ def _rank(point: MixedPoint) -> tuple[float, float, list[int]]:
     return point.latency_s, point.loss, sorted(point.taken)
 
 
-def _subsets(units: Iterable[int]) -> Iterator[tuple[int, ...]]:
-    known = tuple(units)
-    for count in range(len(known) + 1):
-        yield from itertools.combinations(known, count)
+def every_choice(units: Collection[int]) -> Iterator[tuple[int, ...]]:
+    """Yield all choices of units, none of which holds a node twice."""
+    for count in range(len(units) + 1):
+        for chosen in itertools.combinations(units, count):
+            if not {half_of(unit) for unit in chosen}.intersection(chosen):
+                yield chosen
 
 
 class _MixSearch:
@@ -143,7 +146,7 @@ class _MixSearch:
     def _joint(self, weight: float) -> tuple[Units, float, float]:
         """Return a choice of the joint model: the nodes, their summed noise, their seconds."""
         chosen = self.model.best(weight)
-        units = chosen.integers.intersection(self.evaluator.units)
+        units = chosen.units.intersection(self.evaluator.flips)
         return self.evaluator.settle(units), self._summed(units), chosen.seconds
 
     def _summed(self, units: Iterable[int]) -> float:
@@ -171,13 +174,14 @@ class _MixSearch:
         Both are predicted from the choice: latency by the joint model, noise by the sum.
         """
         evaluator = self.evaluator
-        near = self.model.around({unit: unit in start for unit in evaluator.units})
+        nodes = {max(unit, half_of(unit)) for unit in evaluator.flips}
+        near = self.model.around({node: precision_of(node, start) for node in nodes})
         known = {point.taken for point in evaluator.points}
         predicted: dict[Units, float] = {}
         for taken in {evaluator.settle(units) for units in self._moves(start)} - known - {start}:
-            differs = (taken ^ start).intersection(evaluator.units)
+            differs = {max(unit, half_of(unit)) for unit in taken ^ start} & nodes
             if not self._is_hopeless(start, taken):
-                predicted[taken] = near.seconds_of({unit: unit in taken for unit in differs})
+                predicted[taken] = near.seconds_of({n: precision_of(n, taken) for n in differs})
         return sorted(predicted, key=lambda taken: (predicted[taken], sorted(taken)))
 
     def _is_hopeless(self, start: Units, taken: Units) -> bool:
@@ -203,19 +207,19 @@ class _MixSearch:
 
     def _moves(self, taken: Units) -> Iterator[set[int]]:
         """Yield the units of each move: one flipped, a run of neighbours flipped, two swapped."""
-        units = self.evaluator.units
+        units = self.evaluator.flips
         now = set(taken).intersection(units)
         for unit in units:
-            yield now ^ {unit}
+            yield flipped(now, {unit})
         for run in self._runs(now):
-            yield now ^ run
-        floats = [unit for unit in units if unit not in now]
-        integers = [unit for unit in units if unit in now]
-        for one, other in itertools.product(self._few(floats), self._few(integers)):
-            yield now ^ {one, other}
-        for few in (floats, integers):
+            yield flipped(now, run)
+        absent = [unit for unit in units if unit not in now]
+        present = [unit for unit in units if unit in now]
+        for one, other in itertools.product(self._few(absent), self._few(present)):
+            yield flipped(now, {one, other})
+        for few in (absent, present):
             for one, other in itertools.combinations(self._few(few)[:8], 2):
-                yield now ^ {one, other}
+                yield flipped(now, {one, other})
 
     def _few(self, units: list[int]) -> list[int]:
         """Return some units, at random where there are many."""
@@ -223,7 +227,9 @@ class _MixSearch:
 
     def _runs(self, now: set[int]) -> Iterator[set[int]]:
         """Yield runs of units that follow one another in graph order and are alike."""
-        for _, run in itertools.groupby(self.evaluator.units, key=now.__contains__):
+        for _, run in itertools.groupby(
+            self.evaluator.flips, key=lambda unit: (unit < 0, unit in now)
+        ):
             whole = list(run)
             for count in {len(whole), len(whole) // 2}:
                 if count > 1:

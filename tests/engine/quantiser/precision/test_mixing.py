@@ -4,6 +4,7 @@ import json
 import re
 
 import numpy as np
+import onnxruntime
 import pytest
 from float_graphs import conv_net, samples_of
 
@@ -35,7 +36,8 @@ def test_the_budget_is_kept_and_costs_least(made):
     losses = [point.loss for point in report.front]
     assert latencies == sorted(latencies) and losses == sorted(losses, reverse=True)
     names = [one.name for one in report.usual]
-    assert names == ["all integers", "first and last product float", "greedy by sensitivity"]
+    assert names[:2] == ["all integers", "first and last product float"]
+    assert names[2:] == ["greedy by sensitivity", "all float16"]
     assert not report.usual[0].meets
     for one in report.usual:
         assert not one.meets or report.chosen.latency_s <= one.latency_s
@@ -62,7 +64,8 @@ def test_each_float_node_has_its_reason(made):
             assert one.loss > report.limit
         if one.why in ("latency", "both"):
             assert one.latency_s >= report.chosen.latency_s
-        assert f"{one.op} {one.name} is float on" in report.sentence(one)
+        what = "float16" if one.precision == "float16" else "float"
+        assert f"{one.op} {one.name} is {what} on" in report.sentence(one)
     text = str(made.quantization)
     assert "for a millisecond more" in text and "precision placed on rk3588" in text
     data = json.loads(json.dumps(made.quantization.to_json()))["precision"]
@@ -76,6 +79,38 @@ def test_the_mixed_graph_runs_as_measured(made):
         x = DATA["x"][0]
         y, want = session.run({"x": x})["y"], real.run({"x": x})["y"]
     assert np.abs(y - want).max() < 0.2
+
+
+def test_float16_keeps_a_budget_that_integers_break(tmp_path):
+    """ONNX Runtime computes the written float16 nodes alike, on its own."""
+    made = placed(55.0, "snr", soc="rk3588")
+    report = made.quantization.precision
+    assert report.chosen.halves and report.chosen.loss <= -55.0
+    halves = {one.name for one in report.reasons if one.precision == "float16"}
+    assert len(halves) == report.chosen.halves and "(float16)" not in halves
+    assert f"({len(halves)} float16)" in str(report) and "is float16 on" in str(report)
+    reasons = {one.name: one.reason for one in made.quantization.floats}
+    assert {reasons[name] for name in halves} == {"float16 keeps the loss budget in less time"}
+    trireme.save(made, tmp_path / "m.trm")
+    trireme.export(made, tmp_path / "m.onnx")
+    session = onnxruntime.InferenceSession(tmp_path / "m.onnx", providers=PROVIDERS)
+    with trireme.Session(trireme.load(tmp_path / "m.trm")) as ours, trireme.Session(NET) as real:
+        x = {"x": DATA["x"][0]}
+        y, want, (peer,) = ours.run(x)["y"], real.run(x)["y"], session.run(None, x)
+    assert snr_db(y, want) > 45 and snr_db(peer, want) > 45 and snr_db(peer, y) > 50
+
+
+PROVIDERS = ["CPUExecutionProvider"]
+
+
+def snr_db(got, want):
+    return 10 * np.log10(np.square(want).sum() / np.square(got - want).sum())
+
+
+def test_a_machine_without_float16_has_no_float16(tmp_path):
+    """The float16 of a Coral board's cpu is no faster than its float32."""
+    report = placed(30.0, "snr", soc="coral_dev_board").quantization.precision
+    assert not report.chosen.halves and "all float16" not in {one.name for one in report.usual}
 
 
 def test_a_metric_may_be_a_function_or_agreement():
