@@ -180,14 +180,14 @@ def traffic(asked: StressRun) -> StressRow:
                 _traffic(server, folder, float(asked.amount), asked.seed)
             )
         finally:
-            code = server.close()
+            trouble = server.close()
     failures = list[StressFailure]()
     for kind, texts in (("wrong", clients.mismatches), ("dropped", broken)):
         failures += [asked.failure(at, kind, text) for at, text in enumerate(texts)]
     if set(statuses) - {200}:
         failures.append(asked.failure(0, "dropped", f"answers by status: {statuses}"))
-    if code:
-        failures.append(asked.failure(0, "exit", f"the server ended with {code}"))
+    if trouble:
+        failures.append(asked.failure(0, "exit", trouble))
     ends = {str(status): count for status, count in statuses.items()}
     return asked.row(cases=sum(ends.values()), ends=ends, figures=figures, failures=failures)
 
