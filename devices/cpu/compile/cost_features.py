@@ -18,10 +18,10 @@ from dataclasses import dataclass, replace
 from trireme.backend.core_latency import BYTES, FLAGS
 from trireme.backend.device import KernelCost
 from trireme.devices.cpu.codegen.target import Isa
-from trireme.devices.cpu.compile.bound_steps import TRY_S
 from trireme.devices.cpu.compile.program import Item, RegionProgram
 from trireme.devices.cpu.kernels.expressions import COSTS
 from trireme.devices.cpu.kernels.lowering import CONSTANTS, At, Operand, Step, Temp
+from trireme.devices.cpu.runtime.step_rows import TRY_S
 from trireme.ir.graph import Graph
 
 _HANDED = ("bytes", "far_bytes", "remote_bytes", "cold_bytes", "remote_cold_bytes")

@@ -14,7 +14,6 @@ import numpy as np
 from trireme.backend.image import TaskImage
 from trireme.devices.cpu.codegen.jit import Jit
 from trireme.devices.cpu.codegen.link import can_link, lay_out
-from trireme.devices.cpu.compile.bound_steps import call_flags, step_rows
 from trireme.devices.cpu.compile.program import RegionProgram
 from trireme.devices.cpu.kernels.lowering import (
     CONSTANTS,
@@ -29,6 +28,7 @@ from trireme.devices.cpu.kernels.lowering import (
 from trireme.devices.cpu.runtime.compiled import runtime_code
 from trireme.devices.cpu.runtime.image import NUMBER
 from trireme.devices.cpu.runtime.pool import StepPool
+from trireme.devices.cpu.runtime.step_rows import call_flags, step_rows
 from trireme.support.dtypes import Array
 
 _TRIED_NUMBERS = (7654321, -7654321, 0)

@@ -13,12 +13,12 @@ import numpy as np
 
 from trireme.backend.capabilities import TurnPart, Turns
 from trireme.devices.cpu.codegen.aligned_memory import aligned_bytes
-from trireme.devices.cpu.compile.bound_steps import POLL_S
 from trireme.devices.cpu.compile.step_layout import StepLayout
 from trireme.devices.cpu.compile.turn_tables import TurnTables
 from trireme.devices.cpu.runtime import native as runtime
 from trireme.devices.cpu.runtime.pool import PoolCall, StepPool
 from trireme.devices.cpu.runtime.repeat import NativeRepeat, TurnMove
+from trireme.devices.cpu.runtime.step_rows import POLL_S
 from trireme.support.dtypes import Array
 from trireme.support.errors import CompileError
 

@@ -26,7 +26,6 @@ from trireme.devices.cpu.compile.alike_steps import (
     RowsByTurn,
     SizedRow,
 )
-from trireme.devices.cpu.compile.bound_steps import POLL_S, TRY_S, WAKE_S
 from trireme.devices.cpu.compile.executable import CpuExecutable
 from trireme.devices.cpu.compile.expected_shapes import ExpectedShapes
 from trireme.devices.cpu.compile.native_turns import NativeTurns, TurnCall, steps_of_turns
@@ -40,6 +39,7 @@ from trireme.devices.cpu.kernels.polymorphic.step import PolymorphicStep
 from trireme.devices.cpu.runtime import native as runtime
 from trireme.devices.cpu.runtime.pool import PoolCall, StepPool
 from trireme.devices.cpu.runtime.server import ServedCall, Server, Stamped
+from trireme.devices.cpu.runtime.step_rows import POLL_S, TRY_S, WAKE_S
 from trireme.ir.decided import DecidedValues
 from trireme.ir.dim_values import Numbers
 from trireme.ir.graph import Graph

@@ -30,8 +30,6 @@ from trireme.support.cancel import check_cancelled
 from trireme.support.dtypes import Array
 from trireme.support.errors import RunError
 
-_SCATTERS = ("scatter_nd", "scatter_elements")
-"""What writes parts of the first operand, and reads it nowhere else."""
 _LOOK_TURNS = 16
 """Turns between two looks at the clock."""
 
@@ -72,9 +70,9 @@ def states_in_place(form: Repeat, turn: BodyTurn, graph: Graph) -> set[int]:
     found = set()
     for k, out in zip(turn.changed, graph.outputs[int(turn.asks) :], strict=False):
         value, node = graph.inputs[form.first + k], graph.producer(out)
-        if node is None or node.op not in _SCATTERS or node.used.count(value) != 1:
-            continue
-        if graph.users(value) == (node,) and node.used[0] == value:
+        if node is None or node.op not in ("scatter_nd", "scatter_elements"):
+            continue  # these write parts of the first operand, and read it nowhere else
+        if graph.users(value) == (node,) and node.used[0] == value and node.used.count(value) == 1:
             found.add(k)
     return found
 

@@ -8,11 +8,9 @@ tiles are, so results have the bits of the kernel that is made for one shape.
 
 from __future__ import annotations
 
-import itertools
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import partial
 
 from trireme.devices.cpu.codegen.index import minus, plus, times
 from trireme.devices.cpu.codegen.ir import Index, Value
@@ -20,11 +18,12 @@ from trireme.devices.cpu.codegen.kernel_cache import Code
 from trireme.devices.cpu.codegen.target import Isa
 from trireme.devices.cpu.kernels.f32.gemm import Cut, MatmulEmitter, MatmulShape
 from trireme.devices.cpu.kernels.f32.im2row import emit_gather
-from trireme.devices.cpu.kernels.f32.tiling import Size, Tiling, choose_register_tile, tile_cycles
+from trireme.devices.cpu.kernels.f32.tiling import Tiling, choose_register_tile, tile_cycles
 from trireme.devices.cpu.kernels.lowering import finish
 from trireme.devices.cpu.kernels.polymorphic.opaque import opaque
 from trireme.devices.cpu.kernels.polymorphic.sample import varies
 from trireme.devices.cpu.kernels.polymorphic.step import begin_sized
+from trireme.devices.cpu.runtime.product_blocks import block_words
 
 _USUAL = 480
 """Rows (or columns) for which tiles are chosen where they vary."""
@@ -34,12 +33,6 @@ _REST = 4
 """Rows of the tiles at the end of a block: enough to hide the latency of multiply-adds."""
 _BLOCK_ROWS = 96
 """Rows of a block that a slice of depth is cut for."""
-_PARTS = tuple(
-    (rows, columns)
-    for rows, columns in itertools.product((1, 2, 4, 8, 16, 32), (1, 2, 4, 8, 16))
-    if rows * columns <= 32
-)
-"""Numbers of blocks of rows and groups of columns that are tried."""
 CUT_WORDS = 4
 """block_rows, blocks, groups, group_panels: words that follow those of the product."""
 
@@ -91,46 +84,12 @@ class Blocks:
 
 def blocks_of(isa: Isa, product: MatmulShape, cut: SizedCut) -> Blocks:
     """Return the cut with the least modelled cycles on two threads."""
-    found = partial(_block_words, isa, bool(product.window), cut)
+    tile_rows, vectors = cut.tile_rows, cut.vectors
+    cycles = tile_cycles(isa, tile_rows, vectors) / (tile_rows * vectors * isa.lanes)
+    tiles = tile_rows, vectors, cut.slice, cycles
+    found = partial(block_words, isa.lanes, isa.l2_bytes, bool(product.window), *tiles)
     size = product.size
     return Blocks(*opaque(found, size.rows, size.columns, size.depth, size.batch))
-
-
-def _block_words(
-    isa: Isa, gathers: bool, cut: SizedCut, rows: int, columns: int, depth: int, batch: int
-) -> tuple[int, int, int, int]:
-    size = Size(rows, columns, depth, batch)
-    return _blocks(isa.lanes, isa.l2_bytes, size, gathers, cut, _cycles(isa, cut)).words
-
-
-def _cycles(isa: Isa, cut: SizedCut) -> float:
-    """Cycles of a multiply-add in a tile."""
-    return tile_cycles(isa, cut.tile_rows, cut.vectors) / (cut.tile_rows * cut.vectors * isa.lanes)
-
-
-@lru_cache(4096)
-def _blocks(
-    lanes: int, l2_bytes: int, size: Size, gathers: bool, cut: SizedCut, cycles: float
-) -> Blocks:
-    width, depth = cut.vectors * lanes, size.depth
-    tiles, panels = -(-size.rows // cut.tile_rows), -(-size.columns // width)
-    b_rate = 48 if size.columns * depth * 4 <= l2_bytes // 2 else 8
-    a_rate = 2.5 / lanes if gathers else 0.25
-    fits = max(l2_bytes // 2 // (4 * (cut.slice or depth)) // cut.tile_rows, 1)
-    best, found = math.inf, Blocks(size.rows, 1, 1, panels)
-    for by_rows, by_columns in _PARTS:
-        if by_rows > tiles or by_columns > panels:
-            continue
-        block, group = min(-(-tiles // by_rows), fits), -(-panels // by_columns)
-        rows, columns = min(block * cut.tile_rows, size.rows), min(group * width, size.columns)
-        blocks, groups = -(-tiles // block), -(-panels // group)
-        chunks = size.batch * blocks * groups
-        work = rows * columns * depth * cycles + columns * depth * 4 / b_rate
-        work += rows * depth * a_rate + 400
-        cost = -(-chunks // 2) * work + (0.25 * work if chunks > 1 else 0)
-        if cost < best:
-            best, found = cost, Blocks(block * cut.tile_rows, blocks, groups, group)
-    return found
 
 
 def sized_product_kernel(
