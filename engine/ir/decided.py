@@ -21,7 +21,7 @@ from trireme.ir.interpreter import evaluate, is_quantized
 from trireme.ir.op import get_op
 from trireme.ir.prefixes import find_windows
 from trireme.support.dtypes import INTS, Array, dtype_name, numpy_dtype
-from trireme.support.errors import InternalError
+from trireme.support.errors import InternalError, TriremeError
 
 _LEAST_AHEAD = 64
 """A size that grew is taken for this at least; a window that moved gets so many more elements."""
@@ -92,7 +92,10 @@ class DecidedValues:
         self.computed += 1
         compute, large = self._sources[window.value], window.larger(sizes)
         if window.elements(large) <= _MOST_AHEAD:
-            window.keep(compute(large)[window.value], large)
+            try:
+                window.keep(compute(large)[window.value], large)
+            except TriremeError:  # a table that is looked up ends before
+                self._ahead.pop(window.value, None)
             part = window.part(sizes)  # another thread may keep others, and an axis may shrink
         return compute(sizes)[window.value] if part is None else part
 

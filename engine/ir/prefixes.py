@@ -82,6 +82,10 @@ class _Windows:
             return moved
         if op.elementwise:
             return self._joined(node.used, made)
+        if node.op == "slice":
+            return self._sliced(node)
+        if node.op in ("gather", "gather_elements"):
+            return self._picked(node)
         does = None if op.axes is None else op.axes.does
         if does == "repeats":
             return self._joined((first,), made)
@@ -107,11 +111,29 @@ class _Windows:
             for axis, (dim, offset) in enumerate(
                 zip(shape, own, strict=True), len(made) - len(shape)
             ):
-                if dim not in (1, made[axis]):
+                if dim not in (1, made[axis]) and not _is_cut(dim, made[axis]):
                     return None
                 if dim != 1 and offsets.setdefault(axis, offset) != offset:
                     return None
         return tuple(offsets.get(axis, 0) for axis in range(len(made)))
+
+    def _sliced(self, node: Node) -> Offsets | None:
+        """Return the offsets of a slice of a constant."""
+        table, *others = (self._graph.values[value].data for value in node.used)
+        return None if table is None else _begins(table.ndim, others)
+
+    def _picked(self, node: Node) -> Offsets | None:
+        """Return the offsets of parts of a constant at places that are a window."""
+        table = self._graph.values[node.used[0]].data
+        if table is None:
+            return None
+        rank = table.ndim
+        at, axis = self._known(node.used[1]), node.attrs["axis"] % max(rank, 1)
+        if at is None or node.attrs.get("batch_dims", 0):
+            return None
+        if node.op == "gather":
+            return ((0,) * axis + at + (0,) * (rank - axis - 1)) if rank else None
+        return at if all(offset == 0 or k == axis for k, offset in enumerate(at)) else None
 
     def _beside(self, values: Sequence[int], axis: int) -> Offsets | None:
         """Return the offsets of inputs that are joined along an axis."""
@@ -166,6 +188,25 @@ class _Windows:
     def _is_one(self, value: int) -> bool:
         data = self._graph.values[value].data
         return data is not None and data.size == 1 and data.reshape(-1)[0] == 1
+
+
+def _begins(rank: int, given: Sequence[Array | None]) -> Offsets | None:
+    """Return where a slice begins, given starts, ends, axes and steps; ends say its length."""
+    starts, _, axes, steps = (*given, None, None)[:4]
+    if starts is None or (len(given) > 2 and axes is None) or (len(given) > 3 and steps is None):
+        return None
+    ones = [1] * len(starts) if steps is None else steps.tolist()
+    if any(step != 1 for step in ones) or any(start < 0 for start in starts.tolist()):
+        return None
+    places = range(len(starts)) if axes is None else [axis % rank for axis in axes.tolist()]
+    begins = dict(zip(places, starts.tolist(), strict=True))
+    return tuple(begins.get(axis, 0) for axis in range(rank))
+
+
+def _is_cut(dim: Dim, made: Dim) -> bool:
+    """Whether a dimension is another one up to a bound: beyond it the two do not go together."""
+    first, _, bound = str(dim).partition("(")[2].rpartition(")")[0].partition(",")
+    return str(dim).startswith("min(") and first.isdigit() and int(first) > 1 and bound == made
 
 
 def _can_move(dim: Dim, offset: Dim) -> bool:

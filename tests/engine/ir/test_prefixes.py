@@ -114,3 +114,58 @@ def test_a_past_that_grows_computes_few_positions(name, most):
     assert computed[-1] < most
     if name == "pairs":
         assert computed[-1] == computed[580]
+
+
+ROWS = 90
+"""Of the tables that are looked up; sizes beyond are refused."""
+
+
+def looked_up():
+    """Parts of constants, at positions and from a place on."""
+    g = Positions()
+    add, const = g.b.add, g.const
+    rows, past = g.length(g.x), g.length(g.y)
+    both = add("add", rows, past)
+    keys, queries = add("range", g.zero, both, g.one), add("range", past, both, g.one)
+    wide = add("unsqueeze", keys, const([0]))
+    end = add("reshape", both, const([1]))
+    g.named = {
+        "picked": add("gather", const(np.arange(ROWS)[::-1] * 7), keys, axis=0),
+        "of rows": add("gather", const(np.arange(2 * ROWS).reshape(ROWS, 2)), queries, axis=0),
+        "of columns": add("gather", const(np.arange(2 * ROWS).reshape(2, ROWS)), keys, axis=1),
+        "each": add("gather_elements", const(np.arange(ROWS)[None] * 5), wide, axis=1),
+        "cut": add("slice", const(np.arange(ROWS) * 3), const([2]), end),
+        "moved cut": add("slice", const(np.arange(ROWS) * 3), end, const([ROWS])),
+        "stepped": add("slice", const(np.arange(ROWS)), const([0]), end, const([0]), const([2])),
+    }
+    return g
+
+
+def test_parts_of_constants_are_windows():
+    graph, named = looked_up().finish()
+    decided = DecidedValues(graph, NAMES)
+    found = {name: decided.windows.get(value) for name, value in named.items()}
+    assert found == {
+        "picked": (0,),
+        "of rows": ("p", 0),
+        "of columns": (0, 0),
+        "each": (0, 0),
+        "cut": (2,),
+        "moved cut": None,
+        "stepped": None,
+    }
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_parts_of_constants_have_their_contents_up_to_the_end_of_the_table(seed):
+    print("seed", seed)
+    graph, named = looked_up().finish()
+    decided = DecidedValues(graph, NAMES)
+    rng = np.random.default_rng(seed)
+    walk = [(1, past) for past in range(1, ROWS)]
+    drawn = [tuple(int(n) for n in rng.integers(1, ROWS // 2, 2)) for _ in range(25)]
+    for sizes in (*walk, *drawn, *walk[::7]):
+        fresh = DecidedValues(graph, NAMES)
+        for name, value in named.items():
+            found, wanted = decided.array(value, sizes), fresh.array(value, sizes)
+            np.testing.assert_array_equal(found, wanted, err_msg=f"{name} at {sizes}")
