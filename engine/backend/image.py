@@ -49,6 +49,12 @@ class ImageCall(Protocol):
         Errors: RunError, of data that the task refuses; DeviceError, when it is closed
         """
 
+    def at(self, sizes: tuple[int, ...]) -> Callable[[Sequence[Array]], ImageCall] | None:
+        """Return what opens the same at other sizes of the symbols, on other memory.
+
+        None where the image does not serve them; it closes with this one
+        """
+
     def rebind(self, argument: int) -> Callable[[int], None]:
         """Return a function that moves an argument to another address."""
 

@@ -52,7 +52,7 @@ class OpenSession(ProgramSession):
     _step: Step | None
     _stored: StoredProgram | None
     _preparing: RLock
-    _shapes_to_store: Callable[[ExecutionContext], None] | None
+    _shapes_to_store: Callable[[ExecutionContext, Mapping[str, Any] | None], None] | None
 
     def _prepare_stored(self) -> None:
         """Go from the model to its program, which then runs instead of the stored one."""
@@ -245,9 +245,10 @@ class OpenSession(ProgramSession):
         stored = self._stored
         if stored is not None and stored.is_open:
             self._check_open()
-            if out is None and stored.takes(feeds):
-                stored.has_run = True
-                return stored.run(feeds)
+            serving = stored.at(feeds) if out is None else None
+            if serving is not None:
+                stored.ran = serving.shapes
+                return serving.run(feeds)
             self._prepare_stored()
         if self._open is None:
             return super()._run(feeds, out)
@@ -282,6 +283,7 @@ class OpenSession(ProgramSession):
         """Store the program at the shapes of the run that is just over, for later processes."""
         from trireme.runtime.dynamic.program import OpenProgram
         from trireme.runtime.dynamic.resizable import ShapeRun
+        from trireme.runtime.dynamic.stored_sizing import sizing_facts
 
         with self._preparing:
             store, self._shapes_to_store = self._shapes_to_store, None
@@ -291,7 +293,7 @@ class OpenSession(ProgramSession):
         opened = last.region.open_session()
         try:
             if isinstance(opened, ProgramSession):
-                store(opened._context)
+                store(opened._context, sizing_facts(last.region.whole))
         finally:
             opened.close()
 

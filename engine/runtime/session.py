@@ -308,13 +308,21 @@ class Session(OpenSession, TakesRequests):
         self.dropped = shared.dropped
         return shared
 
-    def _store(self, prepared: Prepared, is_mapped: bool, context: ExecutionContext) -> None:
+    def _store(
+        self,
+        prepared: Prepared,
+        is_mapped: bool,
+        context: ExecutionContext,
+        sizing: Mapping[str, Any] | None = None,
+    ) -> None:
         """Store a program of the model for later processes."""
         if self._key is None or self._stored is not None or self._tied is not None:
             return
         if not self.states.types and not self.dropped:
             graph = None if self._open is None else prepared.graph
-            storing = self._key.keep(context, prepared.files, prepared.notes, is_mapped, graph)
+            storing = self._key.keep(
+                context, prepared.files, prepared.notes, is_mapped, graph, sizing
+            )
             if storing is not None:
                 self._closing.callback(storing.wait)
 
@@ -335,8 +343,8 @@ class Session(OpenSession, TakesRequests):
             if self._stored is not None:
                 self._stored.check_current()
                 self._prepare_model(self._asked)
-                if self._stored.has_run and isinstance(self._open, OpenProgram):
-                    self._open.note(self._stored.shapes)
+                if self._stored.ran is not None and isinstance(self._open, OpenProgram):
+                    self._open.note(self._stored.ran)
                 self._stored = None
                 self._direct = None if self._closed else self._direct
 

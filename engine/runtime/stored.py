@@ -3,7 +3,8 @@
 A session whose model is a file, and whose program is one task of one device that can store its
 tasks (`backend.image`), leaves an entry. A later session with the same file and arguments opens the
 entry: nothing is read, placed, planned, lowered or packed, and most of the engine is not even
-imported. Whatever such a session is asked beside runs, it then makes as any other session.
+imported. An entry of open shapes serves other shapes too where it can (stored_shapes.py). Whatever
+such a session is asked beside runs, it then makes as any other session.
 
 An entry is valid while the model's files, the code and the machine are the same; its key and its
 list of files hold these. Weights that kernels read in place stay in the model's files.
@@ -16,6 +17,7 @@ import json
 import logging
 import os
 import struct
+import sys
 import threading
 import weakref
 from collections.abc import Mapping, Sequence
@@ -96,14 +98,16 @@ class StoredKey:
         notes: Sequence[str],
         is_mapped: bool,
         open_graph: Graph | None = None,
+        sizing: Mapping[str, Any] | None = None,
     ) -> Storing | None:
         """Begin to store a program, if it is one task that its device can store.
 
         files: those that the model was read from; is_mapped: whether they stay mapped
         notes: sentences for the user of the model
         open_graph: the graph of open shapes that the program runs at one set of shapes
+        sizing: what it allows, where nothing else need be asked (dynamic/stored_sizing.py)
         """
-        made = _entry(context, files, notes, is_mapped, open_graph)
+        made = _entry(context, files, notes, is_mapped, open_graph, sizing)
         if made is None or sum(array.nbytes for array in made[1]) > LARGEST_BYTES:
             return None
         if not all(stamp_of(file.path) == file.stamp for file in files):
@@ -162,7 +166,7 @@ def _key(asked: Mapping[str, Any]) -> StoredKey | None:
     device_options = given.pop("device_options", None) or {}
     options = kind.options(**options_of(name, [name], device_options, asked["threads"]))
     parts = [
-        [os.path.realpath(model), stamp, code_version()],
+        [os.path.realpath(model), stamp, code_version(), sys.implementation.cache_tag],
         [(key, _plain(value)) for key, value in asked.items() if key not in _APART],
         _plain(given),
         [name, _plain(device_options), kind.image_key(options)],
@@ -205,6 +209,7 @@ def _entry(
     notes: Sequence[str],
     is_mapped: bool,
     open_graph: Graph | None,
+    sizing: Mapping[str, Any] | None,
 ) -> tuple[bytes, list[Array]] | None:
     """Return the head and the data of an entry, None for a program that has none."""
     program = context.program
@@ -230,6 +235,7 @@ def _entry(
             for v in graph.outputs
         ],
         "open": None if open_graph is None else _open_facts(open_graph),
+        "sizing": sizing,
         "moves": context.ports.moves,
         "task": described(program.plan, 0),
         "facts": image.facts,

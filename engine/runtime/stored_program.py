@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -20,6 +22,11 @@ from trireme.support.dtypes import Array, numpy_dtype
 from trireme.support.errors import RunError
 from trireme.support.mapped import aligned, open_file, stamp_of
 
+if TYPE_CHECKING:
+    from trireme.runtime.stored_shapes import StoredShapes
+
+MOST_SHAPES = 8
+"""Shapes that are run beside the stored one; a process with more of them prepares the model."""
 LENGTH = struct.Struct("<Q")
 """The bytes of the text that an entry's head begins with."""
 
@@ -94,6 +101,17 @@ class StoredEnds:
         self._moves = dict(zip([value.id for value in values], moves, strict=True))
         self._arguments = sorted(zip(numbers, values, strict=True))
 
+    def reshaped(self, shapes: Mapping[str, tuple[int, ...]]) -> StoredEnds:
+        """Return the same with other shapes, by name."""
+        made = copy(self)
+
+        def at(value: Value) -> Value:
+            return replace(value, type=replace(value.type, shape=shapes[value.name]))
+
+        made.inputs, made.outputs = (list(map(at, vs)) for vs in (self.inputs, self.outputs))
+        made._arguments = [(number, at(value)) for number, value in self._arguments]
+        return made
+
     def on_new_memory(
         self, open_call: Callable[[Sequence[Array]], ImageCall]
     ) -> tuple[ImageCall, IOBinding]:
@@ -121,7 +139,7 @@ class StoredProgram:
 
     inputs, outputs: as of the session's graph; task: what errors of a run name
     is_open: whether that graph has open shapes, of which the program runs one set (`takes`)
-    has_run: whether it ran feeds of open shapes
+    ran: the shapes of the last run, where they are open
     run: returns the outputs of feeds, as `Session.run` does
     """
 
@@ -133,7 +151,9 @@ class StoredProgram:
     ) -> None:
         task = entry.told["task"]
         self.inputs, self.outputs = ends.shown
-        self.is_open, self.has_run = ends.is_open, False
+        self.is_open = ends.is_open
+        self.ran: tuple[tuple[int, ...], ...] | None = None
+        self._others: dict[tuple[int, ...], StoredProgram | None] = {}
         self._fed = {v.name: (v.type.dims, numpy_dtype(v.dtype)) for v in ends.inputs}
         self._ends, self._task, self._entry = ends, task, entry
         self._call, self._binding = ends.on_new_memory(open_image)
@@ -160,6 +180,32 @@ class StoredProgram:
                 self._fed.values(), map(feeds.__getitem__, self._fed), strict=True
             )
         )
+
+    def at(self, feeds: Mapping[str, Any]) -> StoredProgram | None:
+        """Return what runs feeds of open shapes, this or the same at other shapes, or None.
+
+        Each shape has memory of its own, and all close with this one.
+        """
+        if self.takes(feeds):
+            return self
+        taken = self._taken
+        sizes = None if taken is None else taken.sizes(feeds)
+        if taken is None or sizes is None:
+            return None
+        if sizes not in self._others and len(self._others) < MOST_SHAPES:
+            opened, entry = self._call.at(sizes), self._entry
+            ends = None if opened is None else self._ends.reshaped(taken.at(sizes))
+            self._others[sizes] = (
+                None if ends is None or opened is None else StoredProgram(ends, opened, entry)
+            )
+        return self._others.get(sizes)
+
+    @cached_property
+    def _taken(self) -> StoredShapes | None:
+        from trireme.runtime.stored_shapes import StoredShapes
+
+        told = self._entry.told["sizing"]
+        return None if told is None else StoredShapes(self.inputs, self.outputs, told)
 
     def count(self, asked: int | None) -> ContextCount:
         """Return how many calls run at once."""

@@ -13,6 +13,7 @@ from trireme.support.dtypes import Array
 
 MOST_TRIES = 4
 """Recordings of a step; each serves the shapes that go one way through its arithmetic."""
+_NEVER = 1 << 30
 PROVEN = 4
 """Shapes at which recorded code is compared with what it was made of."""
 LITTLE_S = 1e-6
@@ -76,7 +77,7 @@ class AlikeSteps:
     def forget(self) -> None:
         """Be sized by Python from now on."""
         self.recorded.clear()
-        self.tries = MOST_TRIES
+        self.tries = _NEVER
 
 
 def row_of(sized: Sized) -> SizedRow:

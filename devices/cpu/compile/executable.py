@@ -31,6 +31,7 @@ from trireme.devices.cpu.compile.bound_steps import NativeSteps, NumpyStep
 from trireme.devices.cpu.compile.image import image_of
 from trireme.devices.cpu.compile.listing import listings
 from trireme.devices.cpu.compile.program import RegionProgram
+from trireme.devices.cpu.compile.sized_image import OpenSizes
 from trireme.devices.cpu.kernels.lowering import (
     CONSTANTS,
     At,
@@ -57,11 +58,18 @@ class CpuExecutable(Executable):
     """A compiled program; immutable, shared by sessions.
 
     server: what runs its calls; the thread that launches them when None
+    of: the open program that it is one shape of
     """
 
     def __init__(
-        self, program: RegionProgram, jit: Jit, pool: StepPool, server: Server | None = None
+        self,
+        program: RegionProgram,
+        jit: Jit,
+        pool: StepPool,
+        server: Server | None = None,
+        of: OpenSizes | None = None,
     ) -> None:
+        self._of = of
         self._program, self._pool, self._server = program, pool, server
         self._states: States | None = None
         native = [item for item in program.items if isinstance(item, Step)]
@@ -93,7 +101,9 @@ class CpuExecutable(Executable):
 
     def image(self) -> TaskImage | None:
         """See Executable; calls that another thread runs have none."""
-        return image_of(self._program, self._jit, self._pool) if self._server is None else None
+        if self._server is not None:
+            return None
+        return image_of(self._program, self._jit, self._pool, self._of)
 
     def bind(self, args: Sequence[Buffer], scratch: Buffer | None) -> BoundCall:
         """Return a call on these places: the graph's inputs in order, then its outputs."""

@@ -6,7 +6,7 @@ output is an input, a constant or listed twice, and every kernel's object code i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from trireme.backend.image import TaskImage
 from trireme.devices.cpu.codegen.jit import Jit
 from trireme.devices.cpu.codegen.link import can_link, lay_out
 from trireme.devices.cpu.compile.program import RegionProgram
+from trireme.devices.cpu.compile.sized_image import OpenSizes, sized_parts
 from trireme.devices.cpu.kernels.lowering import (
     CONSTANTS,
     At,
@@ -25,18 +26,25 @@ from trireme.devices.cpu.kernels.lowering import (
     Step,
     Temp,
 )
+from trireme.devices.cpu.kernels.polymorphic.step import PolymorphicStep
 from trireme.devices.cpu.runtime.compiled import runtime_code
 from trireme.devices.cpu.runtime.image import NUMBER
 from trireme.devices.cpu.runtime.pool import StepPool
 from trireme.devices.cpu.runtime.step_rows import call_flags, step_rows
+from trireme.ir.dim_values import Numbers
 from trireme.support.dtypes import Array
 
 _TRIED_NUMBERS = (7654321, -7654321, 0)
 """Numbers that a fault's sentence is asked with, to see that it only repeats them."""
 
 
-def image_of(program: RegionProgram, jit: Jit, pool: StepPool) -> TaskImage | None:
-    """Return the image of a program with its constants, None where it has none."""
+def image_of(
+    program: RegionProgram, jit: Jit, pool: StepPool, of: OpenSizes | None = None
+) -> TaskImage | None:
+    """Return the image of a program with its constants, None where it has none.
+
+    of: the open program that it is one shape of; the image serves others too where it can
+    """
     steps = [item for item in program.items if isinstance(item, Step)]
     graph = program.graph
     ends = (*graph.inputs, *graph.outputs)
@@ -44,7 +52,9 @@ def image_of(program: RegionProgram, jit: Jit, pool: StepPool) -> TaskImage | No
     if program.states.names or twice or len(steps) < len(program.items) or not steps:
         return None
     runtime = runtime_code(jit, pool.futex)
-    objects = jit.kept_objects([runtime.code, *program.codes])
+    sized = None if of is None else sized_parts(of, _sizes(program, of))
+    codes = program.codes if of is None or sized is None else of.program.codes
+    objects = jit.kept_objects([runtime.code, *codes])
     if objects is None or not all(map(can_link, objects)):
         return None
     places = _Places(program)
@@ -72,7 +82,37 @@ def image_of(program: RegionProgram, jit: Jit, pool: StepPool) -> TaskImage | No
         "steps": np.array(table, np.int64),
         "pointers": places.numbered(pointers),
     }
-    return TaskImage(facts, tables, tuple(places.constants))
+    if of is None or sized is None:
+        return TaskImage(facts, tables, tuple(places.constants))
+    numbers = [places.number_of(graph.values[value].data) for value in sized.decided]
+    facts["sized"] = {
+        **sized.facts,
+        "words_at": places.number_of(steps[0].reads[0]),
+        "decided_at": [(at, len(places.constants) + k) for k, at in enumerate(numbers)],
+    }
+    tables |= sized.tables
+    tables["slots"] = places.slots(steps, of)
+    tables["variants"] = _variants(of, layout.symbols)
+    return TaskImage(facts, tables, (*places.constants, *sized.decided.values()))
+
+
+def _sizes(program: RegionProgram, of: OpenSizes) -> Numbers:
+    """Return the sizes of the symbols at the shape of a program."""
+    known = {
+        dim: size
+        for value in of.program.graph.input_values()
+        for dim, size in zip(value.shape, program.graph.type(value.id).dims, strict=True)
+    }
+    return tuple([known[name] for name in of.contents.names])
+
+
+def _variants(of: OpenSizes, symbols: Mapping[str, int]) -> Array:
+    """Return the addresses of the kernels of each step, by variant."""
+    steps = [step for step in of.program.steps if isinstance(step, PolymorphicStep)]
+    table = np.zeros((len(steps), max(len(step.codes) for step in steps)), np.int64)
+    for k, step in enumerate(steps):
+        table[k, : len(step.codes)] = [symbols[code.symbol] for code in step.codes]
+    return table
 
 
 class _NoImage(Exception):
@@ -134,6 +174,21 @@ class _Places:
             starts[kind] = total
             total += count
         return np.array([(starts[kind] + k, offset) for kind, k, offset in places], np.int64)
+
+    def number_of(self, operand: object) -> int:
+        """Return the number of a constant, or of the words of a step."""
+        return self._numbers[id(operand.words if isinstance(operand, Extents) else operand)]
+
+    def slots(self, steps: Sequence[Step], of: OpenSizes) -> Array:
+        """Return rows (slot of the scratch memory, offset in it) by pointer; slot -1 for others."""
+        slot_of = {m: k for k, slot in enumerate(of.program.slots) for m in slot.members}
+        rows = []
+        for operand in (o for step in steps for o in (*step.reads, *step.writes)):
+            inner = operand.of if isinstance(operand, At) else operand
+            home = self._program.buffer_aliases[inner] if isinstance(inner, int) else None
+            offset = operand.offset if isinstance(operand, At) else 0
+            rows.append((-1, 0) if home not in slot_of else (slot_of[home], offset))
+        return np.array(rows, np.int64)
 
     def _constant(self, key: int, data: Array) -> Place:
         if not data.flags.c_contiguous:

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from trireme.devices.cpu.kernels.polymorphic.opaque import OpaqueNumber
+from trireme.devices.cpu.runtime.sized_image import CALLS
 from trireme.ir.dim_values import NumberRows, Numbers
 
 Code = Callable[[Numbers], Any]
@@ -46,9 +47,8 @@ def _each(function: Callable[..., Numbers]) -> Callable[..., tuple[Any, ...]]:
     return of_many
 
 
-_OF_ONE: Mapping[str, Any] = {call.__name__: call for call in (max, round, math.ceil, math.floor)}
 _OF_MANY: Mapping[str, Any] = dict(
-    zip(_OF_ONE, (np.maximum, *map(_ints, (np.rint, np.ceil, np.floor))), strict=True)
+    zip(CALLS, (np.maximum, *map(_ints, (np.rint, np.ceil, np.floor))), strict=True)
 )
 
 
@@ -94,7 +94,7 @@ class SizeRecording:
     def finish(self, result: object) -> Code:
         """Return the code that gives a result: numbers in tuples."""
         lines = [*self._lines, f"return {_code(result)}"]
-        code: Code = self._compiled(lines, {**_OF_ONE, **self._functions})
+        code: Code = self._compiled(lines, {**CALLS, **self._functions})
         return code
 
     def finish_of_many(self, result: object) -> CodeOfMany:

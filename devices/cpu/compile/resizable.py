@@ -32,6 +32,7 @@ from trireme.devices.cpu.compile.native_turns import NativeTurns, TurnCall, step
 from trireme.devices.cpu.compile.polymorphic import PolymorphicProgram, program_at
 from trireme.devices.cpu.compile.program import ReferenceStep
 from trireme.devices.cpu.compile.resizing import CpuTables, Resizer
+from trireme.devices.cpu.compile.sized_image import OpenSizes
 from trireme.devices.cpu.compile.step_layout import PointerPlaces, StepLayout
 from trireme.devices.cpu.compile.turn_tables import TurnTables, turn_tables
 from trireme.devices.cpu.kernels.lowering import CONSTANTS, At, InPlace, KernelFault, Operand, Temp
@@ -316,14 +317,18 @@ class CpuPolymorphic:
     ) -> None:
         self._program, self._jit, self._pool, self._server = program, jit, pool, server
         self.constant_bytes = sum(array.nbytes for array in program.constants.values())
+        self._contents: DecidedValues | None = None
 
     def at(self, graph: Graph) -> Executable:
         """Return the executable of one shape."""
         program = program_at(self._program, graph)
-        return CpuExecutable(program, self._jit, self._pool, self._server)
+        contents = self._contents
+        of = None if contents is None else OpenSizes(self._program, contents)
+        return CpuExecutable(program, self._jit, self._pool, self._server, of)
 
     def resizable(self, contents: DecidedValues) -> CpuResizable | None:
         """Return a call that serves one shape after another; None where numpy runs a node."""
         if any(isinstance(step, ReferenceStep) for step in self._program.steps):
             return None
+        self._contents = contents
         return CpuResizable(self._program, self._jit, self._pool, self._server, contents)

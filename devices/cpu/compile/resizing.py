@@ -32,6 +32,7 @@ from trireme.devices.cpu.compile.polymorphic import PolymorphicProgram
 from trireme.devices.cpu.compile.recording import Code, NotRecorded, SizeRecording
 from trireme.devices.cpu.compile.sized_values import SizedType, SizedValues, UnreadValue
 from trireme.devices.cpu.kernels.polymorphic.step import PolymorphicStep, sized_for
+from trireme.devices.cpu.runtime.sized_image import SLOT_ALIGN
 from trireme.ir.alike import likeness
 from trireme.ir.decided import DecidedValues
 from trireme.ir.dim_values import (
@@ -47,7 +48,6 @@ from trireme.ir.graph import Graph, Node, TensorType, Value
 from trireme.support.dtypes import Array
 from trireme.support.errors import CompileError, TriremeError
 
-SLOT_ALIGN = 64
 _MOST_KEPT_BYTES = 1 << 16
 """The most bytes of operands that a shape keeps; more are computed when the shape comes again."""
 
@@ -93,6 +93,7 @@ class Resizer:
     decided: the operands that shapes decide
     resized: how many steps Python sized, of all shapes
     recordings: how many steps are recorded at a shape; each takes a millisecond
+    most_tries: how often a step is recorded, of all shapes
     """
 
     def __init__(
@@ -106,6 +107,7 @@ class Resizer:
         source = program.graph
         kept = tuple(n for n in source.nodes if not program.decided.issuperset(n.outputs))
         self.recordings, self._left, self._is_empty = 1, 0, False
+        self.most_tries = MOST_TRIES
         self._source = source.values
         bounds = [source.symbols.get(name, (0, None)) for name in names]
         self._bounds = [(max(low, 1), 1 << 40 if high is None else high) for low, high in bounds]
@@ -213,6 +215,11 @@ class Resizer:
         rows = zip(sizes, growth, self._bounds, strict=True)
         return min([(most - size) // step + 1 for size, step, (_, most) in rows if step > 0])
 
+    @property
+    def groups(self) -> Sequence[AlikeSteps]:
+        """The groups of alike steps, by number."""
+        return self._groups
+
     def groups_by(self, which: Sequence[bool]) -> list[AlikeSteps]:
         """Return the groups whose sizes follow from one of some symbols at least."""
         return [group for part in self._parts if any(part.pick(which)) for group in part.groups]
@@ -273,7 +280,7 @@ class Resizer:
             found.proven += 1
             if made[-1] or row != made:
                 group.forget()
-        elif self._left and group.tries < MOST_TRIES:
+        elif self._left and group.tries < self.most_tries:
             self._left -= 1
             self._record(group, numbers)
         return made

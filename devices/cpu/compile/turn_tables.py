@@ -22,7 +22,8 @@ from trireme.devices.cpu.compile.alike_steps import (
     AlikeSteps,
     SizedRow,
 )
-from trireme.devices.cpu.compile.resizing import SLOT_ALIGN, CpuTables, Resizer
+from trireme.devices.cpu.compile.resizing import CpuTables, Resizer
+from trireme.devices.cpu.runtime.sized_image import SLOT_ALIGN
 from trireme.ir.dim_values import NumberRows, Numbers
 from trireme.support.dtypes import Array
 from trireme.support.errors import CompileError

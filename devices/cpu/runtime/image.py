@@ -16,6 +16,7 @@ from trireme.devices.cpu.codegen.aligned_memory import aligned_bytes
 from trireme.devices.cpu.codegen.link import Layout, Linked
 from trireme.devices.cpu.runtime import native as runtime
 from trireme.devices.cpu.runtime.pool import PoolCall, StepPool
+from trireme.devices.cpu.runtime.sized_image import SizedImage
 from trireme.devices.cpu.runtime.workers import SPINS, Native
 from trireme.support.dtypes import Array
 from trireme.support.errors import RunError
@@ -24,8 +25,11 @@ from trireme.support.errors import RunError
 class CpuImage:
     """An image on memory; see `backend.image.ImageCall`."""
 
+    _sized: SizedImage | None
+
     def __init__(self, image: TaskImage, args: Sequence[Array], spins: int | None = None) -> None:
         facts, tables = image.facts, image.tables
+        self._whole, self._sized = image, None
         linked = Linked(
             Layout(
                 tables["code"],
@@ -85,6 +89,23 @@ class CpuImage:
                 if flag
             )
             raise RunError(text.replace(NUMBER, str(number)))
+
+    def at(self, sizes: tuple[int, ...]) -> Callable[[Sequence[Array]], CpuImage] | None:
+        """See ImageCall."""
+        if "sized" not in self._whole.facts:
+            return None
+        self._sized = self._sized or SizedImage(self._whole)
+        found = self._sized.at(sizes)
+        if found is None:
+            return None
+
+        def opened(args: Sequence[Array]) -> CpuImage:
+            made = copy(self)
+            self._pool.reserve(found.facts["local_bytes"])
+            made._bind(found, self._of[1], args)
+            return made
+
+        return opened
 
     def rebind(self, argument: int) -> Callable[[int], None]:
         """See ImageCall."""

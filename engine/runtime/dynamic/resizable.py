@@ -223,7 +223,8 @@ class _Ports:
 class ShapeRun:
     """What runs one set of shapes: a StaticRegion (instances.py).
 
-    graph: with symbols; open_session: opens a session of these shapes
+    whole: the graph at every shape; graph: with symbols
+    open_session: opens a session of these shapes
     tables: what the device made of the shapes; loads: how often a call took them
     """
 
@@ -234,7 +235,8 @@ class ShapeRun:
         sizes: Numbers,
         open_session: Callable[[], Closes],
     ) -> None:
-        self._whole, self._shapes, self._sizes = whole, shapes, sizes
+        self.whole = whole
+        self._shapes, self._sizes = shapes, sizes
         self.open_session, self.graph = open_session, whole.closed.graph
         self.tables, self.loads = whole.call.tables(sizes), 0
         shaped = whole.ports.shapes(sizes)
@@ -243,7 +245,7 @@ class ShapeRun:
     @property
     def devices(self) -> Mapping[str, Device]:
         """The open devices, by name."""
-        return self._whole.devices
+        return self.whole.devices
 
     @cached_property
     def session(self) -> Closes:
@@ -253,7 +255,7 @@ class ShapeRun:
     @property
     def moves(self) -> list[bool]:
         """Whether kernels are pointed at each input, then at each output, where it is."""
-        ports = self._whole.ports
+        ports = self.whole.ports
         fed = {ports.names[k] for k in ports.fed}
         made = set(ports.made_names)
         return [name in fed for name in ports.names] + [name in made for name in ports.output_names]
@@ -271,7 +273,7 @@ class ShapeRun:
         feeds: arrays of the inputs' dtypes and of these shapes
         Errors: RunError, if `out` is unknown or does not fit, or a kernel found wrong data
         """
-        whole = self._whole
+        whole = self.whole
         ports = whole.ports
         arrays = [feeds[name] for name in ports.names]
         if tuple([array.shape for array in arrays]) != self._shapes:
@@ -291,7 +293,7 @@ class ShapeRun:
 
     def _targets(self, out: Mapping[str, Array], read: Sequence[Array]) -> list[Array]:
         """Return the arrays that kernels write: those given where they can, else new ones."""
-        ports = self._whole.ports
+        ports = self.whole.ports
         check_targets(out, ports.output_names, ports.shapes(self._sizes), ports.dtypes)
         made: list[Array] = []
         for name, (shape, dtype) in zip(ports.made_names, self._made, strict=True):
@@ -310,7 +312,7 @@ class ShapeRun:
         self, results: dict[str, Array], fed: Sequence[Array], out: Mapping[str, Array]
     ) -> None:
         """Add the outputs that no kernel makes, and write those that were given elsewhere."""
-        ports, values = self._whole.ports, dict[str, Array]()
+        ports, values = self.whole.ports, dict[str, Array]()
         for value in ports.outputs:
             array = results.get(value.name)
             if array is None:
@@ -326,9 +328,9 @@ class ShapeRun:
         """Return an output that is a constant, an input, or decided by shapes."""
         if value.data is not None:
             return value.data
-        if value.id in self._whole.contents.ids:
-            return self._whole.contents.array(value.id, self._sizes)
-        return fed[self._whole.closed.graph.inputs.index(value.id)]
+        if value.id in self.whole.contents.ids:
+            return self.whole.contents.array(value.id, self._sizes)
+        return fed[self.whole.closed.graph.inputs.index(value.id)]
 
 
 def laid_array(array: Array) -> tuple[Array, int]:
