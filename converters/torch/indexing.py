@@ -282,6 +282,8 @@ def masked_select(use: Use) -> int:
 def masked_scatter(use: Use) -> int:
     """masked_scatter: where the mask holds, the source's elements one after another."""
     x, source = use["self"], use.cast(use["source"], use.dtype)
+    if use.shape_of("self") != use.shape:
+        x = use.add("expand", x, use.add("shape", use["mask"]))
     mask = use.add("expand", use["mask"], use.add("shape", x))
     flat = use.cast(use.reshape(mask, [-1]), "int64")
     places = use.add("cum_sum", flat, use.constant(0, "int64"), exclusive=1)

@@ -46,9 +46,16 @@ def added_product(first: str, second: str) -> Any:
 
 
 def einsum(use: Use) -> int:
-    """einsum with the equation as it is."""
+    """einsum with the equation as it is; axes of an ellipsis left out of the result are summed."""
     operands = [one.id for one in use["tensors"]]
-    return use.add("einsum", *operands, equation=use["equation"].replace(" ", ""))
+    equation = use["equation"].replace(" ", "")
+    before, arrow, after = equation.partition("->")
+    if not arrow or "..." not in before or "..." in after:
+        return use.add("einsum", *operands, equation=equation)
+    terms = zip(before.split(","), operands, strict=True)
+    extra = max(use.rank(one) - len(term.replace("...", "")) for term, one in terms)
+    made = use.add("einsum", *operands, equation=f"{before}->...{after}")
+    return use.add("reduce_sum", made, use.ints(*range(extra)), keepdims=0) if extra else made
 
 
 def convolution(use: Use) -> int:
