@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -16,10 +17,12 @@ from trireme.devices.cpu.codegen.aligned_memory import aligned_bytes
 from trireme.devices.cpu.codegen.link import Layout, Linked
 from trireme.devices.cpu.runtime import native as runtime
 from trireme.devices.cpu.runtime.pool import PoolCall, StepPool
-from trireme.devices.cpu.runtime.sized_image import SizedImage
 from trireme.devices.cpu.runtime.workers import SPINS, Native
 from trireme.support.dtypes import Array
 from trireme.support.errors import RunError
+
+if TYPE_CHECKING:
+    from trireme.devices.cpu.runtime.sized_image import SizedImage
 
 
 class CpuImage:
@@ -94,6 +97,8 @@ class CpuImage:
         """See ImageCall."""
         if "sized" not in self._whole.facts:
             return None
+        from trireme.devices.cpu.runtime.sized_image import SizedImage
+
         self._sized = self._sized or SizedImage(self._whole)
         found = self._sized.at(sizes)
         if found is None:
