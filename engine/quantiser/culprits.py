@@ -6,7 +6,7 @@ most of it are then left float, one at a time, and the outputs measured again.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from trireme.ir.graph import Graph, Node, node_names
@@ -51,7 +51,12 @@ def culprits(
     worst = sorted(makers, key=lambda node: made_db[node.outputs[0]])
     before = worst_db({v: noises[v] for v in graph.outputs if v in noises})
     names, rows = node_names(graph), []
-    for node, gain_db in _gains(trial, method, yardstick, worst, before):
+
+    def after(node: Node) -> float:
+        left = _unrepaired(trial, yardstick.graph, node)
+        return worst_db(yardstick.outputs(left(method, without={node.id})))
+
+    for node, gain_db in gains(worst, before, after):
         out = node.outputs[0]
         cause, fitting = _cause(trial, method, node)
         rows.append(
@@ -68,17 +73,19 @@ def culprits(
     return Culprits(made_db, tuple(sorted(rows, key=lambda row: -row.gain_db)))
 
 
-def _gains(
-    trial: QuantTrial, method: str, yardstick: Yardstick, worst: Sequence[Node], before: float
+def gains(
+    worst: Sequence[Node], before: float, after: Callable[[Node], float]
 ) -> Iterator[tuple[Node, float]]:
-    """Yield nodes with what the worst output gains if each alone stays float."""
+    """Yield nodes with what the worst output gains if each alone stays float.
+
+    before, after: signal-to-noise of the worst output in dB, with all and without a node
+    """
     vain = 0
     for number, node in enumerate(worst[:_MOST]):
         if number >= _LEAST and vain >= _IN_VAIN:
             return
-        left = _unrepaired(trial, yardstick.graph, node)
-        after = worst_db(yardstick.outputs(left(method, without={node.id})))
-        gain_db = after - before if after != before else 0.0
+        found = after(node)
+        gain_db = found - before if found != before else 0.0
         vain = 0 if gain_db > _SMALL_DB else vain + 1
         yield node, gain_db
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from trireme.ir.graph import Graph
 from trireme.ir.quantization.precision import PrecisionReport
-from trireme.ir.quantization.report import QuantizedGraph, vars_of
+from trireme.ir.quantization.report import CulpritReport, QuantizedGraph, vars_of
 from trireme.ir.quantization.stored import RANDOM
 from trireme.quantiser.assign import watched_values
 from trireme.quantiser.culprits import Culprits, culprits
@@ -33,6 +33,7 @@ from trireme.quantiser.products import (
 from trireme.quantiser.repair import RepairData, Repaired, repair
 from trireme.quantiser.reporting import Found, Written, report_of, report_of_rows
 from trireme.quantiser.request import QuantRequest
+from trireme.quantiser.row_culprits import row_culprits
 from trireme.quantiser.samples import Samples, open_samples, samples_again
 from trireme.quantiser.scheme import ModelKind, QuantScheme
 from trireme.quantiser.select import Selection, select
@@ -181,7 +182,12 @@ class _Quantisation:
     def _of_rows(self, small: SmallerWeights, found: Found) -> QuantizedGraph:
         """Return the graph whose products round their rows in the run, which needs no ranges."""
         noises = found.yardstick.outputs(Emitted(small.graph, {}))
+        worst: tuple[CulpritReport, ...] = ()
+        if self.asked.explain:
+            with self.step("naming culprits"):
+                worst = row_culprits(small, self.asked.keep_float, found.yardstick)
         report = report_of_rows(self.scheme, found, small, noises, self.seconds)
+        report = replace(report, culprits=worst)
         return QuantizedGraph(**vars_of(small.graph), quantization=report)
 
 

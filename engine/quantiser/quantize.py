@@ -65,8 +65,7 @@ def quantize(
     products: what conv and fully_connected make of integers. "integers" run on every device,
         "float32" on the cpu. "auto" makes floats in a transformer that gains by it on held samples,
         unless `io`, a budget or a named device asks for integers. Each row then has a range of its
-        own, as in the scheme "dynamic", unless one range for all samples is better by 0.3 dB;
-        `explain` measures no culprits of rows
+        own, as in the scheme "dynamic", unless one range for all samples is better by 0.3 dB
     repairs: the repairs to try, each kept only if it helps on held samples: "auto" for all,
         "none", or names of "equalisation", "smooth_quant", "outlier_clipping", "rounding",
         "bias_correction". The last two do not go with a budget

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from float_graphs import conv_net, samples_of
+from float_graphs import conv_net, encoder_block, samples_of
 
 import trireme
 from trireme.ir.builder import GraphBuilder
@@ -24,6 +24,46 @@ def test_a_culprits_gain_is_that_of_keeping_it_float():
     assert "Left float, the output gains" in str(made.quantization)
     assert 6 <= len(rows) <= 16
     assert all("were not tried" in row.repair or "no repair" in row.repair for row in rows)
+
+
+def rows_explained(net):
+    data = samples_of(net, 12, SEED)
+    made = trireme.quantize(net, data, explain=True, ranges="min_max", repairs="none")
+    assert made.quantization.products == "rows", f"seed {SEED}"
+    return data, made.quantization
+
+
+def test_a_culprit_on_rows_gains_what_keeping_it_float_gives():
+    net = encoder_block(SEED)
+    data, report = rows_explained(net)
+    rows = report.culprits
+    assert len(rows) == len(report.weights) == 4
+    assert [row.gain_db for row in rows] == sorted((row.gain_db for row in rows), reverse=True)
+    whole, without = (
+        trireme.quantize(net, data, scheme="dynamic", keep_float=kept).quantization.outputs[0]
+        for kept in ([], [rows[0].name])
+    )
+    assert without.snr_db - whole.snr_db > 0.1, f"seed {SEED}"
+    assert rows[0].gain_db > 0.1
+    assert all(row.made_db > row.snr_db - 0.1 for row in rows)
+    assert "rows take none" in str(rows[0])
+
+
+def test_a_channel_that_widens_the_rows_of_a_product_is_named():
+    rng = np.random.default_rng(SEED)
+    b = GraphBuilder("wide")
+    x = b.input("x", TensorType((1, 8, 32), "float32"))
+    one, zero = b.constant("one", np.ones(32, np.float32)), b.constant("zero", np.zeros(32, "f4"))
+    arrays = [rng.standard_normal((32, 32)).astype(np.float32) / 6 for _ in range(2)]
+    factors = np.ones(32, np.float32)
+    factors[5] = 40
+    w = [b.constant("w", array) for array in (arrays[0] / factors, arrays[1])]
+    wide = b.add("layer_normalization", x, b.constant("factors", factors), zero, axis=-1)
+    first = b.add("fully_connected", wide, w[0], names=["first"])
+    y = b.add("softmax", b.add("fully_connected", first, w[1], names=["second"]))
+    _, report = rows_explained(b.finish(b.add("layer_normalization", y, one, zero, axis=-1)))
+    known = {row.name: row for row in report.culprits}
+    assert "channel 5 of its input" in known["first"].cause, f"seed {SEED}"
 
 
 def test_a_node_that_stays_float_has_the_weights_of_the_float_model():
