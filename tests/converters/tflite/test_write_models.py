@@ -3,17 +3,20 @@
 import re
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
+from float_graphs import encoder_block, samples_of
 from fuzzing.tflite_graphs import grow_tflite
-from litert import litert_run
+from litert import litert_run, litert_tensors
 from zoo import zoo_path
 
 import trireme
 from trireme.converters.tflite.write import export
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import TensorType
+from trireme.ir.interpreter import interpret
 
 pytest.importorskip("ai_edge_litert")
 SEED = 20261125
@@ -118,6 +121,52 @@ def test_quantised_networks_have_the_bits_of_every_device(seed):
         with trireme.Session(made, devices=devices) as session:
             (found,) = session.run(samples[0]).values()
         np.testing.assert_array_equal(found, right, err_msg=f"seed {seed} on {devices}")
+
+
+@pytest.mark.parametrize("name", ["ad01_fp32", "resnet8_cifar10_f32", "vww_96_float"])
+def test_a_float_model_of_the_zoo_quantised_here_has_the_bits_of_every_device(name):
+    print("seed", SEED)
+    model = trireme.convert(zoo_path(f"{name}.tflite"))
+    samples = samples_of(model, 4, SEED)
+    made = trireme.quantize(model, samples, ranges="min_max", repairs="none")
+    feeds = {key: array[0] for key, array in samples_of(model, 1, SEED + 1).items()}
+    (right,) = litert_run(export(made), feeds).values()
+    for devices in (["cpu"], ["opencl", "cpu"], ["npu", "cpu"]):
+        with trireme.Session(made, devices=devices) as session:
+            (found,) = session.run(feeds).values()
+        np.testing.assert_array_equal(found, right, err_msg=f"{name} on {devices}")
+
+
+def one_node(graph, node, known):
+    """The outputs of a node from known inputs, all by id."""
+    values = {id: graph.values[id] for id in (*node.used, *node.outputs)}
+    given = tuple(id for id in dict.fromkeys(node.used) if values[id].data is None)
+    alone = replace(graph, inputs=given, outputs=node.outputs, nodes=(node,), values=values)
+    return interpret(alone, {id: known[id] for id in given})
+
+
+@pytest.mark.parametrize("products", ["integers", "float32"])
+def test_each_op_of_a_transformer_agrees_from_litert_s_own_inputs(products):
+    """Integers have LiteRT's bits. Floats between them are summed in another order there."""
+    print("seed", SEED)
+    net = encoder_block(SEED)
+    samples = samples_of(net, 8, SEED)
+    made = trireme.quantize(net, samples, ranges="min_max", repairs="none", products=products)
+    data = export(made)
+    feeds = {key: array[0] for key, array in samples_of(net, 1, SEED + 1).items()}
+    theirs, graph = litert_tensors(data, feeds), trireme.convert(data)
+    known, integers = {value.id: feeds[value.name] for value in graph.input_values()}, 0
+    for node in graph.nodes:
+        for value, found in one_node(graph, node, known).items():
+            name, type = graph.values[value].name, graph.type(value)
+            right = known[value] = theirs.get(name, found)
+            if type.quant is not None:
+                integers += node.op != "quantize"
+                np.testing.assert_array_equal(found, right, err_msg=node.label)
+            else:
+                limit = 1e-5 * max(np.abs(right).max(), 1)
+                np.testing.assert_allclose(found, right, 0, limit, err_msg=node.label)
+    assert (integers >= 4) == (products == "integers")
 
 
 def vela(path):
