@@ -50,6 +50,8 @@ def _node(use: NodeWriter) -> str:
     """Write a node; return the reason where it cannot be written."""
     try:
         rule = RULES.get(use.node.op)
+        if any(isinstance(value, Graph) for value in use.node.attrs.values()):
+            raise use.error("subgraphs, which its bodies would be, are not written")
         if rule is None:
             raise use.error("no operator of TensorFlow Lite has this meaning")
         rule(use)

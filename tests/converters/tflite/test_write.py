@@ -133,6 +133,22 @@ def test_every_refusal_is_named_and_no_file_is_left(tmp_path):
     assert path.read_bytes() == b"old" and [*tmp_path.iterdir()] == [path]
 
 
+def test_control_flow_is_refused_with_a_sentence():
+    def branch(op):
+        inner = GraphBuilder(op)
+        return inner.finish(inner.add(op, inner.input("x", TensorType((2, 3), "float32"))))
+
+    builder = GraphBuilder("g")
+    x = builder.input("x", TensorType((2, 3), "float32"))
+    chosen = builder.input("chosen", TensorType((), "bool"))
+    branches = {"then_branch": branch("abs"), "else_branch": branch("neg")}
+    made = builder.add("if", chosen, x, names=["y"], **branches)
+    with pytest.raises(trireme.ConvertError) as caught:
+        export(builder.finish(made))
+    assert "'y' if" in str(caught.value)
+    assert "subgraphs, which its bodies would be, are not written" in str(caught.value)
+
+
 def test_open_dimensions_take_any_size():
     made = interpreter(export(graph_of("add", "mul")))
     (detail,) = made.get_input_details()
