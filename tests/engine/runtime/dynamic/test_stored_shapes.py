@@ -11,6 +11,7 @@ import threading
 import numpy as np
 import pytest
 from onnx import parser
+from open_graphs import random_graph
 from programs import HEAD
 
 import trireme
@@ -226,6 +227,29 @@ def test_other_shapes_run_from_the_stored_program_with_the_same_bits(attention, 
         served += session.is_stored
     assert served > len(shapes) / 2
     plain.close()
+
+
+def test_random_graphs_run_other_shapes_with_the_same_bits(opened, tmp_path):
+    served = 0
+    for seed in range(12):
+        print("seed", seed)
+        rng = np.random.default_rng(seed)
+        graph = random_graph(rng)
+        path = tmp_path / f"{seed}.trm"
+        trireme.save(graph, path)
+        (x,) = graph.input_values()
+        fed = [
+            {x.name: rng.standard_normal((*rng.integers(1, 40, 2), x.shape[-1])).astype("f4")}
+            for _ in range(4)
+        ]
+        plain, first = opened(path.read_bytes()), opened(path)
+        first.run(fed[0])
+        first.close()
+        session = opened(path)
+        for feeds in fed[1:]:
+            assert same(session.run(feeds), plain.run(feeds))
+            served += session.is_stored
+    assert served > 9
 
 
 def test_many_shapes_prepare_the_model(attention, opened):
