@@ -191,16 +191,26 @@ def _chain(
     return run
 
 
-def run_profiled(plan: Plan, calls: Sequence[BoundCall], order: Sequence[int]) -> list[TaskSpan]:
+def run_profiled(
+    plan: Plan,
+    calls: Sequence[BoundCall],
+    order: Sequence[int],
+    watch: TaskListener | None = None,
+) -> list[TaskSpan]:
     """Run every task in an order that respects the waits, and return when each ran.
 
     Tasks of a driver queue are launched one behind the other and waited for together, as in any
     run.
+    watch: is told when tasks begin and end
     """
     seen = []
     for group in _groups(order, calls):
         try:
+            if watch is not None:
+                watch.begin(group)
             seen += _timed(calls, group)
+            if watch is not None:
+                watch.end(group)
         except Exception as error:
             raise_named(plan, group, error)
     worker = threading.current_thread().name

@@ -81,7 +81,8 @@ class Executors:
         """Run every task once and return when each ran."""
         if self.in_parallel:
             return self._parallel().run(profile=True)
-        return sorted(run_profiled(self.plan, self.calls, self.order), key=lambda span: span.task)
+        spans = run_profiled(self.plan, self.calls, self.order, self._watch)
+        return sorted(spans, key=lambda span: span.task)
 
     @property
     def order(self) -> list[int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from trireme.ir.bind_shapes import shape_advice
 from trireme.runtime.control.body import Workshop
@@ -24,6 +24,35 @@ if TYPE_CHECKING:
     from trireme.runtime.options import ExecutionOptions
     from trireme.runtime.prepare import Prepared
     from trireme.runtime.shape_session import Places
+
+
+class WatchableRegion(StaticRegion, Protocol):
+    """A session that can be watched."""
+
+    def watch_tasks(self) -> None:
+        """Give a task up that hangs."""
+
+
+class WatchableRegions:
+    """Opens sessions for graphs of static shapes; from `watch` on, tasks of theirs that hang end.
+
+    open_session: opens one, with options
+    """
+
+    def __init__(self, open_session: Callable[..., WatchableRegion], **options: object) -> None:
+        self._open = partial(open_session, **options)
+        self._watches = False
+
+    def __call__(self, graph: Graph) -> StaticRegion:
+        """Return the session of a graph."""
+        opened = self._open(graph)
+        if self._watches:
+            opened.watch_tasks()
+        return opened
+
+    def watch(self) -> None:
+        """Have the sessions watched that are opened from now on."""
+        self._watches = True
 
 
 def open_shapes(

@@ -53,10 +53,18 @@ class OpenSession(ProgramSession):
     _stored: StoredProgram | None
     _preparing: RLock
     _shapes_to_store: Callable[[ExecutionContext, Mapping[str, Any] | None], None] | None
+    _watch_regions: Callable[[], None] | None = None
 
     def _prepare_stored(self) -> None:
         """Go from the model to its program, which then runs instead of the stored one."""
         raise NotImplementedError
+
+    def watch_tasks(self) -> None:
+        """See SessionRuns. Of a model of open shapes the sessions of its regions are watched."""
+        if self._watch_regions is None:
+            super().watch_tasks()
+        else:
+            self._watch_regions()
 
     @property
     def has_open_shapes(self) -> bool:

@@ -118,37 +118,62 @@ class ProgramSession(SessionRuns):
 
         Each is two: one as `run` does it, whose wall time counts, and one that is watched, which
         says what every task and node took. States go on by both. Where a device is simulated, and
-        there are no states, two runs simulate, of which one is plain (repeats.py).
+        there are no states, two runs simulate, of which one is plain (repeats.py). Where a device
+        fails and other devices may run, the profile is theirs.
         Errors: as `run`
         """
         from trireme.backend.device import no_progress
+
+        if runs < 1 or warmup < 0:
+            raise RunError(f"a profile needs at least one run, not {runs} after {warmup}")
+        failover = self._failover
+        try:
+            made = self._profile(feeds, runs, warmup, progress or no_progress)
+        except BaseException as error:
+            if failover is None or not failover.is_fault(error):
+                raise
+            self._finish()
+            made = failover.do_again(error, lambda other: other.profile(feeds, runs, warmup))
+            self._choose_direct()
+        return replace(made, events=self.events)
+
+    def _profile(
+        self, feeds: Mapping[str, Any], runs: int, warmup: int, progress: Progress
+    ) -> Profile:
+        """Return the profile of runs on all devices."""
         from trireme.profiling.profile import make_profile
         from trireme.runtime.program import memory_rows
         from trireme.runtime.repeats import seen_runs
 
-        if runs < 1 or warmup < 0:
-            raise RunError(f"a profile needs at least one run, not {runs} after {warmup}")
         served, given, _ = self._served(feeds)
         if served is not self:
-            return replace(served.profile(given, runs, warmup, progress), events=self.events)
+            return served.profile(given, runs, warmup, progress)
         with self._alone():
             self._choose_executor(feeds)
             calls = [] if self.states.types else self._calls
             run, watch = partial(self._run, feeds), partial(self._watched, feeds)
-            told = progress or no_progress
-            seen = seen_runs(calls, run, lambda: watch()[1], runs, warmup, told)
+            seen = seen_runs(calls, run, lambda: watch()[1], runs, warmup, progress)
             memory = memory_rows(self.program)
-            made = make_profile(self.plan, *seen, memory, self._runs.is_serial, self.cores)
-            return replace(made, events=self.events)
+            return make_profile(self.plan, *seen, memory, self._runs.is_serial, self.cores)
 
     def _watched(self, feeds: Mapping[str, Any]) -> tuple[dict[str, Array], list[TaskSpan]]:
         """Return the outputs of a run, and when each of its tasks ran."""
-        results = self._binding.bind(feeds)
-        spans = self._runs.profiled()
-        return self._binding.collect(results), spans
+        if self._is_watched:
+            self._begin_run()
+        given = self._binding.bind(feeds)
+        if self._watched_runs is None:
+            spans = self._runs.profiled()
+        else:
+            spans = self._watched_runs.profiled(self._runs, (self._context, given, feeds))
+        return self._binding.collect(given), spans
 
     def _choose_executor(self, feeds: Mapping[str, Any]) -> None:
         """Have a mode chosen; what the tries write their outputs into is held meanwhile."""
         given = self._binding.bind(feeds)
-        self._runs.choose_executor()
+        watched = self._watched_runs
+        if watched is None:
+            self._runs.choose_executor()
+        else:
+            while self._runs.chosen is None:
+                watched.run(self._runs, (self._context, given, feeds))
         self._binding.collect(given)

@@ -288,8 +288,7 @@ class Session(OpenSession, TakesRequests):
             Session, asked, prepared, self.devices, how, events, choose_again
         )
         if self._failover is not None:
-            if self._open is None:
-                self.watch_tasks()
+            self.watch_tasks()
             self._choose_direct()
 
     def prepare_fallbacks(self) -> None:
@@ -360,11 +359,11 @@ class Session(OpenSession, TakesRequests):
     def _serve(self, shared: SharedProgram, prepared: Prepared, mode: Mode) -> None:
         """Have runs find the program for their shapes."""
         from trireme.runtime.dynamic.program import OpenProgram
-        from trireme.runtime.open_programs import open_shapes, step_of
+        from trireme.runtime.open_programs import WatchableRegions, open_shapes, step_of
         from trireme.runtime.shape_session import ShapeOptions
 
         how, asked = self.execution_options, replace(self.placement_options, pins={})
-        open_region = partial(
+        open_region = WatchableRegions(
             Session,
             devices=list(prepared.devices.values()),
             mode=mode,
@@ -379,6 +378,8 @@ class Session(OpenSession, TakesRequests):
             options = ShapeOptions(how, self.placement_options)
             found = open_shapes(options, prepared, mode, asked, self._asked.buckets, open_region)
             shared.closing.callback(found.close)
+            shared.watch_regions = open_region.watch
+        self._watch_regions = shared.watch_regions
         if isinstance(found, OpenProgram):
             shared.open_program = found
             found = found.beside()
@@ -390,7 +391,8 @@ class Session(OpenSession, TakesRequests):
         """Have runs go through the dataflow form of the graph."""
         from trireme.runtime.open_programs import dataflow_program
 
-        self._open = dataflow_program(prepared, self.execution_options, mode)
+        found = dataflow_program(prepared, self.execution_options, mode)
+        self._open, self._watch_regions = found, found.watch
         self._devices = prepared.devices
         self._closing.callback(self._open.close)
 

@@ -248,7 +248,7 @@ class SessionRuns(SessionFacts, Closing):
     def watch_tasks(self) -> None:
         """Give a task up that hangs, where a device works beside the host: see watchdog.py.
 
-        Nothing is watched where shapes are open, or every task is on the caller's own thread.
+        Nothing is watched where every task is on the caller's own thread.
         """
         from trireme.runtime.executors import Executors
         from trireme.runtime.failover.watchdog import TaskWatch, WatchedRuns, works_beside_host
@@ -382,8 +382,9 @@ class SessionRuns(SessionFacts, Closing):
         A device works on the next run while another is at this one; the bits are those of one run
         after another, states included. The least depth that keeps the busiest device busy is
         taken when None, or instances of a device take whole runs in turn
-        (runtime/streams/round_robin.py) where the objective is throughput. One stream at a
-        time; meanwhile `run` is free where there are no states.
+        (runtime/streams/round_robin.py) where the objective is throughput. With `fallback=True` and
+        states one run is in flight, so that one that a device fails can be repeated. One stream at
+        a time; meanwhile `run` is free where there are no states.
         Errors: RunError, if a stream is under way; PlanError, if `depth` runs do not fit memory
         """
         from trireme.runtime.streams.pipeline import pipeline
@@ -404,8 +405,10 @@ class SessionRuns(SessionFacts, Closing):
                 )
             if self._streams is None:
                 self._streams = Streams("this session")
-            if self._failover is None or self.states.types:
+            if self._failover is None:
                 return self._streams.begin(make, feeds, depth, self)
+            if self.states.types:  # each item begins with the states that the last one left whole
+                return self._streams.begin_open(self.run, feeds)
             from trireme.runtime.failover.watchdog import TaskWatch
 
             if make.func is pipeline:

@@ -7,6 +7,7 @@ execution contexts of its own. Models with states are not shared, because device
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
@@ -25,6 +26,7 @@ class SharedProgram:
     dropped: devices that gave an error before any run
     closing: closes the devices; users: how many sessions hold it
     program: of static shapes; open_program: of open shapes
+    watch_regions: has the regions of open shapes watched for tasks that hang
     """
 
     def __init__(self, model: object) -> None:
@@ -34,6 +36,7 @@ class SharedProgram:
         self.prepared: Prepared | None = None
         self.program: Program | None = None
         self.open_program: OpenProgram | None = None
+        self.watch_regions: Callable[[], None] | None = None
 
 
 class SharedPrograms:

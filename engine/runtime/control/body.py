@@ -15,18 +15,24 @@ from trireme.plan.plan import make_plan
 from trireme.runtime.compile import compile_plan
 from trireme.runtime.context import ExecutionContext
 from trireme.runtime.execute import serial_runner
+from trireme.runtime.failover.watchdog import TaskWatch, lose
 from trireme.runtime.options import ExecutionOptions
 from trireme.runtime.program import Program
 from trireme.support.dtypes import Array
+from trireme.support.errors import DeviceError
 
 
 @dataclass(frozen=True)
 class Workshop:
-    """What bodies are placed and compiled with: open devices, prices and options."""
+    """What bodies are placed and compiled with: open devices, prices and options.
+
+    watches: whether a wait for a body's task ends when the device hangs
+    """
 
     devices: Mapping[str, Device]
     calibration: Calibration
     options: ExecutionOptions = ExecutionOptions()
+    watches: bool = False
 
 
 def compiled_body(graph: Graph, workshop: Workshop) -> Program:
@@ -49,7 +55,9 @@ class Body:
         context = ExecutionContext(compiled_body(graph, workshop))
         self.plan = context.program.plan
         placed = self.plan.graph
-        self._run = serial_runner(self.plan, context.calls)
+        self._watch = TaskWatch(self.plan) if workshop.watches else None
+        self._run = serial_runner(self.plan, context.calls, self._watch)
+        self._context, self._devices = context, workshop.devices
         self._inputs = [context.view(value) for value in placed.inputs]
         self._outputs = [context.view(value) for value in placed.outputs]
 
@@ -57,5 +65,10 @@ class Body:
         """Return the outputs, given the inputs in order; shapes and dtypes are the graph's."""
         for view, array in zip(self._inputs, arrays, strict=True):
             view[...] = array
-        self._run()
+        try:
+            self._run()
+        except DeviceError:
+            if self._watch is not None and self._watch.hung is not None:
+                lose(self._devices, self._watch.hung, self._context)
+            raise
         return [view.copy() for view in self._outputs]

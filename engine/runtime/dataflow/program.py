@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NoReturn
 
 from trireme.ir.bind_shapes import retyped
@@ -37,6 +38,10 @@ class CompiledOps:
         self._bodies: OrderedDict[Hashable, Body | None] = OrderedDict()
         self._lock, self._device = threading.Lock(), threading.Lock()
         self.references: dict[str, str] = {}
+
+    def watch(self) -> None:
+        """Give up waits for ops that hang, of those that are compiled from now on."""
+        self._workshop = replace(self._workshop, watches=True)
 
     def run(self, graph: Graph, node: Node, arrays: list[Array | None]) -> Sequence[Array]:
         """Return the outputs of a node, given an array for each input."""
@@ -102,6 +107,10 @@ class DataflowProgram:
         self._inputs, self._outputs = list(graph.input_values()), list(graph.output_values())
         self._on = ", ".join(workshop.devices)
         self.stages: list[StageReport] = []
+
+    def watch(self) -> None:
+        """See CompiledOps."""
+        self.ops.watch()
 
     @property
     def spans(self) -> Sequence[PrimitiveSpan]:

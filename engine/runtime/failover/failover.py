@@ -12,7 +12,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from trireme.ir.effects import States
 from trireme.runtime.failover.breaker import CircuitBreaker
@@ -29,7 +29,12 @@ from trireme.support.fault_events import FaultEvent
 from trireme.support.forks import register_at_fork
 from trireme.support.threads import start_thread
 
+if TYPE_CHECKING:
+    from trireme.backend.device import Progress
+    from trireme.profiling.profile import Profile
+
 _log = logging.getLogger(__name__)
+Made = TypeVar("Made")
 Results = dict[str, Array]
 _FAULTS = (CompileError, DeviceError, PlanError)
 """Errors that a device can cause in a run: with open shapes, a run may compile and plan."""
@@ -42,6 +47,15 @@ class FallbackSession(Protocol):
 
     def run(self, feeds: Mapping[str, Any], out: Mapping[str, Array] | None = None) -> Results:
         """Return the outputs by name."""
+
+    def profile(
+        self,
+        feeds: Mapping[str, Any],
+        runs: int = 20,
+        warmup: int = 2,
+        progress: Progress | None = None,
+    ) -> Profile:
+        """Return what runs took."""
 
     def watch_tasks(self) -> None:
         """Give a task up that hangs."""
@@ -136,6 +150,16 @@ class Failover:
         error: that of the run, which `is_fault` found to be one
         Errors: DeviceError with the causes, if no device is left or those that are fail too
         """
+        results = self.do_again(error, lambda session: session.run(feeds, out))
+        if self._canary is None:
+            self._canary = canary_of(feeds, self._saved or {}, results)
+        return results
+
+    def do_again(self, error: BaseException, act: Callable[[FallbackSession], Made]) -> Made:
+        """Return what an act makes of a session on the devices that are left.
+
+        error, Errors: as of `run_again`
+        """
         causes: list[TriremeError] = []
         gone = set(self.out)
         failed: BaseException = error
@@ -148,7 +172,7 @@ class Failover:
             if not left:
                 raise self._all_failed(causes) from failed
             try:
-                results = self._run_on(left, feeds, out)
+                made = self._act_on(left, act)
             except _FAULTS as again:
                 if again.device not in left:
                     raise self._all_failed([*causes, again]) from again
@@ -159,9 +183,7 @@ class Failover:
                     raise
                 raise self._all_failed([*causes, refused]) from refused
             self._report(causes, left)
-            if self._canary is None:
-                self._canary = canary_of(feeds, self._saved or {}, results)
-            return results
+            return made
 
     def prepare(self) -> None:
         """Make the plan without each device, so that its first fault takes no longer than a run.
@@ -240,18 +262,16 @@ class Failover:
         found = [self.breakers[name] for name in out if name in self.breakers]
         return all(one.is_due for one in found) and all([one.take_due() for one in found])
 
-    def _run_on(
-        self, left: tuple[str, ...], feeds: Mapping[str, Any], out: Mapping[str, Array] | None
-    ) -> Results:
+    def _act_on(self, left: tuple[str, ...], act: Callable[[FallbackSession], Made]) -> Made:
         session = self._plan(left)
         if session.states is self._states or not self._states.types:
-            return session.run(feeds, out)
+            return act(session)
         session.states.clear()
         session.states.update(self._states)
-        results = session.run(feeds, out)
+        made = act(session)
         self._states.clear()
         self._states.update(session.states)
-        return results
+        return made
 
     def _plan(self, left: tuple[str, ...]) -> FallbackSession:
         """Return the session on some devices. Errors: those of a session that opens"""

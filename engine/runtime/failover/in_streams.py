@@ -7,10 +7,8 @@ from typing import Any
 
 from trireme.backend.device import Device
 from trireme.runtime.failover.failover import DeviceOut, Failover, Results
+from trireme.runtime.failover.watchdog import lose
 from trireme.support.errors import DeviceError, FaultKind
-
-_KEPT: list[object] = []
-"""Memory of streams in which a device hangs: the device may still write there."""
 
 
 class StreamFailover:
@@ -41,7 +39,6 @@ class StreamFailover:
         if not self._failover.is_fault(error):
             return None
         if isinstance(error, DeviceError) and error.kind is FaultKind.HANG:
-            self._devices[error.device].is_lost = True
-            _KEPT.append(self._memory)
+            lose(self._devices, error, self._memory)
         self._finish()
         return self._failover.run_again(error, feeds, None)

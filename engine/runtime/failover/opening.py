@@ -11,7 +11,6 @@ from trireme.ir.graph import Graph
 from trireme.ir.op import get_op
 from trireme.ir.selectors import unpinned
 from trireme.ops.repeats import bodies_of
-from trireme.runtime.dynamic.stage import is_open
 from trireme.runtime.failover.breaker import BREAKERS
 from trireme.runtime.failover.failover import Failover, FallbackSession
 
@@ -57,11 +56,9 @@ def open_failover(
             placement_options=placement,
             execution_options=execution,
         )
-        if not has_open_shapes:
-            opened.watch_tasks()
+        opened.watch_tasks()
         return opened
 
-    has_open_shapes = is_open(prepared.graph) or bool(asked.buckets) or how[0].schedule == "dynamic"
     writes = _writes_states(prepared.graph)
     breakers = {name: BREAKERS.of(devices[name].spec) for name in names}
     return Failover(breakers, open_on, prepared.states, writes, log, on_change)

@@ -25,6 +25,7 @@ from trireme.backend.device import HOST, Device, Done, Event
 from trireme.backend.links import link_ends
 from trireme.plan.plan import Plan, Task
 from trireme.profiling.rows import clock_of
+from trireme.profiling.spans import TaskSpan
 from trireme.runtime.executors import Executors
 from trireme.runtime.failures import interrupt_of, task_error
 from trireme.support.cancel import Clock, current_token, working_for
@@ -38,6 +39,8 @@ _LOOK_S = 0.25
 """Seconds between two looks at the tasks under way."""
 _LONG_S = 4e-3
 """A run of so many seconds takes a hundredth longer, or less, for a hand-over."""
+_KEPT: list[object] = []
+"""Memory of tasks that hang: the device may still write there."""
 
 
 class TaskWatch:
@@ -139,7 +142,6 @@ class WatchedRuns:
     def __init__(self, watch: TaskWatch, devices: Mapping[str, Device]) -> None:
         self.watch, self._devices = watch, devices
         self.lost: DeviceError | None = None
-        self._kept: list[object] = []
         self._least_s = math.inf
         self.reset_after_fork()
         register_at_fork(self)
@@ -155,8 +157,7 @@ class WatchedRuns:
         borrowed: what the run reads and writes of the caller's
         Errors: those of the run; DeviceError of kind HANG, and LOST ever after
         """
-        if self.lost is not None:
-            raise DeviceError(self.lost.summary).of_device(self.lost.device).of_kind(FaultKind.LOST)
+        self._check_not_lost()
         if self._least_s < _LONG_S and self.watch.is_timed and current_token() is None:
             try:
                 runs.run()
@@ -166,10 +167,21 @@ class WatchedRuns:
                 raise error
             return
         begun_s = time.perf_counter()
-        self._run_beside(runs, borrowed)
+        self._run_beside(runs, borrowed, runs.run)
         self._least_s = min(self._least_s, time.perf_counter() - begun_s)
 
-    def _run_beside(self, runs: Executors, borrowed: object) -> None:
+    def profiled(self, runs: Executors, borrowed: object) -> list[TaskSpan]:
+        """Run a plan once and return when each task ran. Errors: as `run`"""
+        self._check_not_lost()
+        spans: list[TaskSpan] = []
+        self._run_beside(runs, borrowed, lambda: spans.extend(runs.profiled()))
+        return spans
+
+    def _check_not_lost(self) -> None:
+        if self.lost is not None:
+            raise DeviceError(self.lost.summary).of_device(self.lost.device).of_kind(FaultKind.LOST)
+
+    def _run_beside(self, runs: Executors, borrowed: object, run: Callable[[], None]) -> None:
         """Run a plan once, on a thread that is left behind where it hangs."""
         over = threading.Lock()
         over.acquire()
@@ -179,7 +191,7 @@ class WatchedRuns:
         def work() -> None:
             try:
                 with working_for(token):
-                    runs.run()
+                    run()
             except BaseException as error:
                 failed.append(error)
             over.release()
@@ -228,9 +240,7 @@ class WatchedRuns:
     def _lose(self, hung: DeviceError, runs: Executors, borrowed: object) -> None:
         """Never run the plan again; keep all that the tasks that hang may touch."""
         self.lost = hung
-        self._kept.append((borrowed, runs.runner))
-        if hung.device in self._devices:
-            self._devices[hung.device].is_lost = True
+        lose(self._devices, hung, (borrowed, runs.runner))
         runs.abandon()
 
 
@@ -238,6 +248,13 @@ def _serve(work: SimpleQueue[Callable[[], None] | None]) -> None:
     while (one := work.get()) is not None:
         one()
         del one
+
+
+def lose(devices: Mapping[str, Device], hung: DeviceError, used: object) -> None:
+    """Never ask a device again that hangs, and keep what its task may still touch."""
+    if hung.device in devices:
+        devices[hung.device].is_lost = True
+    _KEPT.append(used)
 
 
 def works_beside_host(plan: Plan) -> bool:

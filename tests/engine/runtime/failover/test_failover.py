@@ -484,14 +484,48 @@ def test_items_of_replicas_go_to_other_devices():
             np.testing.assert_allclose(one, session.run(feeds)["d"], rtol=1e-5, atol=1e-6)
 
 
-def test_a_stream_with_states_names_the_item_that_fails():
-    """Items of such a stream read what those before them wrote: none can run by itself."""
+@pytest.mark.parametrize("point", ["launch", "wait"])
+@pytest.mark.parametrize("device", ["cpu", "opencl"])
+@pytest.mark.parametrize("depth", [None, 3])
+def test_items_of_a_stream_with_states_begin_with_whole_states(device, point, depth):
+    """Items of such a stream read what those before them wrote: the item that fails, too."""
     need_opencl()
     pins = PlacementOptions(pins={"z": "opencl", "y": "cpu"})
-    faults = [Fault("opencl", "launch", 2)]
-    with failing(*faults, graph=sums(), placement_options=pins) as (session, _):
-        with session.stream([{"x": X}] * 3, depth=1) as stream:
-            next(stream)
-            with pytest.raises(RunError, match="item 1 of the stream") as caught:
-                next(stream)
-        assert isinstance(caught.value.__cause__, DeviceError)
+    left = {"cpu": "opencl", "opencl": "cpu"}[device]
+    with Session(sums(), devices=[left]) as session:
+        want = [one["z"] for one in session.stream(ITEMS)]
+        state = session.get_state()["sum"]
+    for nth in range(1, 7):
+        with failing(Fault(device, point, nth), graph=sums(), placement_options=pins) as found:
+            session, points = found
+            made = [one["z"] for one in session.stream(ITEMS, depth)]
+            np.testing.assert_allclose(made, want, rtol=1e-5, atol=1e-6)
+            np.testing.assert_array_equal(session.get_state()["sum"], state)
+            if points.raised:
+                assert session.events[-1].action == "ran again"
+
+
+@pytest.mark.parametrize("nth", range(1, 9))
+@pytest.mark.parametrize("point", ["launch", "wait"])
+@pytest.mark.parametrize("device", ALL)
+def test_a_profile_is_that_of_the_devices_that_are_left(device, point, nth):
+    need_opencl()
+    with inject(Fault(device, point, nth)) as points, open_mixed(chain()) as session:
+        made = session.profile({"x": X}, runs=2, warmup=1)
+        assert made.runs == 2
+        if points.raised:
+            assert device not in {row.device for row in made.tasks}
+            assert (made.events[-1].action, made.events[-1].device) == ("ran again", device)
+        session.run({"x": X})
+
+
+def test_a_profile_leaves_the_states_of_its_runs():
+    need_opencl()
+    pins = PlacementOptions(pins={"z": "opencl", "y": "cpu"})
+    faults = [Fault("opencl", "launch", 3)]
+    with failing(*faults, graph=sums(), placement_options=pins) as (session, points):
+        made = session.profile({"x": X}, runs=2, warmup=1)
+        assert points.raised and made.runs == 2
+        state = session.get_state()["sum"]
+        whole = round(float(state.sum() / X.sum()))
+        np.testing.assert_allclose(state, whole * X, rtol=1e-4, atol=1e-5)

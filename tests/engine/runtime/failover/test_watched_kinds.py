@@ -1,0 +1,137 @@
+"""Every kind of run is given up when a device hangs: profiles, open shapes, dynamic schedules."""
+
+import time
+
+import numpy as np
+import pytest
+from opencl import need_opencl
+
+from trireme.ir.builder import GraphBuilder
+from trireme.ir.graph import TensorType
+from trireme.placement.options import PlacementOptions
+from trireme.runtime.options import ExecutionOptions
+from trireme.runtime.session import Session
+from trireme.support.errors import FaultKind
+from trireme.testing.faults import Fault, inject
+
+X = np.random.default_rng(4).standard_normal((8, 64)).astype(np.float32)
+TEXTS = [np.random.default_rng(n).standard_normal((n, 64)).astype(np.float32) for n in (3, 7, 5, 3)]
+HALF = {"npu": {"float32": "float16"}}
+
+
+def two(rows=8):
+    b = GraphBuilder("two")
+    x = b.input("x", TensorType((rows, 64), "float32"))
+    return b.finish(b.add("tanh", b.add("sigmoid", x, names=["a"]), names=["b"]))
+
+
+def sums():
+    b = GraphBuilder("sums")
+    x = b.input("x", TensorType(X.shape, "float32"))
+    zero = b.constant("zero", np.zeros(X.shape, np.float32))
+    y = b.add("add", b.add("variable", zero, state="sum"), x, names=["y"])
+    b.add("assign", y, state="sum")
+    return b.finish(b.add("tanh", y, names=["z"]))
+
+
+def opened(graph, device, pinned="a", schedule="static", **more):
+    return Session(
+        graph,
+        devices=[device, "cpu"],
+        fallback=True,
+        placement_options=PlacementOptions(pins={pinned: device}),
+        execution_options=ExecutionOptions(device_options=HALF, schedule=schedule),
+        **more,
+    )
+
+
+def is_lost(session, device):
+    (ran, taken) = session.events
+    assert (ran.device, ran.kind, ran.action) == (device, FaultKind.HANG, "ran again")
+    assert taken.action == "taken out"
+    return session.devices[device].is_lost
+
+
+def closes_at_once(session):
+    begun = time.monotonic()
+    session.close()
+    return time.monotonic() - begun < 2
+
+
+@pytest.mark.parametrize("mode", ["serial", "parallel"])
+@pytest.mark.parametrize("point", ["launch", "wait"])
+@pytest.mark.parametrize("device", ["opencl", "npu"])
+@pytest.mark.parametrize("nth", [2, 6])
+def test_a_profile(device, point, mode, nth):
+    """The launch of the one run may be of a watched run or of a plain one, which has a token."""
+    need_opencl()
+    with Session(two()) as session:
+        want = session.run({"x": X})["b"]
+    with inject(Fault(device, point, nth, FaultKind.HANG)) as points:
+        session = opened(two(), device, mode=mode)
+        if point == "launch":  # plain runs are short, and stay on their thread
+            session._watched_runs._least_s = 1.0
+        made = session.profile({"x": X}, runs=3, warmup=1)
+        assert points.raised or points.calls[device, point] < nth
+        if points.raised:
+            assert is_lost(session, device)
+            assert device not in {row.device for row in made.tasks}
+            np.testing.assert_array_equal(session.run({"x": X})["b"], want)
+        assert closes_at_once(session)
+
+
+@pytest.mark.parametrize("buckets", [None, {"n": [4, 8]}])
+@pytest.mark.parametrize("point", ["launch", "wait"])
+@pytest.mark.parametrize("device", ["opencl", "npu"])
+def test_open_shapes(device, point, buckets):
+    need_opencl()
+    if device == "npu" and buckets is None:
+        pytest.skip("the npu takes static shapes alone")
+    with Session(two("n"), devices=["cpu"], buckets=buckets) as session:
+        want = [session.run({"x": text})["b"] for text in TEXTS]
+    within_s = 60 if point == "launch" else None
+    with inject(Fault(device, point, 3, FaultKind.HANG)) as points:  # a plan's second run
+        session = opened(two("n"), device, buckets=buckets)
+        for text, expected in zip(TEXTS, want, strict=True):
+            found = session.run({"x": text}, timeout_s=within_s)["b"]
+            np.testing.assert_allclose(found, expected, rtol=2e-3, atol=2e-3)
+            if points.raised:
+                np.testing.assert_array_equal(found, expected)
+        assert points.raised and is_lost(session, device)
+        assert closes_at_once(session)
+
+
+@pytest.mark.parametrize("device", ["opencl", "npu"])
+def test_a_dynamic_schedule(device):
+    """A launch that never returns holds it; a wait is given up."""
+    need_opencl()
+    graph = two()
+    with Session(graph, devices=["cpu"]) as session:
+        want = session.run({"x": X})["b"]
+    with inject(Fault(device, "wait", 2, FaultKind.HANG)) as points:
+        session = opened(graph, device, schedule="dynamic")
+        for _ in range(3):
+            found = session.run({"x": X})["b"]
+            np.testing.assert_allclose(found, want, rtol=2e-3, atol=2e-3)
+            if points.raised:
+                np.testing.assert_array_equal(found, want)
+        if not points.raised:
+            pytest.skip(f"no op is placed on {device}")
+        assert is_lost(session, device)
+        assert closes_at_once(session)
+
+
+@pytest.mark.parametrize("schedule", ["static", "dynamic"])
+def test_a_stream_with_states(schedule):
+    need_opencl()
+    with Session(sums(), devices=["cpu"]) as session:
+        want = [one["z"] for one in session.stream([{"x": X}] * 4)]
+    with inject(Fault("opencl", "wait", 2, FaultKind.HANG)) as points:
+        session = opened(sums(), "opencl", "z", schedule)
+        found = [one["z"] for one in session.stream([{"x": X}] * 4)]
+        np.testing.assert_allclose(found, want, rtol=1e-5, atol=1e-6)
+        if points.raised:
+            assert is_lost(session, "opencl")
+            np.testing.assert_array_equal(found[-1], want[-1])
+        np.testing.assert_array_equal(session.get_state()["sum"], sum([X] * 4, np.zeros_like(X)))
+        assert closes_at_once(session)
