@@ -15,7 +15,7 @@ import numpy as np
 
 from trireme.backend.device import Device
 from trireme.ir.builder import GraphBuilder
-from trireme.ir.graph import Graph, Quant, TensorType
+from trireme.ir.graph import Graph, Node, Quant, TensorType
 from trireme.passes.pipeline import optimise
 from trireme.quantiser.emit import emit
 from trireme.quantiser.precision.target import opened_target
@@ -26,7 +26,6 @@ from trireme.support.errors import GraphError
 
 _SIZE = 32
 """The depth and the rows of the product that devices are asked for."""
-_PRODUCTS = ("fully_connected", "matmul_nbits")
 DEFAULT_SCHEME = "int8"
 AUTOMATIC = ("int8", "uint8", "float16", "dynamic", "weights_int8", "weights_int4")
 """The schemes in the order in which named devices decide among them."""
@@ -135,5 +134,9 @@ def _refusals(device: Device, products: Mapping[str, Graph]) -> dict[str, str]:
 
 def _refusal(device: Device, graph: Graph) -> str:
     """Return why a device does not run the product of a graph."""
-    (product,) = (node for node in graph.nodes if node.op in _PRODUCTS)
+
+    def weights(node: Node) -> int:
+        return sum(graph.type(i).nbytes for i in node.used if graph.values[i].is_constant)
+
+    product = max(graph.nodes, key=weights)
     return device.unsupported_reason(graph, product) or ""

@@ -13,7 +13,6 @@ from trireme.ir.graph import Graph, Node, TensorType
 from trireme.support.errors import GraphError
 
 HALF, REAL = "float16", "float32"
-_CONVERTING = frozenset({"cast", "quantize", "dequantize"})
 _MOST_HALF = float(np.finfo(np.float16).max)
 
 
@@ -39,7 +38,7 @@ def _is_faster(device: Device) -> bool:
 def half_alone(graph: Graph, node: Node) -> Graph | None:
     """Return a graph of one node in float16; None where it has no such form."""
     dtypes = {graph.type(out).dtype for out in node.outputs}
-    if node.op in _CONVERTING or dtypes != {REAL} or not _fits(graph, node):
+    if dtypes != {REAL} or not _fits(graph, node):
         return None
     b = GraphBuilder("half")
 
