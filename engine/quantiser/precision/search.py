@@ -31,9 +31,9 @@ _PAIRS = 24
 """Units of either precision, the best to flip, whose pairs are moves too."""
 _BEYOND = 4.0
 """A choice of so many times the noise of one that broke the budget is taken to break it too."""
-_HOPELESS = 1.15
+_HOPELESS = 1.6
 """A move predicted to have so many times the noise allowed is not measured."""
-_MEASURED = 24
+_MEASURED = 48
 """The moves of one round that are measured at most."""
 _FROM_OTHERS = 3
 """A round that starts from another choice than the best tries so many times fewer moves."""
