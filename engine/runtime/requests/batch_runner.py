@@ -17,12 +17,10 @@ from trireme.runtime.requests.batch_rules import FittingFeeds
 from trireme.runtime.requests.batch_statistics import BatchReport, BatchTally
 from trireme.runtime.requests.queue import RequestLine, RequestQueue
 from trireme.runtime.requests.request import Result, RunRequest
-from trireme.runtime.requests.workers import serve_on
+from trireme.runtime.requests.workers import QueueRunner
 from trireme.support.cancel import CancelToken, working_for
 from trireme.support.dtypes import Array
-from trireme.support.errors import CancelledError, DeadlineError, RunError, TriremeError
-from trireme.support.forks import register_at_fork
-from trireme.support.threads import start_thread
+from trireme.support.errors import CancelledError, DeadlineError, TriremeError
 from trireme.support.timers import Timers
 
 _log = logging.getLogger(__name__)
@@ -32,7 +30,7 @@ _BATCHES_TO_JUDGE = 32
 """Batches after which a batcher may warn that they do not pay."""
 
 
-class BatchRunner:
+class BatchRunner(QueueRunner):
     """Runs requests in batches, on `workers` threads that start when they are first needed.
 
     run: of the session; names: of its inputs; most: rows of a run
@@ -52,13 +50,10 @@ class BatchRunner:
     ) -> None:
         self._run, self._names, self._most = run, names, most
         self._preferred, self._delay_s = preferred, delay_s
-        self._workers, self._on_batch = workers, on_batch
-        self.queue = RequestQueue(max_queue, "the batcher", timers)
-        self.tally = BatchTally()
+        self._on_batch, self.tally = on_batch, BatchTally()
         self._is_draining = self._is_judged = False
-        self._under_way = set[RunRequest]()
-        self._threads = list[threading.Thread]()
-        register_at_fork(self)
+        queue = RequestQueue(max_queue, "the batcher", timers)
+        super().__init__(queue, workers, "trireme-batches")
 
     def submit(self, fed: FittingFeeds, timeout_s: float | None, priority: int) -> RunRequest:
         """Return a request that waits for its batch.
@@ -73,21 +68,10 @@ class BatchRunner:
             rows=fed.rows,
             ends_early=True,
         )
-        try:
-            if len(self._threads) < self._workers:
-                self._start()
-        except RunError:
-            if not self._threads:
-                request.cancel()
-                raise
-            _log.warning("a batcher works with fewer threads than it may", exc_info=True)
+        self._see_to(request)
         self.tally.add("requests")
         request.add_done_callback(self._count_end)
         return request
-
-    def stop(self) -> None:
-        """Refuse what waits; the threads end by themselves. A collector may call it anywhere."""
-        self.queue.close()
 
     def close(self, drain: bool = False) -> None:
         """Take no requests, and return when nothing runs. drain: run what waits first"""
@@ -95,36 +79,20 @@ class BatchRunner:
         with changed:
             self._is_draining = True
             changed.notify_all()
-        mine = threading.current_thread()
-        if drain and mine not in self._threads:
-            for thread in self._threads:
-                thread.join()
-        self.queue.close()
-        for thread in self._threads:
-            if thread is not mine:  # a callback runs this
-                thread.join()
+        if drain and threading.current_thread() not in self._threads:
+            self._join()
+        self.stop()
+        self._join()
 
     def reset_after_fork(self) -> None:
-        """Have no threads in a forked child; what was under way ends with an error there."""
-        self._threads = []
-        under_way, self._under_way = self._under_way, set()
+        """See QueueRunner."""
         self.tally.reset_after_fork()
-        for request in under_way:
-            request.reset_after_fork()
+        super().reset_after_fork()
 
-    def _start(self) -> None:
-        """Start one more thread, unless there are enough. Errors: RunError"""
-        with self.queue.changed:
-            if len(self._threads) < self._workers and not self._is_draining:
-                name = f"trireme-batches-{len(self._threads)}"
-                thread = threading.Thread(target=self._serve, name=name, daemon=True)
-                start_thread(thread)
-                self._threads.append(thread)
+    def _needs_thread(self) -> bool:
+        return not self._is_draining
 
-    def _serve(self) -> None:
-        serve_on(self._serve_batches)
-
-    def _serve_batches(self) -> None:
+    def _serve_queue(self) -> None:
         buffers = _Buffers(self._most)
         while requests := self._take():
             try:

@@ -73,7 +73,7 @@ class RequestQueue:
     """
 
     def __init__(self, most: int, what: str, timers: Timers = TIMERS) -> None:
-        self.most, self._what, self.timers = most, what, timers
+        self.most, self.what, self.timers = most, what, timers
         self.lines: dict[Hashable, RequestLine] = {}
         self._number, self._gone = count(), 0
         self.waiting = 0
@@ -103,10 +103,10 @@ class RequestQueue:
         token = CancelToken(timeout_s, clock)
         with self.changed:
             if self.is_closed:
-                raise RunError(f"{self._what} is closed")
+                raise RunError(f"{self.what} is closed")
             if self.waiting >= self.most:
                 raise QueueFullError(
-                    f"the queue of {self._what} is full: {self.waiting} requests wait",
+                    f"the queue of {self.what} is full: {self.waiting} requests wait",
                     fix="send it again later, or raise max_queue",
                 )
             order = (-priority, next(self._number))
@@ -156,7 +156,7 @@ class RequestQueue:
             self.waiting = 0
             self.changed.notify_all()
         for request in sorted(waiting):
-            request.fail(RunError(f"{self._what} was closed before the request ran"))
+            request.fail(RunError(f"{self.what} was closed before the request ran"))
 
     def reset_after_fork(self) -> None:
         """Be empty in a forked child."""

@@ -29,7 +29,71 @@ def serve_on(serve: Callable[[], None]) -> None:
             _log.exception("%s was interrupted, and goes on", threading.current_thread().name)
 
 
-class RequestRunner:
+class QueueRunner:
+    """Threads that serve a queue, `threads` at most, started when they are first needed.
+
+    name: of the threads
+    """
+
+    def __init__(self, queue: RequestQueue, threads: int, name: str) -> None:
+        self.queue, self._most_threads, self._name = queue, threads, name
+        self._under_way = set[RunRequest]()
+        self.reset_after_fork()
+        register_at_fork(self)
+
+    def _serve_queue(self) -> None:
+        """Run requests until the queue is closed."""
+        raise NotImplementedError
+
+    def _needs_thread(self) -> bool:
+        """Whether one more thread has something to do. The caller holds `changed`."""
+        raise NotImplementedError
+
+    def _see_to(self, request: RunRequest) -> None:
+        """Start a thread for a request that waits, where one is needed.
+
+        Errors: RunError, if the first cannot be started; the request is cancelled then
+        """
+        try:
+            if len(self._threads) < self._most_threads:
+                self._start()
+        except RunError:
+            if not self._threads:
+                request.cancel()
+                raise
+            _log.warning("%s works with fewer threads than it may", self.queue.what, exc_info=True)
+
+    def _start(self) -> None:
+        """Start one more thread, if it is needed. Errors: RunError"""
+        with self.queue.changed:
+            if len(self._threads) < self._most_threads and self._needs_thread():
+                name = f"{self._name}-{len(self._threads)}"
+                thread = threading.Thread(target=self._serve, name=name, daemon=True)
+                start_thread(thread)
+                self._threads.append(thread)
+
+    def stop(self) -> None:
+        """Refuse what waits; the threads end by themselves. A collector may call it anywhere."""
+        self.queue.close()
+
+    def _join(self) -> None:
+        """Return when the threads have ended, but the caller's: a callback may run this."""
+        for thread in self._threads:
+            if thread is not threading.current_thread():
+                thread.join()
+
+    def reset_after_fork(self) -> None:
+        """Have no threads in a forked child; what was under way ends with an error there."""
+        self._threads: list[threading.Thread] = []
+        under_way, self._under_way = self._under_way, set()
+        for request in under_way:
+            request.reset_after_fork()
+
+    def _serve(self) -> None:
+        serve_on(self._serve_queue)
+
+
+class RequestRunner(QueueRunner):
     """Runs requests, `workers` at once.
 
     It knows nothing of a session: a request that waits holds what it calls. So a session that is
@@ -37,10 +101,8 @@ class RequestRunner:
     """
 
     def __init__(self, max_queue: int, workers: int = 1, timers: Timers = TIMERS) -> None:
-        self.queue = RequestQueue(max_queue, "the session", timers)
-        self._most, self._running = workers, set[RunRequest]()
-        self.reset_after_fork()
-        register_at_fork(self)
+        queue = RequestQueue(max_queue, "the session", timers)
+        super().__init__(queue, workers, "trireme-requests")
 
     def submit(
         self,
@@ -54,57 +116,33 @@ class RequestRunner:
         Errors: as RequestQueue.put; RunError, if the first worker cannot be started
         """
         request = self.queue.put(feeds, call, timeout_s=timeout_s, priority=priority)
-        try:
-            with self.queue.changed:
-                if self._idle < self.queue.waiting and len(self._threads) < self._most:
-                    self._start()
-        except RunError:
-            if not self._threads:
-                request.cancel()
-                raise
-            _log.warning("a session works with fewer threads than it may", exc_info=True)
+        self._see_to(request)
         return request
-
-    def _start(self) -> None:
-        """Start one more thread. Errors: RunError"""
-        name = f"trireme-requests-{len(self._threads)}"
-        thread = threading.Thread(target=self._serve, name=name, daemon=True)
-        start_thread(thread)
-        self._threads.append(thread)
-
-    def stop(self) -> None:
-        """Refuse what waits; the threads end by themselves. A collector may call it anywhere."""
-        self.queue.close()
 
     def close(self) -> None:
         """Refuse what waits, and return when no request runs."""
         self.stop()
-        for thread in self._threads:
-            if thread is not threading.current_thread():  # a callback runs this
-                thread.join()
+        self._join()
 
     def reset_after_fork(self) -> None:
-        """Have no threads in a forked child; what they ran ends with an error there."""
-        self._threads: list[threading.Thread] = []
+        """See QueueRunner."""
         self._idle = 0
-        running, self._running = self._running, set()
-        for request in running:
-            request.reset_after_fork()
+        super().reset_after_fork()
 
-    def _serve(self) -> None:
-        serve_on(self._serve_requests)
+    def _needs_thread(self) -> bool:
+        return self._idle < self.queue.waiting
 
-    def _serve_requests(self) -> None:
+    def _serve_queue(self) -> None:
         while (request := self._take()) is not None:
             try:
                 if request.begin(self.queue.timers.clock()):
-                    self._running.add(request)
+                    self._under_way.add(request)
                     request.run()
             except BaseException as error:
                 request.fail(error)  # nothing, if it is over
                 raise
             finally:
-                self._running.discard(request)
+                self._under_way.discard(request)
             del request  # the session that it holds may be collected
 
     def _take(self) -> RunRequest | None:
