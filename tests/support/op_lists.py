@@ -54,11 +54,6 @@ RULES = {
         "reshape resize slice squeeze transpose unsqueeze",
     ): "one function cuts one op",
     (
-        "engine/quantiser/device_forms.py",
-        "fully_connected matmul_nbits",
-    ): "the products that devices are asked for",
-    ("engine/quantiser/half.py", "cast quantize dequantize"): "ops that change a dtype alone",
-    (
         "engine/quantiser/repairs/equalise.py",
         "max_pool average_pool relu",
     ): "factors of channels pass through them",
