@@ -9,6 +9,7 @@ from opencl import need_opencl
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import TensorType
 from trireme.placement.options import PlacementOptions
+from trireme.runtime.failover import watchdog
 from trireme.runtime.options import ExecutionOptions
 from trireme.runtime.session import Session
 from trireme.support.errors import FaultKind
@@ -62,15 +63,14 @@ def closes_at_once(session):
 @pytest.mark.parametrize("point", ["launch", "wait"])
 @pytest.mark.parametrize("device", ["opencl", "npu"])
 @pytest.mark.parametrize("nth", [2, 6])
-def test_a_profile(device, point, mode, nth):
-    """The launch of the one run may be of a watched run or of a plain one, which has a token."""
+def test_a_profile(device, point, mode, nth, monkeypatch):
+    """The launch may be of a watched run or of a plain one, which is handed over here."""
     need_opencl()
     with Session(two()) as session:
         want = session.run({"x": X})["b"]
     with inject(Fault(device, point, nth, FaultKind.HANG)) as points:
         session = opened(two(), device, mode=mode)
-        if point == "launch":  # plain runs are short, and stay on their thread
-            session._watched_runs._least_s = 1.0
+        monkeypatch.setattr(watchdog, "_LONG_S", 0.0)  # short plain runs stay on their thread
         made = session.profile({"x": X}, runs=3, warmup=1)
         assert points.raised or points.calls[device, point] < nth
         if points.raised:
