@@ -32,9 +32,9 @@ MANY_TURNS, ASSUMED_TURNS = 256, 1000
 """Turns from which a loop is compiled whose types vary from run to run: a turn takes numpy 20 us,
 and compiling 5 ms. A loop that only its condition ends is taken to have ASSUMED_TURNS.
 """
-GROWING_TURNS = 64
-"""Turns from which a loop whose states grow is compiled, even if a turn has little work. Compiling
-takes 10 ms, as long as numpy takes for ten such runs.
+GROWING_TURNS, GROWING_NODES = 64, 128
+"""Turns, and nodes that all turns run, from either of which a loop whose states grow is compiled,
+even if a turn has little work. numpy takes 8 us a node and 10 us a turn, compiling 10 ms or more.
 """
 MOST_BODIES = 64
 """Compiled bodies that are kept; the one not used for longest goes first."""
@@ -260,7 +260,7 @@ class Bodies:
             return None
         types = _types(given)
         turns = ASSUMED_TURNS if most is None else most
-        key = form.body, types, min(turns, GROWING_TURNS)
+        key = form.body, types, min(turns, _least_turns(form.body))
         if key not in self._growths:
             if len(self._growths) >= MOST_BODIES:
                 self._growths.clear()
@@ -334,12 +334,18 @@ def _growth_key(grown: GrowingForm, types: Types, turns: int) -> Hashable | None
         steps = steps_of(form, grown.in_rooms, types)
         if not any(map(any, steps)):
             return None
-        if turns < GROWING_TURNS and has_little_work(_body_after(form, types, steps, turns)):
+        is_short = turns < _least_turns(form.body)
+        if is_short and has_little_work(_body_after(form, types, steps, turns)):
             return None
         kinds = kinds_of_sizes(form.body, form, types, steps)
     except TriremeError:
         return None
     return form.carried, form.slices, "grows", likeness_of(kinds)
+
+
+def _least_turns(body: Graph) -> int:
+    """Return the turns from which a loop whose states grow is compiled, whatever their work."""
+    return min(GROWING_TURNS, -(-GROWING_NODES // max(len(body.nodes), 1)))
 
 
 def _body_after(form: Repeat, types: Types, steps: Sequence[tuple[int, ...]], turns: int) -> Graph:

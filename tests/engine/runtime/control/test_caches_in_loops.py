@@ -61,6 +61,14 @@ def test_caches_stay_where_they_are_and_have_the_bits_of_turns_by_the_host(growi
             check(mine, peer(data, feeds))
 
 
+def test_a_few_turns_of_many_nodes_run_in_native_code(growing):
+    data = decode_loop(SIZES, "concat")
+    with Session(data) as session:
+        feeds = decode_feeds(SIZES, "concat", 8)
+        check(session.run(feeds), peer(data, feeds))
+    assert len(growing) == 1
+
+
 def test_memory_of_caches_grows_where_only_data_ends_a_loop(growing):
     data = decode_loop(SIZES, "concat")
     with Session(data) as session:
