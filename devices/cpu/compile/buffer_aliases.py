@@ -28,12 +28,15 @@ def find_homes(
 
     appends_in_place: whether `append_rows` writes rows where the buffer is
     An alias lies in its input's memory; when it is an output of the graph, the input lies in the
-    output's, unless that one is given or an output too.
+    output's, unless that one is given or an output too, or has more bytes than the output.
     """
     buffer_aliases = {value: value for value in graph.values}
+    shorter = set[int]()
     for node in graph.nodes:
         if is_alias(graph, node) or (appends_in_place and node.op == "append_rows"):
             buffer_aliases[node.outputs[0]] = buffer_aliases[node.used[0]]
+            if node.op == "held_rows" or node.used[0] in shorter:
+                shorter.add(node.outputs[0])
     given = {v.id for v in graph.values.values() if v.is_constant} | set(graph.inputs)
     outputs = dict.fromkeys(value for value in graph.outputs if value not in given)
     taken = {value: value for value in outputs if buffer_aliases[value] == value}
@@ -43,7 +46,7 @@ def find_homes(
         if output not in outputs or output in taken:
             continue  # what is given the bound call copies
         home = buffer_aliases[output]
-        if home in given or home in taken:
+        if home in given or home in taken or output in shorter:
             copies[node.id] = (taken.get(home, home), output)
         else:
             taken[home] = output

@@ -249,7 +249,7 @@ def _repeated(program: RegionProgram, parts: int) -> list[Item]:
 
 
 def _copy_step(context: Context, node: Node, source: int, target: int) -> Step:
-    nbytes = context.type(source).nbytes
+    nbytes = context.type(target).nbytes  # the source may have more rows
     code = context.kernel(_copy_kernel, nbytes)
     reads = (context.operand(source),)
     return Step(code, reads, (target,), seconds=nbytes / 1e10, nodes=(node.id,), family="copy")

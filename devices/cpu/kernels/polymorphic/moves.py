@@ -136,10 +136,10 @@ def _copy_step(
 
 
 def whole_copy(context: Context, node: Node, source: int, target: int) -> PolymorphicStep:
-    """Return the step that copies the bytes of a value to another that has as many."""
+    """Return the step that copies the first bytes of a value to another, as many as that has."""
 
     def copies(graph: Graph, _: Node) -> Sequence[Move]:
-        return [Move(Copy((graph.type(source).nbytes,), (1,), (1,), 1), source, target)]
+        return [Move(Copy((graph.type(target).nbytes,), (1,), (1,), 1), source, target)]
 
     return copy_steps(context, node, copies(context.graph, node), copies)[0]
 
