@@ -60,6 +60,7 @@ class Attr:
     choices: all allowed values, where they are few
     least: the least number; for a list, of each number
     finite: whether a float must be a float32 number; kernels compute with no other
+    stored: whether model files have it; the runtime alone gives another
 
     A default of kind float is rounded to float32, since model files hold float32. So a left-out
     attribute equals one that the file gives.
@@ -70,6 +71,7 @@ class Attr:
     choices: tuple[Any, ...] = ()
     least: float | None = None
     finite: bool = True
+    stored: bool = True
 
     def __post_init__(self) -> None:
         if isinstance(self.default, float):

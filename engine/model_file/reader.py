@@ -169,6 +169,8 @@ class _GraphReader:
             if name not in op.attrs:
                 raise FileDefect(f"{op.name} has no attribute {name!r}")
             expected = op.attrs[name]
+            if not expected.stored:
+                raise FileDefect(f"{name!r} of {op.name} cannot be given by a file")
             kind = attributes.NAMES.get(attr["kind"], "none")
             if expected.kind == "operator" and kind == "str":
                 kind = "operator"

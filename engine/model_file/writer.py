@@ -134,7 +134,7 @@ class _Graphs:
             op=node.op,
             inputs=[-1 if i is None else i for i in node.inputs],
             outputs=list(node.outputs),
-            attrs=[self.attr(node, name, depth) for name in sorted(node.attrs)],
+            attrs=[self.attr(node, name, depth) for name in _stored(node)],
             source=node.source or None,
             pin=node.pin,
             after=list(node.after),
@@ -158,6 +158,12 @@ class _Graphs:
             value = value.name
         setattr(table, field, list(value) if isinstance(value, tuple) else value)
         return table
+
+
+def _stored(node: Node) -> list[str]:
+    """Return the names of the attributes that a file has, in order."""
+    known = get_op(node.op).attrs
+    return [name for name in sorted(node.attrs) if known[name].stored]
 
 
 def _symbols(graph: Graph, values: list[Value]) -> dict[str, tuple[int, int | None]]:

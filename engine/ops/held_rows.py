@@ -21,6 +21,10 @@ from trireme.support.dtypes import ANY, Array
 from trireme.support.errors import RunError, ShapeError
 
 _AXIS = {"axis": Attr("int")}
+_IN_PLACE = {"in_place": Attr("int", 0, (0, 1), stored=False)}
+"""Whether the buffer is memory of a state, into which a device may write the rows. A buffer that is
+fed, or that others read, must stay as it is.
+"""
 
 
 def _check(buffer: Value, rows: Value, axis: int) -> int:
@@ -42,13 +46,13 @@ def _count(length: Value) -> Dim:
     return length.shape[0]
 
 
-def _infer_append(buffer: Value, length: Value, rows: Value, *, axis: int) -> Types:
+def _infer_append(buffer: Value, length: Value, rows: Value, *, axis: int, in_place: int) -> Types:
     _check(buffer, rows, axis)
     _count(length)
     return one(buffer.shape, buffer.dtype)
 
 
-def _append(buffer: Array, length: Array, rows: Array, *, axis: int) -> Array:
+def _append(buffer: Array, length: Array, rows: Array, *, axis: int, in_place: int) -> Array:
     first, last = len(length), len(length) + rows.shape[axis]
     if last > buffer.shape[axis]:
         raise RunError(f"{last} rows do not fit a buffer of {buffer.shape[axis]}")
@@ -89,7 +93,7 @@ move(
     "y = buffer, whose rows after the first len(length) along axis are rows",
     _infer_append,
     _append,
-    attrs=_AXIS,
+    attrs=_AXIS | _IN_PLACE,
     samples=_samples,
     dtypes=(ANY, ANY, Like("buffer")),
 )

@@ -26,14 +26,14 @@ def find_homes(
 ) -> tuple[dict[int, int], dict[int, tuple[int, int]]]:
     """Return whose memory each value lies in, and by node what the aliases that copy do copy.
 
-    appends_in_place: whether `append_rows` writes rows where the buffer is
+    appends_in_place: whether rows are written where a buffer is, if it is a state's
     An alias lies in its input's memory; when it is an output of the graph, the input lies in the
     output's, unless that one is given or an output too, or has more bytes than the output.
     """
     buffer_aliases = {value: value for value in graph.values}
     shorter = set[int]()
     for node in graph.nodes:
-        if is_alias(graph, node) or (appends_in_place and node.op == "append_rows"):
+        if is_alias(graph, node) or (appends_in_place and node.attrs.get("in_place")):
             buffer_aliases[node.outputs[0]] = buffer_aliases[node.used[0]]
             if node.op == "held_rows" or node.used[0] in shorter:
                 shorter.add(node.outputs[0])

@@ -134,6 +134,11 @@ class _Rewrite:
         self._new_node = count(max(node.id for node in graph.nodes) + 1)
         self._lengths: dict[str, Value] = {}
 
+    def _append(self, operands: tuple[int, ...], after: int, axis: int) -> Node:
+        """Return the node that writes rows into a buffer where it is."""
+        attrs = {"axis": axis, "in_place": 1}
+        return Node(next(self._new_node), "append_rows", operands, (after,), attrs)
+
     def on_buffers(self, ties: Sequence[tuple[Tie, Node]]) -> GrowingGraph:
         """Return the graph with these ties on buffers."""
         graph, past = self._graph, {tie.past.id for tie, _ in ties}
@@ -155,7 +160,7 @@ class _Rewrite:
             after = self._value(f"{tie.name}.after", self._values[value].type)
             rows = node.used[1]
             writes[node.id] = [
-                Node(next(self._new_node), "append_rows", (value, length, rows), (after,), attrs),
+                self._append((value, length, rows), after, one.axis),
                 replace(node, op="held_rows", inputs=(after, length, rows), attrs=attrs),
             ]
         present = {tie.present.id for tie, _ in ties}

@@ -26,7 +26,6 @@ from trireme.devices.cpu.kernels.lowering import Context, finish
 from trireme.devices.cpu.kernels.movement.move import (
     MOVES,
     Move,
-    append_rows_copy,
     concat_reason,
     const_ints,
     copy_family,
@@ -199,8 +198,11 @@ def _tile_reason(graph: Graph, node: Node) -> str | None:
 
 
 def _appended(graph: Graph, node: Node) -> list[Move]:
-    """Return the copy of the rows alone: the buffer is where it is."""
-    return [Move(append_rows_copy(graph, node), node.used[2], node.outputs[0])]
+    """Return the copies of the buffer and of the rows; of the rows alone where they are written
+    into the buffer.
+    """
+    moves = MOVES["append_rows"](graph, node)
+    return moves[-1:] if node.attrs["in_place"] else moves
 
 
 def _lower_append(context: Context, node: Node) -> Sequence[PolymorphicStep]:
