@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from contextvars import copy_context
 from queue import SimpleQueue
 from typing import Any
 
@@ -49,15 +50,26 @@ class PlaceInLine:
 class WaitingCall(PlaceInLine):
     """A call in line: one of the threads of its queue runs it, and its caller waits for its end.
 
-    call: gets the number of a context; wake: has a thread look at the line
+    call: gets the number of a context; it sees the context variables of the caller
+    wake: has a thread look at the line
     """
 
-    __slots__ = ("_call", "_claims", "_error", "_is_over", "_result", "_token", "_wake")
+    __slots__ = (
+        "_call",
+        "_claims",
+        "_error",
+        "_is_over",
+        "_result",
+        "_token",
+        "_variables",
+        "_wake",
+    )
 
     def __init__(self, call: Callable[[int], Any], wake: Callable[[], bool]) -> None:
         super().__init__()
         self._call: Callable[[int], Any] | None = call
         self._token, self._wake = CancelToken(around=current_token()), wake
+        self._variables = copy_context()
         self._claims, self._is_over = [True], False
         self._result: Any = None
         self._error: BaseException | None = None
@@ -80,7 +92,7 @@ class WaitingCall(PlaceInLine):
             with working_for(self._token):
                 self._token.check()
                 if call is not None:
-                    self._result = call(number)
+                    self._result = self._variables.run(call, number)
         except BaseException as error:
             self._error = error
         del call

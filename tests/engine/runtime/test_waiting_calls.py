@@ -1,6 +1,7 @@
 """Calls that wait for a context run on threads of its queue, in the order in which they came."""
 
 import contextlib
+import contextvars
 import gc
 import os
 import random
@@ -76,6 +77,27 @@ class Callers:
             thread.join(20)
             assert not thread.is_alive(), "a caller hangs"
         return self.made
+
+
+def test_a_call_sees_the_context_variables_of_its_caller(queue):
+    variable = contextvars.ContextVar("span", default="none")
+
+    def traced(number):
+        span = contextvars.copy_context()
+        span.run(variable.set, f"span {number}")
+        return lambda: span.run(queue.run, lambda _: (variable.get(), threading.get_ident()))
+
+    found = []
+    with all_busy(queue) as held:
+        threads = [threading.Thread(target=lambda k=k: found.append(traced(k)())) for k in range(3)]
+        for thread in threads:
+            thread.start()
+        until(lambda: len(queue.line) == 3)
+        held.pop().close()
+        for thread in threads:
+            thread.join(20)
+    assert sorted(span for span, _ in found) == ["span 0", "span 1", "span 2"]
+    assert {ident for _, ident in found}.isdisjoint({thread.ident for thread in threads})
 
 
 def test_a_call_that_finds_a_context_free_runs_on_its_own_thread(queue):
