@@ -6,9 +6,10 @@ The child has the forking thread alone. Other threads of the parent may have hel
 from __future__ import annotations
 
 import os
-import weakref
 from collections.abc import Callable
 from typing import Protocol
+
+from trireme.support.live_objects import LiveObjects
 
 
 class Forkable(Protocol):
@@ -18,7 +19,7 @@ class Forkable(Protocol):
         """Return to the state before any thread; called in a child without other threads."""
 
 
-_KNOWN: weakref.WeakSet[Forkable] = weakref.WeakSet()
+_KNOWN = LiveObjects[Forkable]()
 
 
 def register_at_fork(one: Forkable) -> None:
@@ -27,7 +28,7 @@ def register_at_fork(one: Forkable) -> None:
 
 
 def _in_child() -> None:
-    for one in list(_KNOWN):
+    for one in _KNOWN:
         one.reset_after_fork()
 
 

@@ -17,6 +17,7 @@ from trireme.support.cancel import check_cancelled
 from trireme.support.dtypes import Array
 from trireme.support.errors import DeviceError
 from trireme.support.forks import register_at_fork
+from trireme.support.live_objects import LiveObjects
 
 HOT_NS = 300_000
 """A run that begins so soon after the last one is one of many: workers should be awake."""
@@ -101,7 +102,7 @@ class StepPool:
         self._workers = SHARED.take(native, threads, spins, futex, tuple(cores))
         self._release = weakref.finalize(self, SHARED.drop, self._workers)
         self._release.atexit = False
-        self._calls: weakref.WeakSet[PoolCall] = weakref.WeakSet()
+        self._calls = LiveObjects[PoolCall]()
         self._closed = False
         self._ready = False
         register_at_fork(self)
