@@ -60,6 +60,14 @@ def pytest_xdist_make_scheduler(config, log):
     return LoadFileScheduling(config, log)
 
 
+def pytest_make_parametrize_id(val, argname):
+    """Bytes name no case: what a compressor makes holds the time, and xdist's workers would differ.
+
+    Then a worker that takes the place of one that crashed could not go on.
+    """
+    return argname if isinstance(val, bytes) else None
+
+
 def pytest_collection_finish():
     """Spare the collector of garbage some 11,000 tests: they live as long as the run."""
     gc.collect()
