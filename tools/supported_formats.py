@@ -13,6 +13,7 @@ from trireme.converters.onnx.file import OLDEST_OPSET
 from trireme.converters.onnx.listing import Conversion, conversions
 from trireme.converters.onnx.write import OPSET
 from trireme.converters.onnx.write.table import written_ops as written_to_onnx
+from trireme.converters.tflite.sixteen import SIXTEEN_BIT
 from trireme.converters.tflite.walk import OPERATORS, REFUSED
 from trireme.converters.tflite.write.table import written_ops as written_to_tflite
 from trireme.converters.torch.table import supported_aten
@@ -33,6 +34,8 @@ run.
 """
 _TFLITE_REFUSED = """A file with one of these operators, or with a custom operator, is an error that
 names all of them. `python_ops` gives a function that stands for an operator.
+"""
+_SIXTEEN = """Activations of int16 ("16x8": zero point 0, weights of int8, bias of int64) are for:
 """
 _PYTORCH = """torch.export decomposes most of torch to these ATen ops. `cond`, `while_loop`, `scan`
 and functions of sizes convert too. Another op is an error with the line of the model's source. [How
@@ -78,7 +81,8 @@ def _tflite() -> list[str]:
     builtin = {name for name in vars(tflite.BuiltinOperator) if name.isupper()}
     lines += ["", "### Refused in a .tflite file", "", _TFLITE_REFUSED]
     lines += in_columns(sorted(builtin - set(OPERATORS) - _NO_OPERATORS))
-    return [*lines, "", "So are tensors:", "", *(f"* {trouble}" for trouble in REFUSED)]
+    lines += ["", "So are tensors:", "", *(f"* {trouble}" for trouble in REFUSED)]
+    return [*lines, "", "### On int16 in a .tflite file", "", _SIXTEEN, *in_columns(SIXTEEN_BIT)]
 
 
 _NO_OPERATORS = {"CUSTOM", "DELEGATE", "PLACEHOLDER_FOR_GREATER_OP_CODES"}

@@ -10,7 +10,7 @@ from flatbuffers import flexbuffers
 from trireme.converters.tflite.file import reading
 from trireme.converters.tflite.linear import padded, padding, spatial, strides
 from trireme.converters.tflite.use import Converter, OperatorUse
-from trireme.ops.integer import dequantized
+from trireme.ops.integer import dequantized, power_of_two
 from trireme.support.dtypes import FLOATS
 
 
@@ -21,7 +21,25 @@ def same(op: str, **attrs: Any) -> Converter:
 
 def fused(op: str) -> Converter:
     """Convert a binary operator with a fused activation."""
-    return lambda use: use.done(op, use.value(0), use.value(1), activation=use.activation())
+
+    def convert(use: OperatorUse) -> None:
+        if op in ("add", "sub") and use.option("PotScaleInt16", True):
+            _check_no_shift(use)
+        use.done(op, use.value(0), use.value(1), activation=use.activation())
+
+    return convert
+
+
+def _check_no_shift(use: OperatorUse) -> None:
+    """Refuse int16 whose scales are powers of two: LiteRT only shifts such a sum.
+
+    Source: TensorFlow Lite, add.cc, sub.cc: pot_scale_int16
+    """
+    quants = [use.quant(0), use.quant(1), use.output().quant]
+    if use.type(0).dtype == "int16" and all(
+        quant is not None and power_of_two(quant.scale) is not None for quant in quants
+    ):
+        raise use.fail("a sum of int16 by shifts (pot_scale_int16) is not supported")
 
 
 def reduction(op: str) -> Converter:

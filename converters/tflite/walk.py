@@ -28,6 +28,7 @@ from trireme.converters.tflite.recurrent import RECURRENT
 from trireme.converters.tflite.scatter import SCATTERS
 from trireme.converters.tflite.scope import BodyScope, ModelScope
 from trireme.converters.tflite.segments import SEGMENTS
+from trireme.converters.tflite.sixteen import sixteen_reason
 from trireme.converters.tflite.use import ConversionState, Converter, OperatorUse
 from trireme.ir.dims import symbol_name
 from trireme.ir.graph import Dim, Graph, TensorType
@@ -46,7 +47,6 @@ REFUSED: dict[str, Callable[[FileTensor], bool]] = {
     "stored sparse": lambda t: t.sparse,
     "of strings": lambda t: t.dtype == "string",
     "of packed int4": lambda t: t.dtype == "int4",
-    "quantised to int16": lambda t: t.dtype == "int16" and t.quant is not None,
 }
 """Tensors that no operator here supports, in the words of the error."""
 
@@ -65,8 +65,9 @@ def convert(
 ) -> Graph:
     """Return the Graph of a .tflite model, given as a path or as its bytes.
 
-    float32, float16 weights, int8 and uint8 quantised models are converted. Int8 weights under
-    float activations ("dynamic range") quantise the input at run time, as LiteRT does.
+    float32, float16 weights, int8, uint8 and 16x8 (int16 activations, int8 weights) quantised
+    models are converted. Int8 weights under float activations ("dynamic range") quantise the input
+    at run time, as LiteRT does.
 
     The constants are views of the file, which is mapped into memory. Replace the file atomically,
     never truncate it, or pass use_mmap=False.
@@ -145,6 +146,23 @@ def _check_supported(graphs: Sequence[FileGraph], known: Collection[str]) -> Non
         if names:
             more = [f"and {len(names) - 8} more"] if len(names) > 8 else []
             raise ConvertError(f"tensors {trouble} are not supported", facts=[*names[:8], *more])
+    _check_sixteen(graphs)
+
+
+def _check_sixteen(graphs: Sequence[FileGraph]) -> None:
+    """Raise one ConvertError with every operator that cannot work on quantised int16."""
+    refused = [
+        f"{op.source}: {reason}"
+        for graph in graphs
+        for op in graph.operators
+        if op.code not in RECURRENT and (reason := sixteen_reason(graph, op))
+    ]
+    if refused:
+        more = [f"and {len(refused) - 8} more"] if len(refused) > 8 else []
+        raise ConvertError(
+            f"{len(refused)} operators on tensors quantised to int16 are not supported",
+            facts=[*refused[:8], *more],
+        )
 
 
 def _plain_tensors(graph: FileGraph) -> list[FileTensor]:

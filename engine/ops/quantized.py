@@ -15,6 +15,7 @@ import numpy as np
 from trireme.ir.op import Call, get_op
 from trireme.ops import integer as q
 from trireme.support.dtypes import Array
+from trireme.support.errors import GraphError
 
 Quantized = Callable[..., Any]
 
@@ -59,6 +60,8 @@ def or_floats(op: str, integers: Quantized, activate: Callable[[str, Array], Arr
 
 def _linear(op: str, lower: Callable[[Call], q.LinearParams]) -> Quantized:
     def run(call: Call, x: Array, w: Array, bias: Array | None = None, *_: Array | None) -> Array:
+        if q.stored_dtypes(call) == q.SIXTEEN_BIT:
+            return _linear_16(op, call, x, w, bias)
         p = lower(call)
         bound = () if bias is None else (bias,)
         acc = _exact(op, call, _wide(x, p.x_zero), _wide(w, p.w_zero), *bound)
@@ -69,6 +72,22 @@ def _linear(op: str, lower: Callable[[Call], q.LinearParams]) -> Quantized:
         )
 
     return run
+
+
+def _linear_16(op: str, call: Call, x: Array, w: Array, bias: Array | None) -> Array:
+    """Return a product of int16 and int8: see WideParams and ScaledParams."""
+    if op == "matmul":
+        raise GraphError("matmul has no form on int16")
+    p = q.fully_connected_16_params(call) if op == "fully_connected" else q.conv_16_params(call)
+    zero = p.w_zero if isinstance(p, q.ScaledParams) else 0
+    acc = _exact(op, call, _wide(x), _wide(w, zero))
+    shape = _along_channels(call, acc)
+    acc = acc if bias is None else acc + bias.reshape(shape)
+    if isinstance(p, q.ScaledParams):
+        scaled = q.round_half_away(acc.astype(np.float64) * p.scales)
+        return np.asarray(np.clip(scaled, p.low, p.high))
+    scaled = q.multiply_wide(acc, p.multipliers.reshape(shape), p.shifts.reshape(shape))
+    return np.asarray(np.clip(scaled, p.low, p.high))
 
 
 conv = _linear("conv", q.conv_params)
@@ -85,17 +104,17 @@ def _added(p: q.AddParams, a: Array, b: Array) -> Array:
 
 def add(call: Call, a: Array, b: Array) -> Array:
     """Return a + b: see AddParams."""
-    return _added(q.add_params(call), a, b)
+    return _added(q.add_params(call, q.stored_dtypes(call)), a, b)
 
 
 def sub(call: Call, a: Array, b: Array) -> Array:
     """Return a - b: see AddParams."""
-    return _added(q.sub_params(call), a, b)
+    return _added(q.sub_params(call, q.stored_dtypes(call)), a, b)
 
 
 def mul(call: Call, a: Array, b: Array) -> Array:
     """Return a * b: see MulParams."""
-    p = q.mul_params(call)
+    p = q.mul_params(call, q.stored_dtypes(call))
     product = _wide(a, p.a_zero) * _wide(b, p.b_zero)
     return q.requantize(product, p.multiplier, p.shift, p.y_zero, p.low, p.high)
 
@@ -112,7 +131,7 @@ def prelu(call: Call, x: Array, slope: Array) -> Array:
 
 def average_pool(call: Call, x: Array) -> Array:
     """Return rounded window means: see PoolParams; a float64 mean is on its side of a half."""
-    p = q.pool_params(call)
+    p = q.pool_params(call, q.stored_dtypes(call))
     attrs = {**call.attrs, "activation": ""}
     wide = _wide(x, p.zero).astype(np.float64)
     mean = np.asarray(get_op("average_pool").reference(wide, **attrs))
@@ -126,7 +145,7 @@ def _rounded_mean(mean: Array, zero: int) -> Array:
 
 def max_pool(call: Call, x: Array) -> Any:
     """Return window maxima, clamped: see PoolParams."""
-    p = q.pool_params(call)
+    p = q.pool_params(call, q.stored_dtypes(call))
     attrs = {**call.attrs, "activation": ""} if "activation" in call.attrs else call.attrs
     result = get_op("max_pool").reference(x.astype(np.float64), **attrs)
     if not isinstance(result, tuple):
@@ -134,9 +153,9 @@ def max_pool(call: Call, x: Array) -> Any:
     return (np.clip(result[0], p.low, p.high), *result[1:])
 
 
-def _summed(lower: Callable[[Call], q.ReduceParams]) -> Quantized:
+def _summed(lower: Callable[[Call, tuple[str, ...]], q.ReduceParams]) -> Quantized:
     def run(call: Call, x: Array, axes: Array | None = None) -> Array:
-        p = lower(call)
+        p = lower(call, q.stored_dtypes(call))
         total = np.asarray(get_op("reduce_sum").reference(_wide(x), axes, **call.attrs))
         acc = total - p.count * p.x_zero
         return q.requantize(acc, p.multiplier, p.shift, p.y_zero, p.low, p.high)
@@ -149,10 +168,10 @@ reduce_sum = _summed(q.reduce_sum_params)
 
 
 def table(op: str) -> Quantized:
-    """Return the quantised form of a unary op: a table of 256 entries."""
+    """Return the quantised form of a unary op: a table of all stored numbers."""
 
     def run(call: Call, x: Array, *_: Array | None) -> Array:
-        return q.lookup(q.unary_table(op, call), x)
+        return q.lookup(q.unary_table(op, call, q.stored_dtypes(call)), x)
 
     return run
 
@@ -161,7 +180,7 @@ def on_stored(op: str) -> Quantized:
     """Return the quantised form of an op that is right on stored integers of one quantisation."""
 
     def run(call: Call, *arrays: Array | None) -> Any:
-        q.same_quant(call)
+        q.same_quant(call, q.stored_dtypes(call))
         return get_op(op).reference(*arrays, **call.attrs)
 
     return run
@@ -185,13 +204,15 @@ def through_float(op: str) -> Quantized:
 
 def concat(call: Call, *arrays: Array) -> Array:
     """Return the inputs one after another, requantised where their quantisation differs."""
-    tables = q.concat_tables(call)
+    tables = q.concat_tables(call, q.stored_dtypes(call))
     parts = [x if t is None else q.lookup(t, x) for t, x in zip(tables, arrays, strict=True)]
     return np.concatenate(parts, axis=int(call.attrs["axis"]))
 
 
 def softmax(call: Call, x: Array) -> Array:
-    """Return the softmax along an axis in integers: see SoftmaxParams."""
+    """Return the softmax along an axis in integers: see SoftmaxParams and Softmax16Params."""
+    if q.stored_dtypes(call) == q.SIXTEEN_BIT:
+        return _softmax_16(call, x)
     p, axis = q.softmax_params(call), int(call.attrs.get("axis", -1))
     if not x.size:
         return x
@@ -201,11 +222,28 @@ def softmax(call: Call, x: Array) -> Array:
     return np.asarray(np.clip((e * p.gain + total // 2) // total + p.y_zero, p.low, p.high))
 
 
+def _softmax_16(call: Call, x: Array) -> Array:
+    p, axis = q.softmax_16_params(call), int(call.attrs.get("axis", -1))
+    if not x.size:
+        return x
+    wide = _wide(x)
+    below = wide - wide.max(axis=axis, keepdims=True)
+    scaled = q.multiply_by_quantized(below, p.multiplier, p.shift) + 32767
+    e = q.curve(p.exponentials, np.clip(scaled, -32768, 32767))
+    total = e.sum(axis=axis, keepdims=True)
+    bits = np.frexp(total.astype(np.float64))[1].astype(np.int64)
+    share = ((total << (31 - bits)) + (1 << 13) >> 14) - (1 << 15) - (1 << 16)
+    gain = q.curve(p.reciprocals, np.clip(share, -32768, 32767))
+    shares = (e * gain + (np.int64(1) << (bits - 2))) >> (bits - 1)
+    return np.asarray(np.clip(shares, 0, 32767))
+
+
 def quantize(call: Call, x: Array) -> Array:
     """Return x in the output's quantisation, from floats or from another quantisation."""
     if call.type(0).quant is None:
         return q.quantized(x, call.outputs[0])
-    return q.lookup(q.unary_table("quantize", call), x)
+    dtypes = (*q.EIGHT_BIT, *q.SIXTEEN_BIT)
+    return q.lookup(q.unary_table("quantize", call, dtypes), x)
 
 
 def dequantize(call: Call, x: Array) -> Array:
@@ -215,7 +253,7 @@ def dequantize(call: Call, x: Array) -> Array:
 
 def pad(call: Call, x: Array, *rest: Array | None) -> Any:
     """Return x padded; a constant pad fills with the zero point unless a value is given."""
-    value = np.asarray(q.pad_value(call), x.dtype)
+    value = np.asarray(q.pad_value(call, q.stored_dtypes(call)), x.dtype)
     operands = [*rest, None, None, None][:3]
     return get_op("pad").reference(x, operands[0], value, operands[2], **call.attrs)
 
@@ -225,10 +263,12 @@ def resize(call: Call, x: Array, *rest: Array | None) -> Any:
 
     Modes without an integer form are computed in floats.
     """
-    q.same_quant(call)
+    q.same_quant(call, q.stored_dtypes(call))
     attrs, y = call.attrs, call.outputs[0]
     if attrs["mode"] == "nearest":
         return get_op("resize").reference(x, *rest, **attrs)
+    if x.dtype == np.int16:
+        raise GraphError("resize has no linear form on int16")
     if q.resize_reason(call) is not None:
         return through_float("resize")(call, x, *rest)
     how = str(attrs["coordinate_transformation_mode"])

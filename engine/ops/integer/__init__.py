@@ -47,6 +47,17 @@ from trireme.ops.integer.select import (
     resize_reason,
     same_quant,
 )
+from trireme.ops.integer.sixteen import (
+    ScaledParams,
+    Softmax16Params,
+    WideParams,
+    conv_16_params,
+    curve,
+    fully_connected_16_params,
+    multiply_wide,
+    power_of_two,
+    softmax_16_params,
+)
 from trireme.ops.integer.tables import (
     SoftmaxParams,
     concat_tables,
@@ -54,9 +65,20 @@ from trireme.ops.integer.tables import (
     softmax_params,
     unary_table,
 )
-from trireme.ops.integer.types import clamp_limits, dequantized, dtype_limits, quant_of, quantized
+from trireme.ops.integer.types import (
+    EIGHT_BIT,
+    SIXTEEN_BIT,
+    clamp_limits,
+    dequantized,
+    dtype_limits,
+    quant_of,
+    quantized,
+    stored_dtypes,
+)
 
 __all__ = [
+    "EIGHT_BIT",
+    "SIXTEEN_BIT",
     "AddParams",
     "FloatSumParams",
     "LinearParams",
@@ -65,15 +87,21 @@ __all__ = [
     "PreluParams",
     "ReduceParams",
     "ResizeAxis",
+    "ScaledParams",
+    "Softmax16Params",
     "SoftmaxParams",
+    "WideParams",
     "add_params",
     "clamp_limits",
     "concat_tables",
+    "conv_16_params",
     "conv_params",
+    "curve",
     "dequantized",
     "divide_rounding",
     "dtype_limits",
     "float_sum_params",
+    "fully_connected_16_params",
     "fully_connected_params",
     "lookup",
     "makes_floats",
@@ -81,8 +109,10 @@ __all__ = [
     "mul_params",
     "multiply_by_quantized",
     "multiply_rounding_once",
+    "multiply_wide",
     "pad_value",
     "pool_params",
+    "power_of_two",
     "prelu_params",
     "quant_of",
     "quantize_multiplier",
@@ -97,7 +127,9 @@ __all__ = [
     "rounding_divide_by_power_of_two",
     "rounding_doubling_high_multiply",
     "same_quant",
+    "softmax_16_params",
     "softmax_params",
+    "stored_dtypes",
     "sub_params",
     "unary_table",
 ]

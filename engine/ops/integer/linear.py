@@ -9,7 +9,13 @@ import numpy as np
 from trireme.ir.graph import Quant, TensorType
 from trireme.ir.op import Call
 from trireme.ops.integer.arithmetic import quantize_multiplier, quantize_multipliers
-from trireme.ops.integer.types import EIGHT_BIT, clamp_limits, dtype_limits, quant_of
+from trireme.ops.integer.types import (
+    EIGHT_BIT,
+    SIXTEEN_BIT,
+    clamp_limits,
+    dtype_limits,
+    quant_of,
+)
 from trireme.support.dtypes import Array
 from trireme.support.errors import GraphError
 
@@ -62,7 +68,8 @@ class AddParams:
         b' = multiply_by_quantized((b - b_zero) << left_shift, b_multiplier, b_shift)
         y = clamp(multiply_by_quantized(a' + b', y_multiplier, y_shift) + y_zero, low, high)
 
-    a_shift and b_shift are never positive, and all sums fit int32.
+    a_shift and b_shift are never positive, and all sums fit int32. left_shift is 20 for 8-bit
+    inputs and 15 for int16.
 
     Source: TensorFlow Lite, add.cc, sub.cc, reference integer_ops/add.h
     """
@@ -203,19 +210,19 @@ def matmul_params(call: Call) -> LinearParams:
     return _linear(call, call.outputs[0].dims[-1], float_product=True)
 
 
-def add_params(call: Call) -> AddParams:
+def add_params(call: Call, dtypes: tuple[str, ...] = EIGHT_BIT) -> AddParams:
     """Lower add (a, b): see AddParams."""
-    return _add(call, 1)
+    return _add(call, 1, dtypes)
 
 
-def sub_params(call: Call) -> AddParams:
+def sub_params(call: Call, dtypes: tuple[str, ...] = EIGHT_BIT) -> AddParams:
     """Lower sub (a, b): see AddParams."""
-    return _add(call, -1)
+    return _add(call, -1, dtypes)
 
 
-def mul_params(call: Call) -> MulParams:
+def mul_params(call: Call, dtypes: tuple[str, ...] = EIGHT_BIT) -> MulParams:
     """Lower mul (a, b): see MulParams."""
-    a, b, y = _binary(call)
+    a, b, y = _binary(call, dtypes)
     real = np.float32(a.scale) * np.float32(b.scale) / np.float32(y.scale)
     return MulParams(
         a.zero_point,
@@ -241,23 +248,23 @@ def prelu_params(call: Call) -> PreluParams:
     )
 
 
-def reduce_mean_params(call: Call) -> ReduceParams:
+def reduce_mean_params(call: Call, dtypes: tuple[str, ...] = EIGHT_BIT) -> ReduceParams:
     """Lower reduce_mean (x, axes?): see ReduceParams."""
-    return _reduce(call, mean=True)
+    return _reduce(call, dtypes, mean=True)
 
 
-def reduce_sum_params(call: Call) -> ReduceParams:
+def reduce_sum_params(call: Call, dtypes: tuple[str, ...] = EIGHT_BIT) -> ReduceParams:
     """Lower reduce_sum (x, axes?): see ReduceParams."""
-    return _reduce(call, mean=False)
+    return _reduce(call, dtypes, mean=False)
 
 
 def _activation(call: Call) -> str:
     return str(call.attrs.get("activation", ""))
 
 
-def _binary(call: Call) -> tuple[Quant, Quant, Quant]:
-    a, b = quant_of(call.type(0), "input 0"), quant_of(call.type(1), "input 1")
-    return a, b, quant_of(call.outputs[0], "output")
+def _binary(call: Call, dtypes: tuple[str, ...] = EIGHT_BIT) -> tuple[Quant, Quant, Quant]:
+    a, b = (quant_of(call.type(k), f"input {k}", dtypes) for k in range(2))
+    return a, b, quant_of(call.outputs[0], "output", dtypes)
 
 
 def _linear(call: Call, channels: int, float_product: bool) -> LinearParams:
@@ -306,9 +313,9 @@ def _check_bias(call: Call) -> None:
         raise GraphError(f"bias {bias.type} must be int32 for a result of integers")
 
 
-def _add(call: Call, sign: int) -> AddParams:
-    a, b, y = _binary(call)
-    left_shift = 20
+def _add(call: Call, sign: int, dtypes: tuple[str, ...]) -> AddParams:
+    a, b, y = _binary(call, dtypes)
+    left_shift = 15 if dtypes == SIXTEEN_BIT else 20
     twice = 2.0 * max(np.float32(a.scale), np.float32(b.scale)).item()
     a_multiplier, a_shift = quantize_multiplier(np.float32(a.scale).item() / twice)
     b_multiplier, b_shift = quantize_multiplier(np.float32(b.scale).item() / twice)
@@ -327,8 +334,8 @@ def _add(call: Call, sign: int) -> AddParams:
     )
 
 
-def _reduce(call: Call, mean: bool) -> ReduceParams:
-    x, y = quant_of(call.type(0), "input"), quant_of(call.outputs[0], "output")
+def _reduce(call: Call, dtypes: tuple[str, ...], mean: bool) -> ReduceParams:
+    x, y = quant_of(call.type(0), "input", dtypes), quant_of(call.outputs[0], "output", dtypes)
     count = call.type(0).elements // max(call.outputs[0].elements, 1)
     real = np.float32(x.scale).item() / np.float32(y.scale).item()
     multiplier, shift = quantize_multiplier(real)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from trireme.ir.op import Call
-from trireme.ops.integer.types import clamp_limits, quant_of
+from trireme.ops.integer.types import EIGHT_BIT, clamp_limits, quant_of
 from trireme.support.dtypes import Array
 from trireme.support.errors import GraphError
 
@@ -51,7 +51,7 @@ class ResizeAxis:
     fraction: Array
 
 
-def same_quant(call: Call) -> None:
+def same_quant(call: Call, dtypes: tuple[str, ...] = EIGHT_BIT) -> None:
     """Raise GraphError unless every quantised input has the quantisation of the output."""
     y = call.outputs[0]
     for value in call.inputs:
@@ -62,26 +62,26 @@ def same_quant(call: Call) -> None:
                 f"input {value.type} and output {y} must have the same quantisation",
                 fix="requantise the input with a quantize node",
             )
-    quant_of(call.type(0), "input")
-    quant_of(y, "output")
+    quant_of(call.type(0), "input", dtypes)
+    quant_of(y, "output", dtypes)
 
 
-def pool_params(call: Call) -> PoolParams:
+def pool_params(call: Call, dtypes: tuple[str, ...] = EIGHT_BIT) -> PoolParams:
     """Lower average_pool or max_pool (x): see PoolParams."""
-    same_quant(call)
+    same_quant(call, dtypes)
     y = call.outputs[0]
     return PoolParams(
-        quant_of(y, "output").zero_point,
+        quant_of(y, "output", dtypes).zero_point,
         *clamp_limits(y, str(call.attrs.get("activation", ""))),
     )
 
 
-def pad_value(call: Call) -> int:
+def pad_value(call: Call, dtypes: tuple[str, ...] = EIGHT_BIT) -> int:
     """Return the stored integer that a quantised constant pad (x, pads, value?) fills with."""
-    same_quant(call)
+    same_quant(call, dtypes)
     value = call.input(2)
     if value is None:
-        return quant_of(call.type(0), "input").zero_point
+        return quant_of(call.type(0), "input", dtypes).zero_point
     if value.data is None:
         raise GraphError("pad: the value of a quantised pad must be a constant")
     return int(value.data.reshape(-1)[0])

@@ -1,4 +1,4 @@
-"""Ops whose result depends on one stored byte: tables of 256 entries, indexed by the byte."""
+"""Ops whose result depends on one stored number: tables of all 256 bytes, or 65536 of int16."""
 
 from __future__ import annotations
 
@@ -17,7 +17,17 @@ from trireme.ops.integer.arithmetic import (
     round_half_away,
     rounding_divide_by_power_of_two,
 )
-from trireme.ops.integer.types import CLAMPS, clamp_between, dequantized, dtype_limits, quant_of
+from trireme.ops.integer.sixteen import sigmoid_16, tanh_16
+from trireme.ops.integer.types import (
+    CLAMPS,
+    EIGHT_BIT,
+    SIXTEEN_BIT,
+    clamp_between,
+    dequantized,
+    dtype_limits,
+    quant_of,
+    stored_dtypes,
+)
 from trireme.support.dtypes import Array, numpy_dtype
 from trireme.support.errors import GraphError
 
@@ -44,33 +54,40 @@ class SoftmaxParams:
 
 
 def lookup(table: Array, x: Array) -> Array:
-    """Return table[x], where the index is the stored byte: -1 of int8 is entry 255."""
-    return table[np.asarray(x, order="C").view(np.uint8)]
+    """Return table[x], where the index is the stored bits: -1 of int8 is entry 255."""
+    return np.asarray(table[np.asarray(x, order="C").view(f"u{x.dtype.itemsize}")])
 
 
-def unary_table(op: str, call: Call) -> Array:
-    """Return the 256 outputs of a unary op on a quantised 8-bit input: y = lookup(table, x).
+def unary_table(op: str, call: Call, dtypes: tuple[str, ...] = EIGHT_BIT) -> Array:
+    """Return the outputs of a unary op for each stored input: y = lookup(table, x).
 
     quantize (of a quantised input, to another quantisation), relu, clip, leaky_relu and hard_swish
     follow LiteRT's fixed-point reference; the others round their float32 result once, as its lookup
-    tables do. Other inputs of the node (min and max of clip) must be constants.
+    tables do. Other inputs of the node (min and max of clip) must be constants. On int16, sigmoid
+    and tanh follow LiteRT's table; an op without a fixed-point formula has no form.
 
-    Shapes: [256] of the output's dtype, indexed by the stored byte (the input viewed as uint8)
-    Errors: GraphError, if the op's integer form is no table or its types are not 8-bit quantised
+    dtypes: the stored dtypes that the caller has; only quantize goes from one width to another
+    Shapes: [256] or [65536] of the output's dtype, indexed by the stored bits as unsigned
+    Errors: GraphError, if the op's integer form is no table or its types are not quantised so
     Source: TensorFlow Lite, activations.cc, reference hard_swish.h, leaky_relu.h, requantize.h
     """
     if get_op(op).integer_form != "table":
         raise GraphError(f"{op} has no table form on quantised values")
     x, y = call.type(0), call.outputs[0]
-    quant_of(x, "input"), quant_of(y, "output")
-    stored = np.arange(256, dtype=np.uint8).view(numpy_dtype(x.dtype))
-    table = _FIXED[op](call, stored) if op in _FIXED else _through_float(op, call, stored)
+    quant_of(x, "input", dtypes)
+    quant_of(y, "output", dtypes if op == "quantize" else stored_dtypes(call))
+    kind = numpy_dtype(x.dtype)
+    stored = np.arange(1 << 8 * kind.itemsize, dtype=f"u{kind.itemsize}").view(kind)
+    made = _ON_INT16[op] if x.dtype in SIXTEEN_BIT and op in _ON_INT16 else _FIXED.get(op)
+    if x.dtype in SIXTEEN_BIT and (made is None or op == "hard_swish"):
+        raise GraphError(f"{op} has no form on int16")
+    table = made(call, stored) if made else _through_float(op, call, stored)
     table = table.astype(numpy_dtype(y.dtype))
     table.flags.writeable = False
     return table
 
 
-def concat_tables(call: Call) -> list[Array | None]:
+def concat_tables(call: Call, dtypes: tuple[str, ...] = EIGHT_BIT) -> list[Array | None]:
     """Return for each input of concat the table that requantises it, None where bytes pass as is.
 
     Errors: GraphError, if an activation is fused
@@ -78,7 +95,8 @@ def concat_tables(call: Call) -> list[Array | None]:
     """
     if call.attrs.get("activation", ""):
         raise GraphError("an activation cannot be fused into a quantised concat")
-    return [_concat_table(call.type(i), call.outputs[0]) for i in range(len(call.inputs))]
+    y = call.outputs[0]
+    return [_concat_table(call.type(i), y, dtypes) for i in range(len(call.inputs))]
 
 
 def softmax_params(call: Call) -> SoftmaxParams:
@@ -94,7 +112,8 @@ def softmax_params(call: Call) -> SoftmaxParams:
 
 
 def _quants(call: Call) -> tuple[Quant, Quant]:
-    return quant_of(call.type(0), "input"), quant_of(call.outputs[0], "output")
+    dtypes = (*EIGHT_BIT, *SIXTEEN_BIT)
+    return quant_of(call.type(0), "input", dtypes), quant_of(call.outputs[0], "output", dtypes)
 
 
 def _shifted(call: Call, stored: Array) -> Array:
@@ -196,10 +215,12 @@ def _through_float(op: str, call: Call, stored: Array) -> Array:
     return np.where(np.isnan(wide), low, np.clip(wide, low, high))
 
 
-def _concat_table(x: TensorType, y: TensorType) -> Array | None:
-    x_quant, y_quant = quant_of(x, "input"), quant_of(y, "output")
+def _concat_table(x: TensorType, y: TensorType, dtypes: tuple[str, ...]) -> Array | None:
+    x_quant, y_quant = quant_of(x, "input", dtypes), quant_of(y, "output", dtypes)
     if (x.dtype, x_quant) == (y.dtype, y_quant):
         return None
+    if y.dtype in SIXTEEN_BIT:
+        raise GraphError(f"concat: input {x} and output {y} must have the same quantisation")
     stored = np.arange(256, dtype=np.uint8).view(numpy_dtype(x.dtype)).astype(np.float32)
     scale = np.float32(x_quant.scale) * (np.float32(1) / np.float32(y_quant.scale))
     wide = round_half_away(stored * scale + np.float32(-x_quant.zero_point) * scale)
@@ -214,3 +235,4 @@ _FIXED: dict[str, Callable[[Call, Array], Array]] = {
     "leaky_relu": _leaky_relu,
     "hard_swish": _hard_swish,
 }
+_ON_INT16: dict[str, Callable[[Call, Array], Array]] = {"sigmoid": sigmoid_16, "tanh": tanh_16}

@@ -7,11 +7,14 @@ import math
 import numpy as np
 
 from trireme.ir.graph import Quant, TensorType
+from trireme.ir.op import Call
 from trireme.ops.integer.arithmetic import round_half_away
 from trireme.support.dtypes import Array, numpy_dtype
 from trireme.support.errors import GraphError
 
 EIGHT_BIT = ("int8", "uint8")
+SIXTEEN_BIT = ("int16",)
+"""The dtypes of activations in "16x8", beside int8 weights; their zero point is 0."""
 CLAMPS: dict[str, tuple[float | None, float | None]] = {
     "": (None, None),
     "relu": (0.0, None),
@@ -27,18 +30,28 @@ def dtype_limits(dtype: str) -> tuple[int, int]:
     return int(info.min), int(info.max)
 
 
-def quant_of(type: TensorType, role: str) -> Quant:
-    """Return the per-tensor quantisation of an 8-bit type; `role` names it in the error.
+def stored_dtypes(call: Call) -> tuple[str, ...]:
+    """Return the dtypes of a node's activations: 16-bit ones where its first input is int16."""
+    return SIXTEEN_BIT if call.type(0).dtype in SIXTEEN_BIT else EIGHT_BIT
 
-    Errors: GraphError, if the type is not quantised, not 8-bit or quantised along an axis
+
+def quant_of(type: TensorType, role: str, dtypes: tuple[str, ...] = EIGHT_BIT) -> Quant:
+    """Return the per-tensor quantisation of a type; `role` names it in the error.
+
+    dtypes: the stored dtypes that the caller computes with
+    Errors: GraphError, if the type is not quantised, of another dtype, quantised along an axis, or
+        int16 with a zero point
     """
     quant = type.quant
     if quant is None:
         raise GraphError(f"{role} {type} is not quantised, while others of the node are")
-    if type.dtype not in EIGHT_BIT:
-        raise GraphError(f"{role} {type}: quantised arithmetic has int8 and uint8 only")
+    if type.dtype not in dtypes:
+        kinds = "int8 and uint8" if dtypes == EIGHT_BIT else "int16"
+        raise GraphError(f"{role} {type}: quantised arithmetic has {kinds} only")
     if len(quant.scales) != 1:
         raise GraphError(f"{role} {type} has a scale per channel; only weights may")
+    if type.dtype in SIXTEEN_BIT and quant.zero_point:
+        raise GraphError(f"{role} {type} has a zero point; int16 has none")
     return quant
 
 
@@ -61,7 +74,7 @@ def clamp_between(type: TensorType, low: float | None, high: float | None) -> tu
 
     A limit that is NaN makes every result NaN, which is stored as the least integer.
     """
-    quant = quant_of(type, "output")
+    quant = quant_of(type, "output", (*EIGHT_BIT, *SIXTEEN_BIT))
     least, most = dtype_limits(type.dtype)
     if any(limit is not None and math.isnan(limit) for limit in (low, high)):
         return least, least

@@ -82,11 +82,47 @@ def test_a_quantised_input_of_a_float_operator_is_refused():
         convert(data)
 
 
-def test_int16_activations_are_refused_in_a_sentence():
-    data = one_op("RELU", [T((2, 3), "int16", (1.0,))], [T((2, 3), "int16", (1.0,))])
-    with pytest.raises(ConvertError, match="quantised to int16") as caught:
-        convert(data)
-    assert caught.value.facts == ("t0", "t1")
+def int16(*scales, zero=0):
+    return T((2, 3), "int16", scales, (zero,))
+
+
+INT8_WEIGHTS = constant(np.ones((4, 3), np.int8), 0.1)
+HALVES = [int16(0.5), int16(0.25)]
+
+
+@pytest.mark.parametrize(
+    ("code", "inputs", "output", "why"),
+    [
+        ("HARD_SWISH", [int16(0.3)], int16(0.1), "the operator has no form on int16"),
+        ("RELU", [int16(0.3, zero=4)], int16(0.1), "one scale and zero point 0"),
+        ("LOGISTIC", [int16(0.3)], int16(0.1), "the output must be int16 of scale 1/32768"),
+        ("MAXIMUM", [int16(0.3), int16(0.1)], int16(0.1), "must have the same scale"),
+        ("MUL", [int16(0.3), T((2, 3), "int8", (0.1,))], int16(0.1), "int8 beside int16"),
+        (
+            "FULLY_CONNECTED",
+            [int16(0.3), INT8_WEIGHTS, constant(np.ones(4, np.int32), 0.03)],
+            T((2, 4), "int16", (0.1,)),
+            "a bias of int32 beside int16, expected int64",
+        ),
+        (
+            "FULLY_CONNECTED",
+            [int16(0.3), constant(np.ones((4, 3), np.int16), 0.1)],
+            T((2, 4), "int16", (0.1,)),
+            "weights of int16 beside int16, expected int8",
+        ),
+    ],
+)
+def test_int16_without_a_rule_is_refused_in_a_sentence(code, inputs, output, why):
+    with pytest.raises(ConvertError, match="operators on tensors quantised to int16") as caught:
+        convert(one_op(code, inputs, [output]))
+    assert f"{code}#0" in caught.value.facts[0]
+    assert why in caught.value.facts[0]
+
+
+@pytest.mark.parametrize("code", ["ADD", "SUB"])
+def test_a_sum_of_int16_by_shifts_is_refused(code):
+    with pytest.raises(ConvertError, match="pot_scale_int16"):
+        convert(one_op(code, HALVES, [int16(0.5)]))
 
 
 def convolution(name, dtype, zero_point):

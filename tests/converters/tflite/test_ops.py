@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from flatbuffers import flexbuffers
 from litert import litert_run, random_inputs
+from tflite_16x8_cases import q16  # noqa: F401  adds its cases
 from tflite_cases import CASES, RNG, SEED
 from tflite_quantised_cases import quantised  # noqa: F401  adds its cases
 
