@@ -82,6 +82,11 @@ class ParallelRunner:
         self.reset_after_fork()
         register_at_fork(self)
 
+    def give_up(self, error: Exception) -> None:
+        """Have a run that waits for its tasks end with an error. The runner is of no use then."""
+        self.error = error
+        self.over.put(None)
+
     def reset_after_fork(self) -> None:
         """Start afresh: no thread, no task waiting for one."""
         self.pending: list[deque[int]] = [deque() for _ in self.names]

@@ -96,6 +96,11 @@ class Executors:
             self.runner.close()
             self.runner = None
 
+    def give_up(self, error: Exception) -> None:
+        """Have a run end with an error if its caller waits for a thread that hangs."""
+        if self.runner is not None:
+            self.runner.give_up(error)
+
     def abandon(self) -> None:
         """Leave the threads alone: one of them hangs."""
         self.runner = None

@@ -26,6 +26,8 @@ from trireme.support.fault_events import FaultEvent
 from trireme.support.forks import register_at_fork
 
 if TYPE_CHECKING:
+    from threading import Lock
+
     from trireme.runtime.context import ExecutionContext
     from trireme.runtime.executors import Mode
     from trireme.runtime.failover.failover import Failover
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
     from trireme.runtime.streams.open_stream import OpenStream
     from trireme.runtime.streams.stream import Stream, Streams
     from trireme.support.dtypes import Array
+    from trireme.support.errors import DeviceError
 
 __getattr__ = later_names(
     __name__,
@@ -257,10 +260,27 @@ class SessionRuns(SessionFacts, Closing):
             watch = TaskWatch(self.plan)
             self._runs.close()
             self._runs = Executors(self.plan, self._calls, self._runs.mode, watch)
-            self._watched_runs = WatchedRuns(watch, self.devices)
+            self._watched_runs = WatchedRuns(watch, self.devices, self)
             self._closing.callback(self._watched_runs.close)
             self._closing.callback(self._runs.close)
             self._choose_direct()
+
+    def leave_turn(self, hung: DeviceError) -> None:
+        """See Turns. A session without failover is a region, or a plan, of one that has it."""
+        if self._failover is not None:
+            self._failover.note_hang(hung)
+            self._choose_direct()
+        self._contexts.release(self._contexts.lock)
+
+    @property
+    def turn(self) -> Lock:
+        """See Turns."""
+        return self._contexts.lock
+
+    def begin_turn(self) -> None:
+        """See Turns."""
+        if self._failover is not None:
+            self._failover.save()
 
     def _choose_direct(self) -> None:
         """Have runs go the shortest way that there is now.

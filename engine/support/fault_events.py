@@ -8,12 +8,13 @@ from typing import Any, Literal
 
 from trireme.support.errors import FaultKind
 
-Action = Literal["left out", "ran again", "failed", "taken out", "brought back"]
+Action = Literal["left out", "ran again", "failed", "hangs", "taken out", "brought back"]
 """What became of a device or of a run.
 
 left out: the session opened without the device
 ran again: the run went to other devices and succeeded there
 failed: no other device could run it
+hangs: a launch does not return to its caller; runs of other callers go on
 taken out: further runs pass the device over
 brought back: the device runs again
 """
@@ -50,6 +51,7 @@ _SAID: dict[Action, str] = {
     "left out": "is left out",
     "ran again": "failed, the run was repeated",
     "failed": "failed, and no other device could run",
+    "hangs": "hangs and holds its caller",
     "taken out": "is taken out",
     "brought back": "is back",
 }

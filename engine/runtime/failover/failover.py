@@ -25,7 +25,7 @@ from trireme.support.errors import (
     PlanError,
     TriremeError,
 )
-from trireme.support.fault_events import FaultEvent
+from trireme.support.fault_events import Action, FaultEvent
 from trireme.support.forks import register_at_fork
 from trireme.support.threads import start_thread
 
@@ -120,15 +120,24 @@ class Failover:
         try_devices: tries those that are out; called on a thread of its own
         Errors: DeviceOut, if a device is out; `run_again` then runs on the others
         """
-        if self._writes:
-            self._saved = self._states.saved()
-        elif not self._has_run and self._states.types:
+        self.save()
+        if not self._writes and not self._has_run and self._states.types:
             self._saved = dict(self._states)
         out = self.out
         if out and not self._is_trying:
             if self._take_due(out):
                 self._start_trying(try_devices)
             raise DeviceOut(f"{', '.join(sorted(out))} is out")
+
+    def save(self) -> None:
+        """Keep the states that a run may leave half written."""
+        if self._writes:
+            self._saved = self._states.saved()
+
+    def note_hang(self, hung: DeviceError) -> None:
+        """Note a run that hangs on its caller's thread, so that others go on without its device."""
+        self._restore()
+        self._report([hung], (), "hangs")
 
     def note(self, feeds: Mapping[str, Any], results: Results) -> None:
         """Keep the first good run on all devices, to compare later ones with."""
@@ -284,7 +293,9 @@ class Failover:
         if self._writes and self._saved is not None:
             self._states.restore(self._saved)
 
-    def _report(self, causes: Iterable[TriremeError], to: tuple[str, ...]) -> None:
+    def _report(
+        self, causes: Iterable[TriremeError], to: tuple[str, ...], action: Action = "failed"
+    ) -> None:
         """Say what became of the faults of a run; take devices out that fail often, but the last.
 
         Causes without a device of the session are refusals, not faults.
@@ -292,7 +303,7 @@ class Failover:
         for cause in causes:
             if cause.device not in self.devices:
                 continue
-            event = event_of(cause, "ran again" if to else "failed", to)
+            event = event_of(cause, "ran again" if to else action, to)
             self._log.add(event)
             breaker = self.breakers.get(cause.device)
             if breaker is not None and self.out | {cause.device} != set(self.devices):

@@ -10,6 +10,10 @@ launch returns at once and is waited for; the caller itself gives up a wait that
 a request, which has a token, goes to a thread of its own that can be left behind. The hand-over
 takes the time of waking two threads, which a request spends on its queue anyway. A plain run goes
 there, too, where that is less than a hundredth of it, and where an event cannot be given up.
+
+A shorter plain run stays on its caller's thread. Where its launch does not return, Watcher takes
+the caller's turn away: the device is lost, and other callers run without it. The caller waits for
+its launch, takes its turn again and runs on the other devices.
 """
 
 from __future__ import annotations
@@ -19,6 +23,8 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from queue import SimpleQueue
+from typing import Protocol
+from weakref import ref
 
 from trireme.backend.capabilities import TimedEvent
 from trireme.backend.device import HOST, Device, Done, Event
@@ -27,16 +33,16 @@ from trireme.plan.plan import Plan, Task
 from trireme.profiling.rows import clock_of
 from trireme.profiling.spans import TaskSpan
 from trireme.runtime.executors import Executors
+from trireme.runtime.failover.watcher import LOOK_S, WATCHER
 from trireme.runtime.failures import interrupt_of, task_error
 from trireme.support.cancel import Clock, current_token, working_for
-from trireme.support.errors import DeviceError, FaultKind
+from trireme.support.errors import DeviceError, FaultKind, InternalError
 from trireme.support.forks import register_at_fork
+from trireme.support.locks import taking
 from trireme.support.threads import start_thread
 
 LEAST_S, TIMES = 1.0, 20.0
 """A task may take so many seconds, and so often what is predicted or was seen."""
-_LOOK_S = 0.25
-"""Seconds between two looks at the tasks under way."""
 _LONG_S = 4e-3
 """A run of so many seconds takes a hundredth longer, or less, for a hand-over."""
 _KEPT: list[object] = []
@@ -112,6 +118,10 @@ class TaskWatch:
         """Forget what was under way."""
         self._begun.clear()
 
+    def claim(self, tasks: Sequence[int]) -> bool:
+        """Whether tasks are still under way; they never end then."""
+        return self._begun.pop(tasks[0], None) is not None
+
     def limit_s(self, tasks: Sequence[int]) -> float:
         """Return the seconds that tasks may take: those that wait in a queue before them count."""
         memories = {self._memories[index] for index in tasks} - {HOST}
@@ -133,21 +143,46 @@ class TaskWatch:
         return max(expected_s, longest_s)
 
 
+class Turns(Protocol):
+    """What lets one run after another go through a plan.
+
+    turn: the lock of the run that has the turn
+    """
+
+    @property
+    def turn(self) -> threading.Lock:
+        """See above."""
+
+    def leave_turn(self, hung: DeviceError) -> None:
+        """Let others run: the run that has the turn hangs on its caller's thread."""
+
+    def begin_turn(self) -> None:
+        """Prepare for what the caller that hung does next: it has the turn again."""
+
+
 class WatchedRuns:
     """Runs a plan, and gives it up when a task hangs. One run at a time.
 
+    turns: who runs it, and whom it does not keep alive
     lost: the error of the task that hung; the plan never runs again then
     """
 
-    def __init__(self, watch: TaskWatch, devices: Mapping[str, Device]) -> None:
-        self.watch, self._devices = watch, devices
+    def __init__(self, watch: TaskWatch, devices: Mapping[str, Device], turns: Turns) -> None:
+        self.watch, self._devices, self._turns = watch, devices, ref(turns)
         self.lost: DeviceError | None = None
-        self._least_s = math.inf
+        self._overdue: Sequence[int] = ()
+        self._runs: Executors | None = None
         self.reset_after_fork()
         register_at_fork(self)
 
     def reset_after_fork(self) -> None:
         """Have no thread in a forked child."""
+        self._least_s = math.inf
+        self._is_beside = self._is_taken = False
+        self._claiming = threading.Lock()
+        self._have_no_thread()
+
+    def _have_no_thread(self) -> None:
         self._thread: threading.Thread | None = None
         self._work: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
 
@@ -161,14 +196,77 @@ class WatchedRuns:
         if self._least_s < _LONG_S and self.watch.is_timed and current_token() is None:
             try:
                 runs.run()
-            except DeviceError as error:
-                if self.watch.hung is not None:
-                    self._lose(self.watch.hung, runs, borrowed)
-                raise error
+            except BaseException as error:
+                self._end_here(error, runs, borrowed)
+                raise
+            if self._is_taken:
+                self._end_here(None, runs, borrowed)
             return
         begun_s = time.perf_counter()
         self._run_beside(runs, borrowed, runs.run)
-        self._least_s = min(self._least_s, time.perf_counter() - begun_s)
+        took_s = time.perf_counter() - begun_s
+        self._runs = runs
+        if took_s >= _LONG_S or WATCHER.add(self):
+            self._least_s = min(self._least_s, took_s)
+
+    def look(self) -> None:
+        """Take the turn from a run that hangs on its caller's thread. Called by the watcher alone.
+
+        Two looks find the same tasks: after a pause of the process the first one may find any.
+        """
+        turns = self._turns()
+        if turns is None or self.lost is not None:
+            return
+        is_here = turns.turn.locked() and not self._is_beside
+        tasks = self.watch.overdue() if is_here else ()
+        known, self._overdue = self._overdue, tasks
+        if not tasks or tasks is not known:
+            return
+        with self._claiming:
+            self._is_taken = self.watch.claim(tasks)
+        runs = self._runs
+        if self._is_taken and runs is not None:
+            hung = self.watch.give_up(tasks)
+            runs.give_up(hung)
+            self._lose(hung, runs, None)
+            turns.leave_turn(hung)
+
+    def _end_here(self, failed: BaseException | None, runs: Executors, borrowed: object) -> None:
+        """After a run on its caller's thread: raise what ends it, if that is not its own error.
+
+        The plan is lost if a wait was given up, or if the turn was taken.
+        """
+        for _ in taking(self._claiming):
+            try:
+                is_taken = self._is_taken
+                self.watch.reset()
+                break
+            finally:
+                self._claiming.release()
+        if is_taken:
+            _KEPT.append(borrowed)
+            turns = self._turns()
+            raise self._come_back(turns, failed) from failed
+        if self.watch.hung is not None and isinstance(failed, DeviceError):
+            self._lose(self.watch.hung, runs, borrowed)
+
+    def _come_back(self, turns: Turns | None, failed: BaseException | None) -> BaseException:
+        """Take the turn again after a launch that hung; return what ends the run."""
+        if turns is None or self.watch.hung is None:
+            return InternalError("a turn was taken from a run that nobody watches")
+        interrupt = None if failed is None else interrupt_of(failed)
+        has_turn = False
+        while not has_turn:
+            try:
+                for _ in taking(turns.turn):
+                    has_turn = True
+                    break
+            except BaseException as error:
+                interrupt = interrupt_of(error)
+        turns.begin_turn()
+        if interrupt is not None and not isinstance(interrupt, Exception):
+            return interrupt
+        return self.watch.hung
 
     def profiled(self, runs: Executors, borrowed: object) -> list[TaskSpan]:
         """Run a plan once and return when each task ran. Errors: as `run`"""
@@ -196,25 +294,32 @@ class WatchedRuns:
                 failed.append(error)
             over.release()
 
-        self.watch.reset()
-        self._submit(work)
-        tasks = self._wait(over)
+        self._is_beside = True
+        try:
+            self.watch.reset()
+            self._submit(work)
+            tasks = self._wait(over)
+        except BaseException:
+            self._is_beside = False
+            raise
         hung = self.watch.give_up(tasks) if tasks else self.watch.hung
         if hung is not None:
             self._lose(hung, runs, (borrowed, self._thread))
             raise hung
+        self._is_beside = False
         if failed:
             raise failed[0]
 
     def close(self) -> None:
         """Let the thread end, unless it hangs."""
+        WATCHER.drop(self)
         self._work.put(None)
         if self._thread is not None and self.lost is None:
             self._thread.join()
 
     def _submit(self, work: Callable[[], None]) -> None:
         if self._thread is None or not self._thread.is_alive():
-            self.reset_after_fork()
+            self._have_no_thread()
             name, args = "trireme-watched", (self._work,)
             self._thread = threading.Thread(target=_serve, name=name, args=args, daemon=True)
             start_thread(self._thread)
@@ -225,7 +330,7 @@ class WatchedRuns:
         interrupt: BaseException | None = None
         while True:
             try:
-                if over.acquire(timeout=_LOOK_S):
+                if over.acquire(timeout=LOOK_S):
                     break
                 tasks = self.watch.overdue()
             except BaseException as error:
