@@ -167,7 +167,13 @@ class GrpcServer:
         return {"ready": self._service.is_ready}
 
     async def _model_ready(self, message: Any, context: Context) -> Any:
-        return {"ready": self._service.is_model_ready(message.name, message.version)}
+        """Of a model that is not there Triton says that it is not ready, and that is no error."""
+        try:
+            return {"ready": self._service.is_model_ready(message.name, message.version)}
+        except ServingError as error:
+            if error.kind != "not_found":
+                raise
+            return {"ready": False}
 
     async def _metadata(self, message: Any, context: Context) -> Any:
         return self._service.server_metadata()

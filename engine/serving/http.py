@@ -315,9 +315,19 @@ async def _on_serving_error(request: Any, error: ServingError) -> Any:
 _KIND_OF_STATUS = {code.http: kind for kind, code in CODES.items()}
 
 
+def _route_text(request: Any, error: Any) -> str:
+    """Return a sentence for a request that no route takes."""
+    if error.status_code == 404:
+        return "there is no such path"
+    if error.status_code == 405:
+        allowed = (error.headers or {}).get("Allow", "another method")
+        return f"this path takes {allowed}, not {request.method:.20}"
+    return f"{request.method} {error.detail}".strip()
+
+
 async def _on_http_error(request: Any, error: Any) -> Any:
     kind = _KIND_OF_STATUS.get(error.status_code, "invalid")
-    answer = ErrorResponse(ServingError(kind, f"{request.method} {error.detail}".strip()))
+    answer = ErrorResponse(ServingError(kind, _route_text(request, error)))
     answer.headers.update(error.headers or {})
     return answer
 

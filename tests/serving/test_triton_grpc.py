@@ -302,7 +302,8 @@ def test_damaged_messages_and_odd_methods(channel):
 
 
 def test_unknown_models(client):
-    for ask in (client.get_model_metadata, client.get_model_config, client.is_model_ready):
+    assert not client.is_model_ready("none") and not client.is_model_ready("sum", "7")
+    for ask in (client.get_model_metadata, client.get_model_config):
         with pytest.raises(InferenceServerException, match="NOT_FOUND"):
             ask("none")
     with pytest.raises(InferenceServerException, match="NOT_FOUND"):
