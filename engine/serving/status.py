@@ -169,6 +169,7 @@ def _strip(placement: Placement) -> dict[str, Any]:
     return {
         "makespan_s": placement.makespan_s,
         "devices": shares,
+        "simulated": [name for name in shares if placement.specs[name].clock == "virtual"],
         "copies": sum(">" in device for device in placement.device_of.values()),
         "pieces": pieces[:MOST_PIECES],
         "more": max(0, len(pieces) - MOST_PIECES),

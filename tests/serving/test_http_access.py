@@ -154,6 +154,7 @@ def test_the_page_and_its_data():
         found = json.loads(wire.ask(get("/status/placement?model=sum&version=1")).body)
         assert [piece["device"] for piece in found["pieces"]] == ["cpu"]
         assert found["pieces"][0]["ops"] == "add" and found["makespan_s"] > 0
+        assert found["simulated"] == []
         assert wire.ask(get("/status/placement?model=no")).status == 404
         assert wire.ask(get("/status/placement")).status == 400
 

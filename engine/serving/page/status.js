@@ -4,6 +4,7 @@ const PERIOD_MS = 1000, KEPT = 120;
 const COLOURS = { cpu: "#2f6fde", opencl: "#3a9d6e", npu: "#c2652a", host: "#8a63d2" };
 const SPARE = ["#b8436d", "#6b7a99", "#a38a1f", "#2a9aa8"];
 const cards = new Map();
+let timer = 0;
 
 const $ = (id) => document.getElementById(id);
 const one = (card, name) => card.root.querySelector("." + name);
@@ -17,6 +18,8 @@ async function ask(path) {
   const token = sessionStorage.getItem("token");
   const answer = await fetch(path, { headers: token ? { Authorization: "Bearer " + token } : {}, cache: "no-store" });
   $("entry").hidden = answer.status !== 401;
+  $("refused").hidden = !token;
+  $("links").hidden = Boolean(token) || answer.status === 401;
   if (!answer.ok) throw new Error(answer.status === 401 ? "needs a token" : "HTTP " + answer.status);
   return answer.json();
 }
@@ -109,24 +112,30 @@ async function place(mine, row) {
     const part = document.createElement("span"), mark = document.createElement("b");
     mark.style.background = colour(device);
     const nodes = found.pieces.filter((piece) => piece.device === device).reduce((sum, piece) => sum + piece.nodes, 0);
-    part.append(mark, `${device}: ${nodes} nodes, ${ms(seconds)} predicted`);
+    const simulated = found.simulated.includes(device) ? " (simulated)" : "";
+    part.append(mark, `${device}${simulated}: ${nodes} nodes, ${ms(seconds)} predicted`);
     return part;
-  }), `${found.copies} copies, ${ms(found.makespan_s)} predicted a run`);
+  }), `a run: ${ms(found.makespan_s)} predicted${found.simulated.length ? " on such devices" : ""}, ${found.copies} ${found.copies === 1 ? "copy" : "copies"} between devices`);
   for (const [device, why] of Object.entries(found.unused)) legend.append(`\nunused: ${device}: ${why}`);
   for (const [device, why] of Object.entries(row.dropped)) legend.append(`\ndropped: ${device}: ${why}`);
 }
 
 async function turn() {
   try {
-    const found = await ask("status");
+    const found = await ask("status").catch((error) => { throw error instanceof TypeError ? new Error("no answer") : error; });
+    document.body.classList.remove("stale");
     say($("server"), `version ${found.version}, up ${Math.floor(found.uptime_s / 60)} min ${Math.floor(found.uptime_s % 60)} s`);
     pill($("state"), found.draining ? "draining" : found.ready ? "ready" : "not ready", found.draining ? "warn" : found.ready ? "good" : "bad");
     found.models.forEach(show);
     const known = new Set(found.models.map((row) => row.name + "\n" + row.version));
     for (const [key, mine] of cards) if (!known.has(key)) { mine.root.remove(); cards.delete(key); }
-  } catch (error) { pill($("state"), error.message || "no answer", "bad"); }
-  setTimeout(turn, PERIOD_MS);
+    $("empty").hidden = found.models.length > 0;
+  } catch (error) {
+    pill($("state"), error.message, "bad");
+    document.body.classList.add("stale");
+  }
+  timer = setTimeout(turn, PERIOD_MS);
 }
 
-$("entry").addEventListener("submit", (event) => { event.preventDefault(); sessionStorage.setItem("token", $("token").value); });
+$("entry").addEventListener("submit", (event) => { event.preventDefault(); sessionStorage.setItem("token", $("token").value); clearTimeout(timer); turn(); });
 turn();
