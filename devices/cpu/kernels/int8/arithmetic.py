@@ -14,12 +14,14 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from trireme.devices.cpu.codegen.ir import Function, Value
-from trireme.devices.cpu.codegen.llvm_types import lanes_of, vector
+from trireme.devices.cpu.codegen.llvm_types import element_of, lanes_of, vector
 from trireme.devices.cpu.codegen.target import Isa
 from trireme.ir.graph import Graph, Node
+from trireme.ops.integer import EIGHT_BIT
 from trireme.support.errors import GraphError
 
-EIGHT_BIT = ("int8", "uint8")
+ELEMENTS = {"int8": "i8", "uint8": "i8", "int16": "i16"}
+"""The LLVM types of stored integers."""
 CYCLES_PER_S = 3.5e9
 """What models in cycles take for the clock."""
 _PMADD = {
@@ -206,18 +208,20 @@ def high_multiply(fn: Function, a: Value, b: Value) -> Value:
     return fn.shuffle(products[0], products[1], order)
 
 
-def clamp_and_narrow(fn: Function, x: Value, zero: int, low: int, high: int) -> Value:
-    """Return clamp(x + zero, low, high) as bytes."""
+def clamp_and_narrow(
+    fn: Function, x: Value, zero: int, low: int, high: int, element: str = "i8"
+) -> Value:
+    """Return clamp(x + zero, low, high) as stored integers."""
     type = x.type
     name = f"v{lanes_of(type)}i32"
     shifted = x + zero if zero else x
     raised = fn.call(type, f"llvm.smax.{name}", shifted, fn.as_value(type, low))
     bounded = fn.call(type, f"llvm.smin.{name}", raised, fn.as_value(type, high))
-    return fn.convert("trunc", bounded, vector(lanes_of(type), "i8"))
+    return fn.convert("trunc", bounded, vector(lanes_of(type), element))
 
 
-def store_bytes(fn: Function, value: Value, pointer: Value, count: int) -> None:
-    """Store the first `count` bytes of a vector, wherever they lie.
+def store_stored(fn: Function, value: Value, pointer: Value, count: int) -> None:
+    """Store the first `count` lanes of a vector of stored integers, wherever they lie.
 
     A tail goes in powers of two, not through a mask: LLVM 22 stores four bytes where a constant
     mask of a truncated vector leaves one.
@@ -225,7 +229,7 @@ def store_bytes(fn: Function, value: Value, pointer: Value, count: int) -> None:
     at = 0
     while count:
         part = 1 << (count.bit_length() - 1)
-        place = fn.at(pointer, at, "i8")
+        place = fn.at(pointer, at, element_of(value.type))
         if part == lanes_of(value.type):
             fn.store(value, place, 1)
         elif part == 1:
@@ -235,21 +239,21 @@ def store_bytes(fn: Function, value: Value, pointer: Value, count: int) -> None:
         at, count = at + part, count - part
 
 
-def load_bytes(fn: Function, pointer: Value, lanes: int, count: int) -> Value:
-    """Load `count` bytes and no more into a vector; the other lanes are zero."""
-    type = vector(lanes, "i8")
+def load_stored(fn: Function, pointer: Value, lanes: int, count: int, element: str = "i8") -> Value:
+    """Load `count` stored integers and no more into a vector; the other lanes are zero."""
+    type = vector(lanes, element)
     if count == lanes:
         return fn.load(type, pointer, 1)
     bits = ", ".join(f"i1 {'true' if lane < count else 'false'}" for lane in range(lanes))
     mask = Value(fn, f"<{lanes} x i1>", f"<{bits}>")
     zero = Value(fn, type, "zeroinitializer")
-    name = f"llvm.masked.load.v{lanes}i8.p0"
+    name = f"llvm.masked.load.v{lanes}{element}.p0"
     return fn.call(type, name, pointer, Value(fn, "i32", "1"), mask, zero)
 
 
 def widen(fn: Function, x: Value, dtype: str, element: str = "i32") -> Value:
-    """Return bytes as wider integers, by the sign that their dtype has."""
-    op = "sext" if dtype == "int8" else "zext"
+    """Return stored integers as wider ones, by the sign that their dtype has."""
+    op = "zext" if dtype == "uint8" else "sext"
     return fn.convert(op, x, vector(lanes_of(x.type), element))
 
 
@@ -265,12 +269,14 @@ def splat_scale(fn: Function, type: str, multiplier: int, shift: int) -> Scale:
     )
 
 
-def eight_bit_reason(graph: Graph, node: Node, params: Any) -> str | None:
-    """Say why a quantised node cannot run on a kernel for 8-bit integers."""
+def stored_reason(
+    graph: Graph, node: Node, params: Any, dtypes: Sequence[str] = EIGHT_BIT
+) -> str | None:
+    """Say why a quantised node cannot run on a kernel for integers of these dtypes."""
     for value in (node.used[0], *node.outputs):
         type = graph.type(value)
         is_float = type.dtype == "float32" and type.quant is None
-        if type.dtype not in EIGHT_BIT and not is_float:
+        if type.dtype not in dtypes and not is_float:
             return f"{node.op} has no native kernel for quantised {type.dtype}"
         if not type.elements:
             return f"{node.op} has no native kernel for empty tensors"

@@ -13,7 +13,7 @@ import numpy as np
 
 from trireme.backend.kernel_table import STORED_8
 from trireme.devices.cpu.kernels.f32.dealing import deal_step
-from trireme.devices.cpu.kernels.int8.arithmetic import eight_bit_reason
+from trireme.devices.cpu.kernels.int8.arithmetic import stored_reason
 from trireme.devices.cpu.kernels.int8.linear import lower_conv
 from trireme.devices.cpu.kernels.lines import for_lines
 from trireme.devices.cpu.kernels.lowering import TABLE, Context, Rule, Step, Temp
@@ -123,7 +123,7 @@ def _reason(graph: Graph, node: Node) -> str | None:
         return "quantised conv_transpose has native kernels for one or two spatial axes only"
     if node.attrs["groups"] != 1:
         return "quantised conv_transpose has native kernels for one group only"
-    return eight_bit_reason(graph, node, lambda: conv_params(call_of(graph, node)))
+    return stored_reason(graph, node, lambda: conv_params(call_of(graph, node)))
 
 
 TABLE.add("conv_transpose", for_lines(Rule(_reason, _lower)), STORED_8, "NHWC")

@@ -21,11 +21,11 @@ from trireme.devices.cpu.kernels.int8.add import lower_sum
 from trireme.devices.cpu.kernels.int8.arithmetic import (
     EIGHT_BIT,
     clamp_and_narrow,
-    eight_bit_reason,
-    load_bytes,
+    load_stored,
     requantise,
     splat_scale,
-    store_bytes,
+    store_stored,
+    stored_reason,
     widen,
 )
 from trireme.devices.cpu.kernels.lowering import (
@@ -184,15 +184,15 @@ def _binary_vector(
     operands = []
     for base, strides, value in zip(bases[:2], walk.strides, node.used * 2, strict=False):
         if strides[-1]:
-            x = load_bytes(fn, fn.at(base, at, "i8"), lanes, count)
+            x = load_stored(fn, fn.at(base, at, "i8"), lanes, count)
         else:
             x = fn.splat(fn.load("i8", base, 1), lanes)
         operands.append(widen(fn, x, context.type(value).dtype))
-    store_bytes(fn, combine(fn, operands[0], operands[1]), fn.at(bases[2], at, "i8"), count)
+    store_stored(fn, combine(fn, operands[0], operands[1]), fn.at(bases[2], at, "i8"), count)
 
 
 def _binary_reason(graph: Graph, node: Node) -> str | None:
-    return eight_bit_reason(graph, node, lambda: BINARY[node.op](call_of(graph, node)))
+    return stored_reason(graph, node, lambda: BINARY[node.op](call_of(graph, node)))
 
 
 def table_kernel(isa: Isa, rows: tuple[int, int, int, int]) -> tuple[Code, int]:
@@ -256,7 +256,7 @@ def _lower_table(context: Context, node: Node) -> Sequence[Step]:
 def _table_reason(graph: Graph, node: Node) -> str | None:
     if node.op == "quantize" and graph.type(node.used[0]).quant is None:
         return quantize_reason(graph, node)
-    return eight_bit_reason(graph, node, lambda: unary_table(node.op, call_of(graph, node)))
+    return stored_reason(graph, node, lambda: unary_table(node.op, call_of(graph, node)))
 
 
 def quantize_reason(graph: Graph, node: Node) -> str | None:
@@ -307,11 +307,11 @@ class Requantised:
         ratio = fn.select(fn.compare("ole", ratio, most), ratio, most)
         whole = fn.convert("fptosi", ratio, vector(lanes, "i32")) + self.zero_point
         narrow = fn.convert("trunc", whole, vector(lanes, "i8"))
-        store_bytes(fn, narrow, fn.at(y, at, "i8"), count)
+        store_stored(fn, narrow, fn.at(y, at, "i8"), count)
 
     def _dequantize(self, fn: Function, x: Value, y: Value, at: Index, count: int) -> None:
         lanes = fn.isa.lanes
-        stored = widen(fn, load_bytes(fn, fn.at(x, at, "i8"), lanes, count), self.dtype)
+        stored = widen(fn, load_stored(fn, fn.at(x, at, "i8"), lanes, count), self.dtype)
         whole = fn.convert("sitofp", stored - self.zero_point, vector(lanes, "float"))
         fn.store_some(whole * self.scale, fn.at(y, at), count)
 
@@ -375,7 +375,7 @@ def _lower_concat(context: Context, node: Node) -> Sequence[Step]:
 
 
 def _concat_reason(graph: Graph, node: Node) -> str | None:
-    return eight_bit_reason(graph, node, lambda: concat_tables(call_of(graph, node)))
+    return stored_reason(graph, node, lambda: concat_tables(call_of(graph, node)))
 
 
 TABLE.add(BINARY, Rule(_binary_reason, lower_binary), STORED_8)

@@ -26,7 +26,7 @@ from trireme.devices.cpu.codegen.ir import Function, Index, Value, Var
 from trireme.devices.cpu.codegen.kernel_cache import Code, formed
 from trireme.devices.cpu.codegen.llvm_types import vector
 from trireme.devices.cpu.codegen.target import Isa
-from trireme.devices.cpu.kernels.int8.arithmetic import CYCLES_PER_S, Dot, dot_of, eight_bit_reason
+from trireme.devices.cpu.kernels.int8.arithmetic import CYCLES_PER_S, Dot, dot_of, stored_reason
 from trireme.devices.cpu.kernels.int8.depthwise import is_depthwise, lower_depthwise
 from trireme.devices.cpu.kernels.int8.dequant import static_dequantiser
 from trireme.devices.cpu.kernels.int8.dot_variants import best_way
@@ -371,14 +371,14 @@ def conv_reason(graph: Graph, node: Node) -> str | None:
         return "conv has no native kernel for a bias that is not constant"
     if len(graph.type(node.used[0]).shape) != 4:
         return "quantised conv has native kernels for one or two spatial axes only"
-    return eight_bit_reason(graph, node, lambda: params_of(graph, node))
+    return stored_reason(graph, node, lambda: params_of(graph, node))
 
 
 def fully_connected_reason(graph: Graph, node: Node) -> str | None:
     """Say why a quantised fully_connected has no kernel here."""
     if any(graph.values[v].data is None for v in node.used[1:]):
         return "fully_connected has no native kernel for weights that are not constant"
-    return eight_bit_reason(graph, node, lambda: params_of(graph, node))
+    return stored_reason(graph, node, lambda: params_of(graph, node))
 
 
 TABLE.add("conv", for_lines(Rule(conv_reason, lower_conv)), STORED_8, "NHWC")

@@ -22,7 +22,7 @@ from trireme.devices.cpu.kernels.int8.arithmetic import (
     CYCLES_PER_S,
     QUADS,
     dot_of,
-    eight_bit_reason,
+    stored_reason,
 )
 from trireme.devices.cpu.kernels.int8.epilogue import Channels, Int8Epilogue
 from trireme.devices.cpu.kernels.int8.linear import LinearKernel, kernel_name, operand_count
@@ -341,7 +341,7 @@ def matmul_reason(graph: Graph, node: Node) -> str | None:
         return "matmul has native kernels for matrices only, not for vectors"
     if not b.elements:
         return "matmul has no native kernel for empty tensors"
-    reason = eight_bit_reason(graph, node, lambda: matmul_params(call_of(graph, node)))
+    reason = stored_reason(graph, node, lambda: matmul_params(call_of(graph, node)))
     if reason is not None:
         return reason
     depth = a.dims[-1]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from trireme.devices.cpu.codegen.ir import Function, Index, Value, Var
 from trireme.devices.cpu.codegen.llvm_types import vector
-from trireme.devices.cpu.kernels.int8.arithmetic import QUADS, Dot, emit_dot, emit_dots, load_bytes
+from trireme.devices.cpu.kernels.int8.arithmetic import QUADS, Dot, emit_dot, emit_dots, load_stored
 from trireme.devices.cpu.kernels.int8.pack import Int8MatmulShape
 
 
@@ -62,7 +62,7 @@ def row_sum(fn: Function, product: Int8MatmulShape, start: Value, factor: int) -
             x = fn.convert("bitcast", loaded, type)
             total.set(emit_dot(fn, QUADS, total.get(), x, ones))
         if whole < length:
-            tail = load_bytes(fn, fn.at(place, whole, "i8"), lanes * 4, length - whole)
+            tail = load_stored(fn, fn.at(place, whole, "i8"), lanes * 4, length - whole)
             x = fn.convert("bitcast", tail, type)
             total.set(emit_dot(fn, QUADS, total.get(), x, ones))
     name = f"llvm.vector.reduce.add.v{lanes}i32"

@@ -16,7 +16,7 @@ import numpy as np
 
 from trireme.devices.cpu.codegen.ir import Function, Index, Value
 from trireme.devices.cpu.codegen.llvm_types import element_of, lanes_of, vector
-from trireme.devices.cpu.kernels.int8.arithmetic import Dot, load_bytes, store_bytes, widen
+from trireme.devices.cpu.kernels.int8.arithmetic import Dot, load_stored, store_stored, widen
 
 _FRONT_BYTES = 128
 """Room before the first line: the last vector of a copy may begin before it."""
@@ -180,12 +180,12 @@ class Image:
             at, rest = at + part, rest - part
 
     def _convert(self, fn: Function, source: Value, target: Value, lanes: int) -> None:
-        x = load_bytes(fn, source, lanes, lanes) if lanes > 1 else fn.load("i8", source, 1)
+        x = load_stored(fn, source, lanes, lanes) if lanes > 1 else fn.load("i8", source, 1)
         if self.dot.width == 1:
             if self.dtype == "int8":
                 x = fn.emit(x.type, f"xor {x}, {x.text_of(-128)}")
             if lanes > 1:
-                store_bytes(fn, x, target, lanes)
+                store_stored(fn, x, target, lanes)
             else:
                 fn.store(x, target, 1)
             return
@@ -211,7 +211,7 @@ def store_elements(fn: Function, value: Value, target: Value, count: int) -> Non
     """Store the first `count` elements of a vector of bytes or 16-bit integers."""
     element, lanes = element_of(value.type), lanes_of(value.type)
     if element == "i8":
-        store_bytes(fn, value, target, count)
+        store_stored(fn, value, target, count)
         return
     at = 0
     while at < count:  # powers of two, so that no instruction set needs masks

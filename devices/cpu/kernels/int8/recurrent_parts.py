@@ -8,8 +8,8 @@ from trireme.devices.cpu.kernels.int8.arithmetic import (
     QUADS,
     dot_of,
     emit_dot,
-    load_bytes,
-    store_bytes,
+    load_stored,
+    store_stored,
 )
 from trireme.devices.cpu.kernels.int8.recurrent_pack import padded
 
@@ -28,7 +28,7 @@ def prepare(fn: Function, source: Value, target: Value, count: int) -> None:
         loaded = fn.load(vector(width, "i8"), fn.at(source, i, "i8"), 1)
         _store_prepared(fn, loaded, target, i)
     if whole < count:
-        tail = load_bytes(fn, fn.at(source, whole, "i8"), width, count - whole)
+        tail = load_stored(fn, fn.at(source, whole, "i8"), width, count - whole)
         _store_prepared(fn, tail, target, whole)
 
 
@@ -73,5 +73,5 @@ def copy_bytes(fn: Function, source: Value, target: Value, count: int) -> None:
     for i in fn.range(0, whole, width):
         fn.store(fn.load(type, fn.at(source, i, "i8"), 1), fn.at(target, i, "i8"), 1)
     if whole < count:
-        tail = load_bytes(fn, fn.at(source, whole, "i8"), width, count - whole)
-        store_bytes(fn, tail, fn.at(target, whole, "i8"), count - whole)
+        tail = load_stored(fn, fn.at(source, whole, "i8"), width, count - whole)
+        store_stored(fn, tail, fn.at(target, whole, "i8"), count - whole)

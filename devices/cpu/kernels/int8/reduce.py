@@ -12,11 +12,11 @@ from trireme.devices.cpu.codegen.llvm_types import vector
 from trireme.devices.cpu.codegen.target import Isa
 from trireme.devices.cpu.kernels.int8.arithmetic import (
     clamp_and_narrow,
-    eight_bit_reason,
-    load_bytes,
+    load_stored,
     requantise,
     splat_scale,
-    store_bytes,
+    store_stored,
+    stored_reason,
     widen,
 )
 from trireme.devices.cpu.kernels.lines import for_lines
@@ -100,7 +100,7 @@ def _pool_vector(
     for iy in fn.range(top, bottom):
         for ix in fn.range(left, right):
             pixel = fn.at(source, (iy * width + ix) * channels, "i8")
-            loaded = widen(fn, load_bytes(fn, fn.at(pixel, c, "i8"), lanes, count), type_in.dtype)
+            loaded = widen(fn, load_stored(fn, fn.at(pixel, c, "i8"), lanes, count), type_in.dtype)
             if average:
                 total.set(total.get() + loaded)
             else:
@@ -112,7 +112,7 @@ def _pool_vector(
             number = fn.splat(fn.convert("trunc", number, "i32"), lanes)
         result = _divide(fn, result, number)
     bytes_out = clamp_and_narrow(fn, result, 0, params.low, params.high)
-    store_bytes(fn, bytes_out, fn.at(target, c, "i8"), count)
+    store_stored(fn, bytes_out, fn.at(target, c, "i8"), count)
 
 
 def _divide(fn: Function, total: Value, count: Value | int) -> Value:
@@ -140,7 +140,7 @@ def _pool_reason(graph: Graph, node: Node) -> str | None:
         may_miss(x.dims[1 + a], kernel[a], (pads[a], pads[a + 2]), 1) for a in range(2)
     ):
         return "quantised average_pool has no native kernel for windows of pads alone"
-    return eight_bit_reason(graph, node, lambda: pool_params(call_of(graph, node)))
+    return stored_reason(graph, node, lambda: pool_params(call_of(graph, node)))
 
 
 def _mean_shape(graph: Graph, node: Node) -> tuple[int, int, int] | None:
@@ -177,12 +177,12 @@ def mean_kernel(
         total = Var(fn, wide, 0)
         start = fn.at(fn.at(x, row * (reduced * inner), "i8"), at, "i8")
         for k in fn.range(0, reduced):
-            loaded = load_bytes(fn, fn.at(start, k * inner, "i8"), lanes, count)
+            loaded = load_stored(fn, fn.at(start, k * inner, "i8"), lanes, count)
             total.set(total.get() + widen(fn, loaded, dtype))
         acc = total.get() - p.count * p.x_zero
         scale = splat_scale(fn, wide, p.multiplier, p.shift)
         result = clamp_and_narrow(fn, requantise(fn, acc, scale), p.y_zero, p.low, p.high)
-        store_bytes(fn, result, fn.at(fn.at(y, row * inner, "i8"), at, "i8"), count)
+        store_stored(fn, result, fn.at(fn.at(y, row * inner, "i8"), at, "i8"), count)
 
     tail = inner % lanes
     if blocks > 1 or not tail:
@@ -219,7 +219,7 @@ def _lower_mean(context: Context, node: Node) -> Sequence[Step]:
 def _mean_reason(graph: Graph, node: Node) -> str | None:
     if _mean_shape(graph, node) is None:
         return "quantised reduce_mean has a native kernel for constant neighbouring axes only"
-    return eight_bit_reason(graph, node, lambda: reduce_mean_params(call_of(graph, node)))
+    return stored_reason(graph, node, lambda: reduce_mean_params(call_of(graph, node)))
 
 
 TABLE.add(

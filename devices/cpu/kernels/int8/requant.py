@@ -27,7 +27,7 @@ from trireme.devices.cpu.kernels.int8.arithmetic import (
     Scale,
     is_x86,
     requantise,
-    store_bytes,
+    store_stored,
 )
 from trireme.devices.cpu.kernels.int8.epilogue import Channels
 from trireme.devices.cpu.kernels.int8.exact_requant import fit_once
@@ -177,7 +177,7 @@ class Requantiser:
 
     def store(self, fn: Function, numbers: Sequence[Value], pointer: Value, count: int) -> None:
         """Clamp the numbers of a group of vectors, and store the first `count` as bytes."""
-        store_bytes(fn, self.narrow(fn, numbers), pointer, count)
+        store_stored(fn, self.narrow(fn, numbers), pointer, count)
 
     def narrow(self, fn: Function, numbers: Sequence[Value]) -> Value:
         """Return the stored bytes of a group of vectors of numbers."""

@@ -19,9 +19,9 @@ from trireme.devices.cpu.codegen.llvm_types import vector
 from trireme.devices.cpu.codegen.target import Isa
 from trireme.devices.cpu.kernels.f32.resize import lower_nearest, nearest_reason, view_reason
 from trireme.devices.cpu.kernels.int8.arithmetic import (
-    eight_bit_reason,
-    load_bytes,
-    store_bytes,
+    load_stored,
+    store_stored,
+    stored_reason,
     widen,
 )
 from trireme.devices.cpu.kernels.lowering import TABLE, Context, Rule, Step, begin, deal, finish
@@ -116,13 +116,13 @@ class _ResizePasses:
             total = total + _HALF + sign
             rounded = fn.emit(self.wide, f"ashr {total}, {total.text_of(_SHIFT)}")
             narrow = fn.convert("trunc", rounded, vector(self.lanes, "i8"))
-            store_bytes(fn, narrow, fn.at(target, at, "i8"), count)
+            store_stored(fn, narrow, fn.at(target, at, "i8"), count)
 
         self._each(self.image.channels, emit)
 
     def _load(self, line: Value, at: Index, count: int) -> Value:
         place = self.fn.at(line, at, "i8")
-        return widen(self.fn, load_bytes(self.fn, place, self.lanes, count), self.image.dtype)
+        return widen(self.fn, load_stored(self.fn, place, self.lanes, count), self.image.dtype)
 
     def _sum(self, parts: Sequence[Value], weights: Sequence[Value]) -> Value:
         return parts[0] * weights[0] + parts[1] * weights[1]
@@ -182,7 +182,7 @@ def _reason(graph: Graph, node: Node) -> str | None:
         same_quant(call_of(graph, node))
         _axes(graph, node)
 
-    return view_reason(graph, node) or eight_bit_reason(graph, node, known)
+    return view_reason(graph, node) or stored_reason(graph, node, known)
 
 
 TABLE.add("resize", Rule(_reason, _lower), STORED_8)

@@ -29,7 +29,7 @@ from trireme.devices.cpu.kernels.int8.arithmetic import (
     QUADS,
     Dot,
     emit_dot,
-    load_bytes,
+    load_stored,
     widen,
 )
 from trireme.devices.cpu.kernels.int8.matmul_layout import BatchWalk
@@ -215,7 +215,7 @@ class PackKernel:
 
     def _elements(self, fn: Function, pointer: Value, lanes: int, count: int) -> Value:
         """Return the first `count` elements as the multiplier wants them; 0 in other lanes."""
-        x = load_bytes(fn, pointer, lanes, count)
+        x = load_stored(fn, pointer, lanes, count)
         if self.dot.width == 2:
             x = widen(fn, x, self.right.dtype, "i16")
             x = x - self.right.zero if self.right.zero else x

@@ -28,9 +28,9 @@ from trireme.devices.cpu.kernels.f32.rows import (
 )
 from trireme.devices.cpu.kernels.int8.arithmetic import (
     clamp_and_narrow,
-    eight_bit_reason,
-    load_bytes,
-    store_bytes,
+    load_stored,
+    store_stored,
+    stored_reason,
     widen,
 )
 from trireme.devices.cpu.kernels.lowering import (
@@ -92,7 +92,7 @@ def _emit_row(row: SoftmaxRow, operands: Sequence[Value], place: EmittedRow) -> 
     integers, reals = vector(lanes, "i32"), vector(lanes, "double")
 
     def element(step: Index, count: int) -> Value:
-        loaded = load_bytes(fn, fn.at(source, step * lanes, "i8"), lanes, count)
+        loaded = load_stored(fn, fn.at(source, step * lanes, "i8"), lanes, count)
         return widen(fn, loaded, row.dtype)
 
     def power(step: Index, count: int) -> Value:
@@ -111,7 +111,7 @@ def _emit_row(row: SoftmaxRow, operands: Sequence[Value], place: EmittedRow) -> 
         ratio = fn.fma(fn.convert("sitofp", kept, reals), float(row.gain), half) * inverse
         whole = fn.convert("fptosi", ratio, integers)
         made = clamp_and_narrow(fn, whole, row.y_zero, row.low, row.high)
-        store_bytes(fn, made, fn.at(target, step * lanes, "i8"), count)
+        store_stored(fn, made, fn.at(target, step * lanes, "i8"), count)
 
 
 def _joined(
@@ -169,7 +169,7 @@ def _reason(graph: Graph, node: Node) -> str | None:
     x = graph.type(node.used[0])
     if node.attrs["axis"] not in (-1, len(x.shape) - 1):
         return "quantised softmax has a native kernel for the last axis only"
-    reason = eight_bit_reason(graph, node, lambda: softmax_params(call_of(graph, node)))
+    reason = stored_reason(graph, node, lambda: softmax_params(call_of(graph, node)))
     if reason:
         return reason
     gain = softmax_params(call_of(graph, node)).gain

@@ -19,7 +19,7 @@ from trireme.devices.cpu.codegen.target import Isa
 from trireme.devices.cpu.kernels.f32.products import constant_reason
 from trireme.devices.cpu.kernels.int8.arithmetic import (
     dot_of,
-    load_bytes,
+    load_stored,
     requantise,
     splat_scale,
 )
@@ -67,7 +67,7 @@ def _weighted(fn: Function, memory: Value, weights: Value, count: int) -> Value:
         a, b = (
             fn.convert(
                 "bitcast",
-                load_bytes(fn, fn.at(place, whole, "i16"), 2 * lanes, 2 * (count - whole)),
+                load_stored(fn, fn.at(place, whole, "i16"), 2 * lanes, 2 * (count - whole)),
                 narrow,
             )
             for place in (memory, weights)

@@ -12,7 +12,7 @@ from trireme.devices.cpu.codegen.kernel_cache import Code
 from trireme.devices.cpu.codegen.llvm_types import vector
 from trireme.devices.cpu.codegen.scalars import bits as combine
 from trireme.devices.cpu.codegen.target import Isa
-from trireme.devices.cpu.kernels.int8.arithmetic import store_bytes
+from trireme.devices.cpu.kernels.int8.arithmetic import store_stored
 from trireme.devices.cpu.kernels.lowering import begin, deal, finish
 from trireme.ops.block_quantized import LEAST
 
@@ -101,7 +101,7 @@ class _Rounder:
             if not self.shape.bytes:
                 fn.store_some(number, fn.at(self.numbers, place + at), width)
                 continue
-            store_bytes(
+            store_stored(
                 fn,
                 fn.convert("trunc", whole, vector(self.lanes, "i8")),
                 fn.at(self.numbers, place + at, "i8"),
