@@ -45,6 +45,7 @@ class Form:
 PLAIN, QUANTISED = Form(quantised=False), Form(quantised=True)
 """Values as they are, and stored integers, of every dtype."""
 STORED_8 = (Form("int8", True), Form("uint8", True))
+STORED_16 = (Form("int16", True),)
 
 
 @dataclass(frozen=True)

@@ -227,9 +227,7 @@ def _softmax_16(call: Call, x: Array) -> Array:
     if not x.size:
         return x
     wide = _wide(x)
-    below = wide - wide.max(axis=axis, keepdims=True)
-    scaled = q.multiply_by_quantized(below, p.multiplier, p.shift) + 32767
-    e = q.curve(p.exponentials, np.clip(scaled, -32768, 32767))
+    e = p.powers[wide.max(axis=axis, keepdims=True) - wide]
     total = e.sum(axis=axis, keepdims=True)
     bits = np.frexp(total.astype(np.float64))[1].astype(np.int64)
     share = ((total << (31 - bits)) + (1 << 13) >> 14) - (1 << 15) - (1 << 16)

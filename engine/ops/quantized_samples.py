@@ -14,6 +14,8 @@ import numpy as np
 
 from trireme.ir.graph import Quant
 from trireme.ir.op import Sample
+from trireme.ops.integer import TABLES_16
+from trireme.ops.quantized_samples_16 import SAMPLERS_16, table_samples_16
 from trireme.support.dtypes import Array, numpy_dtype
 
 Samples = Callable[[np.random.Generator], Iterable[Sample]]
@@ -23,13 +25,15 @@ FIXED = frozenset({1, 2})
 def with_quantized(op: str, samples: Samples) -> Samples:
     """Return a sampler that yields the op's float samples, then its quantised ones."""
     if op in _SAMPLERS:
-        return lambda rng: [*samples(rng), *_SAMPLERS[op](rng)]
+        more = SAMPLERS_16.get(op, lambda rng: ())
+        return lambda rng: [*samples(rng), *_SAMPLERS[op](rng), *more(rng)]
     return samples
 
 
 def with_table(op: str, samples: Samples) -> Samples:
     """Return the same for an op whose quantised form is a table."""
-    return lambda rng: [*samples(rng), *_table_samples(op)]
+    wide = table_samples_16(op) if op in TABLES_16 else ()
+    return lambda rng: [*samples(rng), *_table_samples(op), *wide]
 
 
 def per_tensor(scale: float, zero: int) -> Quant:

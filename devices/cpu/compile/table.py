@@ -28,7 +28,9 @@ from trireme.devices.cpu.kernels.int8 import matmul as int8_matmul
 from trireme.devices.cpu.kernels.int8 import recurrent as int8_recurrent
 from trireme.devices.cpu.kernels.int8 import reduce as int8_reduce
 from trireme.devices.cpu.kernels.int8 import resize as int8_resize
+from trireme.devices.cpu.kernels.int8 import sixteen as int8_sixteen
 from trireme.devices.cpu.kernels.int8 import softmax as int8_softmax
+from trireme.devices.cpu.kernels.int8 import softmax_16 as int8_softmax_16
 from trireme.devices.cpu.kernels.int8 import svdf as int8_svdf
 from trireme.devices.cpu.kernels.lowering import TABLE, Rule, native_reason
 from trireme.devices.cpu.kernels.movement import gather as lookup
@@ -54,7 +56,9 @@ __all__ = [
     "int8_recurrent",
     "int8_reduce",
     "int8_resize",
+    "int8_sixteen",
     "int8_softmax",
+    "int8_softmax_16",
     "int8_svdf",
     "lookup",
     "masks",

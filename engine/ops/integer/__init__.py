@@ -59,6 +59,7 @@ from trireme.ops.integer.sixteen import (
     softmax_16_params,
 )
 from trireme.ops.integer.tables import (
+    TABLES_16,
     SoftmaxParams,
     concat_tables,
     lookup,
@@ -79,6 +80,7 @@ from trireme.ops.integer.types import (
 __all__ = [
     "EIGHT_BIT",
     "SIXTEEN_BIT",
+    "TABLES_16",
     "AddParams",
     "FloatSumParams",
     "LinearParams",

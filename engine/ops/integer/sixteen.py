@@ -12,6 +12,7 @@ import numpy as np
 from trireme.ir.graph import Quant, TensorType
 from trireme.ir.op import Call
 from trireme.ops.integer.arithmetic import (
+    multiply_by_quantized,
     quantize_multiplier,
     quantize_multipliers,
     round_half_away,
@@ -70,12 +71,13 @@ class Softmax16Params:
         t = clamp(((s << (31 - n)) + 2**13 >> 14) - 2**15 - 2**16, -32768, 32767)
         y = clamp((e * curve(reciprocals, t) + 2**(n - 2)) >> (n - 1), 0, 32767)
 
+    powers[max(x) - x] is e.
+
+    Shapes: powers, reciprocals int64 [65536], [513]
     Source: TensorFlow Lite, reference softmax.h: SoftmaxInt16
     """
 
-    multiplier: int
-    shift: int
-    exponentials: Array
+    powers: Array
     reciprocals: Array
 
 
@@ -130,7 +132,9 @@ def softmax_16_params(call: Call) -> Softmax16Params:
     _check_unit(call.outputs[0])
     beta = np.float32(call.attrs.get("beta", 1.0))
     real = float(np.float32(np.float32(x.scale) * beta)) / (10.0 / 65535.0)
-    return Softmax16Params(*quantize_multiplier(real), _exponentials(), _reciprocals())
+    below = multiply_by_quantized(-np.arange(1 << 16), *quantize_multiplier(real)) + 32767
+    powers = curve(_exponentials(), np.clip(below, -32768, 32767))
+    return Softmax16Params(_frozen(powers), _reciprocals())
 
 
 def curve(table: Array, x: Array) -> Array:

@@ -78,9 +78,10 @@ def unary_table(op: str, call: Call, dtypes: tuple[str, ...] = EIGHT_BIT) -> Arr
     quant_of(y, "output", dtypes if op == "quantize" else stored_dtypes(call))
     kind = numpy_dtype(x.dtype)
     stored = np.arange(1 << 8 * kind.itemsize, dtype=f"u{kind.itemsize}").view(kind)
-    made = _ON_INT16[op] if x.dtype in SIXTEEN_BIT and op in _ON_INT16 else _FIXED.get(op)
-    if x.dtype in SIXTEEN_BIT and (made is None or op == "hard_swish"):
+    if x.dtype in SIXTEEN_BIT and op not in TABLES_16:
         raise GraphError(f"{op} has no form on int16")
+    made = _ON_INT16.get(op) if x.dtype in SIXTEEN_BIT else None
+    made = made or _FIXED.get(op)
     table = made(call, stored) if made else _through_float(op, call, stored)
     table = table.astype(numpy_dtype(y.dtype))
     table.flags.writeable = False
@@ -236,3 +237,5 @@ _FIXED: dict[str, Callable[[Call, Array], Array]] = {
     "hard_swish": _hard_swish,
 }
 _ON_INT16: dict[str, Callable[[Call, Array], Array]] = {"sigmoid": sigmoid_16, "tanh": tanh_16}
+TABLES_16 = (*_ON_INT16, *(name for name in _FIXED if name != "hard_swish"))
+"""The ops with a table of int16; LiteRT has no hard_swish of int16."""

@@ -11,6 +11,7 @@ from trireme.backend.kernel_table import (
     PLAIN,
     QUANTISED,
     STORED_8,
+    STORED_16,
     Form,
     KernelTable,
     form_of,
@@ -170,7 +171,10 @@ def test_the_command_prints_the_tables(capsys):
     assert main(["supported-ops", "--table", "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)["kernels"]
     conv = next(row for row in rows if (row["device"], row["op"]) == ("cpu", "conv"))
-    assert conv["layout"] == "NHWC" and set(conv["forms"]) == {"float32", *map(str, STORED_8)}
+    assert conv["layout"] == "NHWC" and set(conv["forms"]) == {
+        "float32",
+        *map(str, (*STORED_8, *STORED_16)),
+    }
     assert main(["supported-ops", "--table"]) == 0
     assert "quantised int8" in capsys.readouterr().out
 

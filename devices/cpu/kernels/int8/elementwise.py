@@ -1,4 +1,4 @@
-"""Elementwise kernels on 8-bit integers: add, sub, mul, prelu, tables; and to floats and back.
+"""Elementwise kernels on stored integers: add, sub, mul, prelu, tables; and to floats and back.
 
 The walk over memory, with broadcasting, is the one of the float kernels (elementwise.plan_walk).
 """
@@ -7,19 +7,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
-from trireme.backend.kernel_table import STORED_8
+from trireme.backend.kernel_table import STORED_8, STORED_16
 from trireme.devices.cpu.codegen.ir import Function, Index, Value
 from trireme.devices.cpu.codegen.kernel_cache import Code
-from trireme.devices.cpu.codegen.llvm_types import vector
 from trireme.devices.cpu.codegen.target import Isa
 from trireme.devices.cpu.kernels.f32.elementwise import ElementWalk, plan_walk, row_offset
 from trireme.devices.cpu.kernels.int8.add import lower_sum
 from trireme.devices.cpu.kernels.int8.arithmetic import (
-    EIGHT_BIT,
+    ELEMENTS,
     clamp_and_narrow,
     load_stored,
     requantise,
@@ -27,6 +25,13 @@ from trireme.devices.cpu.kernels.int8.arithmetic import (
     store_stored,
     stored_reason,
     widen,
+)
+from trireme.devices.cpu.kernels.int8.conversions import (
+    STORED,
+    conversion_of,
+    conversion_step,
+    dequantize_reason,
+    quantize_reason,
 )
 from trireme.devices.cpu.kernels.lowering import (
     ELEMENTWISE_Q8,
@@ -41,32 +46,35 @@ from trireme.devices.cpu.kernels.lowering import (
 from trireme.ir.graph import Graph, Node
 from trireme.ir.op import Call, call_of, ops_with
 from trireme.ops.integer import (
+    EIGHT_BIT,
+    TABLES_16,
     AddParams,
     add_params,
     concat_tables,
-    dtype_limits,
     mul_params,
     prelu_params,
-    quant_of,
+    stored_dtypes,
     sub_params,
     unary_table,
 )
 from trireme.support.dtypes import Array
 from trireme.support.errors import GraphError, InternalError
 
-FLAT_S = 1e-10
-"""About the seconds of an element between floats and bytes."""
 _MOST_SHIFT = 14
 """A product of two bytes, of 17 bits with its sign, may be shifted left so far."""
 Combine = Callable[[Function, Value, Value], Value]
-"""(fn, a, b) -> result, all vectors: i32 operands in, bytes out."""
+"""(fn, a, b) -> result, all vectors: i32 operands in, stored integers out."""
 
 
-SUMS: dict[str, Callable[[Call], AddParams]] = {"add": add_params, "sub": sub_params}
+SUMS: dict[str, Callable[..., AddParams]] = {"add": add_params, "sub": sub_params}
 
 
-def _sum(call: Call, params: Callable[[Call], AddParams]) -> Combine:
-    p = params(call)
+def _element(call: Call) -> str:
+    return ELEMENTS[call.outputs[0].dtype]
+
+
+def _sum(call: Call, params: Callable[..., AddParams]) -> Combine:
+    p, element = params(call, stored_dtypes(call)), _element(call)
 
     def combine(fn: Function, a: Value, b: Value) -> Value:
         type = a.type
@@ -79,19 +87,20 @@ def _sum(call: Call, params: Callable[[Call], AddParams]) -> Combine:
             sides.append(requantise(fn, moved, splat_scale(fn, type, multiplier, shift)))
         scale = splat_scale(fn, type, p.y_multiplier, p.y_shift)
         return clamp_and_narrow(
-            fn, requantise(fn, sides[0] + sides[1], scale), p.y_zero, p.low, p.high
+            fn, requantise(fn, sides[0] + sides[1], scale), p.y_zero, p.low, p.high, element
         )
 
     return combine
 
 
 def _product(call: Call) -> Combine:
-    p = mul_params(call)
+    p, element = mul_params(call, stored_dtypes(call)), _element(call)
 
     def combine(fn: Function, a: Value, b: Value) -> Value:
         scale = splat_scale(fn, a.type, p.multiplier, p.shift)
         product = (a - p.a_zero) * (b - p.b_zero)
-        return clamp_and_narrow(fn, requantise(fn, product, scale), p.y_zero, p.low, p.high)
+        result = requantise(fn, product, scale)
+        return clamp_and_narrow(fn, result, p.y_zero, p.low, p.high, element)
 
     return combine
 
@@ -124,7 +133,7 @@ BINARY: dict[str, Callable[[Call], Combine]] = {
 def lower_binary(context: Context, node: Node) -> Sequence[Step]:
     """Return the step of a quantised add, sub, mul or prelu."""
     graph, isa = context.graph, context.isa
-    if node.op in SUMS:
+    if node.op in SUMS and context.type(node.outputs[0]).dtype in EIGHT_BIT:
         steps = lower_sum(context, node, SUMS[node.op](call_of(graph, node)))
         if steps:
             return steps
@@ -133,6 +142,7 @@ def lower_binary(context: Context, node: Node) -> Sequence[Step]:
     if a is None or b is None:
         raise InternalError(f"{node.label}: an operand is missing")
     type = context.type(node.outputs[0])
+    element = ELEMENTS[type.dtype]
     walk = plan_walk(type.dims, [context.type(a).dims, context.type(b).dims])
     fn, pointers, chunk, _ = begin(f"{node.op}_q8", isa, 3)
     inner = walk.dims[-1]
@@ -152,7 +162,9 @@ def lower_binary(context: Context, node: Node) -> Sequence[Step]:
         size, chunks = deal(rows, seconds)
         first = chunk * size
         for row in fn.range(first, fn.minimum(first + size, rows)):
-            bases = [fn.at(p, row_offset(fn, row, walk, k), "i8") for k, p in enumerate(pointers)]
+            bases = [
+                fn.at(p, row_offset(fn, row, walk, k), element) for k, p in enumerate(pointers)
+            ]
             whole = inner // isa.lanes * isa.lanes
             for i in fn.range(0, whole, isa.lanes):
                 _binary_vector(fn, bases, (context, node), walk, combine, i, isa.lanes)
@@ -180,26 +192,30 @@ def _binary_vector(
     count: int,
 ) -> None:
     context, node = where
-    lanes = fn.isa.lanes
+    lanes, element = fn.isa.lanes, ELEMENTS[context.type(node.outputs[0]).dtype]
     operands = []
     for base, strides, value in zip(bases[:2], walk.strides, node.used * 2, strict=False):
         if strides[-1]:
-            x = load_stored(fn, fn.at(base, at, "i8"), lanes, count)
+            x = load_stored(fn, fn.at(base, at, element), lanes, count, element)
         else:
-            x = fn.splat(fn.load("i8", base, 1), lanes)
+            x = fn.splat(fn.load(element, base, 1), lanes)
         operands.append(widen(fn, x, context.type(value).dtype))
-    store_stored(fn, combine(fn, operands[0], operands[1]), fn.at(bases[2], at, "i8"), count)
+    store_stored(fn, combine(fn, operands[0], operands[1]), fn.at(bases[2], at, element), count)
 
 
 def _binary_reason(graph: Graph, node: Node) -> str | None:
-    return stored_reason(graph, node, lambda: BINARY[node.op](call_of(graph, node)))
+    call = call_of(graph, node)
+    return stored_reason(graph, node, lambda: BINARY[node.op](call), stored_dtypes(call))
 
 
-def table_kernel(isa: Isa, rows: tuple[int, int, int, int]) -> tuple[Code, int]:
-    """Return the kernel that maps bytes through a table, and its chunks; rows as of `table_step`.
+def table_kernel(
+    isa: Isa, rows: tuple[int, int, int, int], elements: tuple[str, str] = ("i8", "i8")
+) -> tuple[Code, int]:
+    """Return the kernel that maps numbers through a table, and its chunks; rows as of `table_step`.
 
-    Operands: the bytes, the table, the result
+    Operands: the numbers, the table, the result; elements: the types of numbers and results
     """
+    narrow, made = elements
     count, length, stride, start = rows
     fn, (x, entries, y), chunk, _ = begin("table_q8", isa, 3)
     size, chunks = deal(count * length, count * length / 1e9)
@@ -211,12 +227,12 @@ def table_kernel(isa: Isa, rows: tuple[int, int, int, int]) -> tuple[Code, int]:
     last = fn.minimum(first + size, total // unroll * unroll)
 
     def one(i: Index) -> None:
-        byte = fn.convert("zext", fn.load("i8", fn.at(x, i, "i8"), 1), "i64")
-        result = fn.load("i8", fn.at(entries, byte, "i8"), 1)
+        number = fn.convert("zext", fn.load(narrow, fn.at(x, i, narrow), 1), "i64")
+        result = fn.load(made, fn.at(entries, number, made), 1)
         at = i
         if stride != length:
             at = fn.integer("udiv", i, length) * stride + fn.integer("urem", i, length)
-        fn.store(result, fn.at(y, at + start, "i8"), 1)
+        fn.store(result, fn.at(y, at + start, made), 1)
 
     for i in fn.range(first, last, unroll):
         for u in range(unroll):
@@ -231,11 +247,13 @@ def table_kernel(isa: Isa, rows: tuple[int, int, int, int]) -> tuple[Code, int]:
 def table_step(
     context: Context, node: Node, value: int, table: Array, rows: tuple[int, int, int, int]
 ) -> Step:
-    """Return the step that maps bytes through a table, row by row into a larger output.
+    """Return the step that maps numbers through a table, row by row into a larger output.
 
-    rows: (rows, bytes of a row, bytes from one output row to the next, where the first begins)
+    rows: (rows, length of a row, from one output row to the next, where the first begins)
     """
-    code, chunks = context.kernel(table_kernel, rows)
+    ends = (context.type(value), context.type(node.outputs[0]))
+    elements = (ELEMENTS[ends[0].dtype], ELEMENTS[ends[1].dtype])
+    code, chunks = context.kernel(table_kernel, rows, elements)
     return Step(
         code,
         (context.operand(value), table.view(np.uint8)),
@@ -248,7 +266,7 @@ def table_step(
 
 
 def _lower_table(context: Context, node: Node) -> Sequence[Step]:
-    table = unary_table(node.op, call_of(context.graph, node))
+    table = unary_table(node.op, call_of(context.graph, node), STORED)
     elements = context.type(node.outputs[0]).elements
     return [table_step(context, node, node.used[0], table, (1, elements, elements, 0))]
 
@@ -256,103 +274,19 @@ def _lower_table(context: Context, node: Node) -> Sequence[Step]:
 def _table_reason(graph: Graph, node: Node) -> str | None:
     if node.op == "quantize" and graph.type(node.used[0]).quant is None:
         return quantize_reason(graph, node)
-    return stored_reason(graph, node, lambda: unary_table(node.op, call_of(graph, node)))
-
-
-def quantize_reason(graph: Graph, node: Node) -> str | None:
-    """Say why a quantize of floats has no native kernel, None when it has."""
-    x, y = graph.type(node.used[0]), graph.type(node.outputs[0])
-    if x.dtype != "float32" or y.dtype not in EIGHT_BIT:
-        return f"quantize has no native kernel from {x.dtype} to {y.dtype}"
-    if y.quant is None or y.quant.axis is not None:
-        return "quantize has no native kernel for a scale per channel"
-    return None
+    call = call_of(graph, node)
+    dtypes = STORED if node.op == "quantize" else stored_dtypes(call)
+    return stored_reason(graph, node, lambda: unary_table(node.op, call, dtypes), dtypes)
 
 
 def _lower_quantize(context: Context, node: Node) -> Sequence[Step]:
     if context.type(node.used[0]).quant is not None:
         return _lower_table(context, node)
-    return [_flat_step(context, node, conversion_of(context.graph, node))]
+    return [conversion_step(context, node, conversion_of(context.graph, node))]
 
 
 def _lower_dequantize(context: Context, node: Node) -> Sequence[Step]:
-    return [_flat_step(context, node, conversion_of(context.graph, node))]
-
-
-@dataclass(frozen=True)
-class Requantised:
-    """Floats to stored bytes by one scale and zero point, or back."""
-
-    op: str
-    dtype: str
-    scale: float
-    zero_point: int
-
-    @property
-    def name(self) -> str:
-        """The name of its kernels."""
-        return "quantize_f32_q8" if self.op == "quantize" else "dequantize_q8_f32"
-
-    def emit(self, fn: Function, x: Value, y: Value, at: Index, count: int) -> None:
-        """Convert `count` elements from `at` on, a vector at most."""
-        (self._quantize if self.op == "quantize" else self._dequantize)(fn, x, y, at, count)
-
-    def _quantize(self, fn: Function, x: Value, y: Value, at: Index, count: int) -> None:
-        lanes, (low, high) = fn.isa.lanes, dtype_limits(self.dtype)
-        real = fn.load_some(vector(lanes, "float"), fn.at(x, at), count)
-        ratio = fn.unary("round", real / self.scale)  # ties away from zero
-        least, most = float(low - self.zero_point), float(high - self.zero_point)
-        ratio = fn.select(fn.compare("uge", ratio, least), ratio, least)
-        ratio = fn.select(fn.compare("uno", ratio, ratio), least, ratio)
-        ratio = fn.select(fn.compare("ole", ratio, most), ratio, most)
-        whole = fn.convert("fptosi", ratio, vector(lanes, "i32")) + self.zero_point
-        narrow = fn.convert("trunc", whole, vector(lanes, "i8"))
-        store_stored(fn, narrow, fn.at(y, at, "i8"), count)
-
-    def _dequantize(self, fn: Function, x: Value, y: Value, at: Index, count: int) -> None:
-        lanes = fn.isa.lanes
-        stored = widen(fn, load_stored(fn, fn.at(x, at, "i8"), lanes, count), self.dtype)
-        whole = fn.convert("sitofp", stored - self.zero_point, vector(lanes, "float"))
-        fn.store_some(whole * self.scale, fn.at(y, at), count)
-
-
-def conversion_of(graph: Graph, node: Node) -> Requantised:
-    """Return what a quantize of floats or a dequantize does to each element."""
-    is_in = node.op == "dequantize"
-    type = graph.type(node.used[0] if is_in else node.outputs[0])
-    quant = quant_of(type, "input" if is_in else "output")
-    return Requantised(node.op, type.dtype, quant.scale, quant.zero_point)
-
-
-def dequantize_reason(graph: Graph, node: Node) -> str | None:
-    """Say why a dequantize has no native kernel, None when it has."""
-    x = graph.type(node.used[0])
-    if x.dtype not in EIGHT_BIT or x.quant is None or x.quant.axis is not None:
-        return f"dequantize has no native kernel for {x}"
-    return None if x.elements else "dequantize has no native kernel for empty tensors"
-
-
-def _flat_step(context: Context, node: Node, conversion: Requantised) -> Step:
-    """Return a step over all elements of two dense arrays of one shape."""
-    elements, lanes = context.type(node.outputs[0]).elements, context.isa.lanes
-    fn, (x, y), chunk, _ = begin(conversion.name, context.isa, 2)
-    size, chunks = deal(-(-elements // lanes), elements * FLAT_S)
-    first = chunk * (size * lanes)
-    whole = elements // lanes * lanes
-    for i in fn.range(first, fn.minimum(first + size * lanes, whole), lanes):
-        conversion.emit(fn, x, y, i, lanes)
-    if whole < elements:
-        with fn.when(fn.compare("eq", chunk, chunks - 1)):
-            conversion.emit(fn, x, y, whole, elements - whole)
-    return Step(
-        finish(fn),
-        (context.operand(node.used[0]),),
-        (node.outputs[0],),
-        chunks,
-        seconds=elements * FLAT_S,
-        nodes=(node.id,),
-        family=ELEMENTWISE_Q8,
-    )
+    return [conversion_step(context, node, conversion_of(context.graph, node))]
 
 
 def _lower_concat(context: Context, node: Node) -> Sequence[Step]:
@@ -378,10 +312,13 @@ def _concat_reason(graph: Graph, node: Node) -> str | None:
     return stored_reason(graph, node, lambda: concat_tables(call_of(graph, node)))
 
 
+_BOTH = (*STORED_8, *STORED_16)
 TABLE.add(BINARY, Rule(_binary_reason, lower_binary), STORED_8)
+TABLE.add(("add", "sub", "mul"), Rule(_binary_reason, lower_binary), STORED_16)
 TABLE.add(
     ops_with(lambda op: op.integer_form == "table"), Rule(_table_reason, _lower_table), STORED_8
 )
-TABLE.add("quantize", Rule(_table_reason, _lower_quantize), STORED_8)
-TABLE.add("dequantize", Rule(dequantize_reason, _lower_dequantize), STORED_8)
+TABLE.add(TABLES_16, Rule(_table_reason, _lower_table), STORED_16)
+TABLE.add("quantize", Rule(_table_reason, _lower_quantize), _BOTH)
+TABLE.add("dequantize", Rule(dequantize_reason, _lower_dequantize), _BOTH)
 TABLE.add("concat", Rule(_concat_reason, _lower_concat), STORED_8)

@@ -1,16 +1,17 @@
-"""Pools and means on 8-bit integers: what looks at many elements for one."""
+"""Pools and means on stored integers: what looks at many elements for one."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 
-from trireme.backend.kernel_table import STORED_8
+from trireme.backend.kernel_table import STORED_8, STORED_16
 from trireme.devices.cpu.codegen.ir import Function, Index, Value, Var
 from trireme.devices.cpu.codegen.kernel_cache import Code
 from trireme.devices.cpu.codegen.llvm_types import vector
 from trireme.devices.cpu.codegen.target import Isa
 from trireme.devices.cpu.kernels.int8.arithmetic import (
+    ELEMENTS,
     clamp_and_narrow,
     load_stored,
     requantise,
@@ -32,9 +33,18 @@ from trireme.devices.cpu.kernels.lowering import (
 )
 from trireme.ir.graph import Graph, Node
 from trireme.ir.op import call_of
-from trireme.ops.integer import ReduceParams, pool_params, reduce_mean_params
+from trireme.ops.integer import (
+    SIXTEEN_BIT,
+    ReduceParams,
+    pool_params,
+    reduce_mean_params,
+    stored_dtypes,
+)
 from trireme.ops.shapes import may_miss
 from trireme.support.errors import InternalError
+
+_MOST_SUMMED = 65535
+"""Numbers of int16 whose sum fits int32."""
 
 
 def _lower_pool(context: Context, node: Node) -> Sequence[Step]:
@@ -45,13 +55,13 @@ def _lower_pool(context: Context, node: Node) -> Sequence[Step]:
     work = y[2] * x[3] * math.prod(node.attrs["kernel"])
     size, chunks = split_evenly(rows, max(1, (128 << 10) // max(work, 1)))
     first = chunk * size
-    lanes = context.isa.lanes
+    lanes, element = context.isa.lanes, ELEMENTS[context.type(node.used[0]).dtype]
     for row in fn.range(first, fn.minimum(first + size, rows)):
         image = fn.integer("udiv", row, y[1]) if y[0] > 1 else 0
         line = fn.integer("urem", row, y[1]) if y[0] > 1 else row
-        start = fn.at(source, image * (x[1] * x[2] * x[3]), "i8")
+        start = fn.at(source, image * (x[1] * x[2] * x[3]), element)
         for column in fn.range(0, y[2]):
-            target = fn.at(out, (row * y[2] + column) * y[3], "i8")
+            target = fn.at(out, (row * y[2] + column) * y[3], element)
             whole = x[3] // lanes * lanes
             for c in fn.range(0, whole, lanes):
                 _pool_vector(fn, (context, node), (start, target), (line, column, c), lanes)
@@ -82,8 +92,9 @@ def _pool_vector(
     context, node = where
     source, target = pointers
     line, column, c = place
-    params = pool_params(call_of(context.graph, node))
-    type_in = context.type(node.used[0])
+    call = call_of(context.graph, node)
+    params, type_in = pool_params(call, stored_dtypes(call)), context.type(node.used[0])
+    element = ELEMENTS[type_in.dtype]
     (_, height, width, channels), lanes = type_in.dims, fn.isa.lanes
     average = node.op == "average_pool"
     wide = vector(lanes, "i32")
@@ -99,8 +110,9 @@ def _pool_vector(
     (top, bottom), (left, right) = bounds
     for iy in fn.range(top, bottom):
         for ix in fn.range(left, right):
-            pixel = fn.at(source, (iy * width + ix) * channels, "i8")
-            loaded = widen(fn, load_stored(fn, fn.at(pixel, c, "i8"), lanes, count), type_in.dtype)
+            pixel = fn.at(source, (iy * width + ix) * channels, element)
+            stored = load_stored(fn, fn.at(pixel, c, element), lanes, count, element)
+            loaded = widen(fn, stored, type_in.dtype)
             if average:
                 total.set(total.get() + loaded)
             else:
@@ -111,8 +123,8 @@ def _pool_vector(
         if isinstance(number, Value):
             number = fn.splat(fn.convert("trunc", number, "i32"), lanes)
         result = _divide(fn, result, number)
-    bytes_out = clamp_and_narrow(fn, result, 0, params.low, params.high)
-    store_stored(fn, bytes_out, fn.at(target, c, "i8"), count)
+    made = clamp_and_narrow(fn, result, 0, params.low, params.high, element)
+    store_stored(fn, made, fn.at(target, c, element), count)
 
 
 def _divide(fn: Function, total: Value, count: Value | int) -> Value:
@@ -140,7 +152,11 @@ def _pool_reason(graph: Graph, node: Node) -> str | None:
         may_miss(x.dims[1 + a], kernel[a], (pads[a], pads[a + 2]), 1) for a in range(2)
     ):
         return "quantised average_pool has no native kernel for windows of pads alone"
-    return stored_reason(graph, node, lambda: pool_params(call_of(graph, node)))
+    call = call_of(graph, node)
+    dtypes = stored_dtypes(call)
+    if dtypes == SIXTEEN_BIT and math.prod(kernel) > _MOST_SUMMED:
+        return f"{node.op} on int16 has a native kernel for {_MOST_SUMMED} elements at most"
+    return stored_reason(graph, node, lambda: pool_params(call, dtypes), dtypes)
 
 
 def _mean_shape(graph: Graph, node: Node) -> tuple[int, int, int] | None:
@@ -166,7 +182,7 @@ def mean_kernel(
     shape: outer, reduced, inner
     """
     outer, reduced, inner = shape
-    lanes = isa.lanes
+    lanes, element = isa.lanes, ELEMENTS[dtype]
     fn, (x, y), chunk, _ = begin("reduce_mean_q8", isa, 2)
     blocks = -(-inner // lanes)
     wide = vector(lanes, "i32")
@@ -175,14 +191,16 @@ def mean_kernel(
 
     def one(at: Index, count: int) -> None:
         total = Var(fn, wide, 0)
-        start = fn.at(fn.at(x, row * (reduced * inner), "i8"), at, "i8")
+        start = fn.at(fn.at(x, row * (reduced * inner), element), at, element)
         for k in fn.range(0, reduced):
-            loaded = load_stored(fn, fn.at(start, k * inner, "i8"), lanes, count)
+            place = fn.at(start, k * inner, element)
+            loaded = load_stored(fn, place, lanes, count, element)
             total.set(total.get() + widen(fn, loaded, dtype))
         acc = total.get() - p.count * p.x_zero
         scale = splat_scale(fn, wide, p.multiplier, p.shift)
-        result = clamp_and_narrow(fn, requantise(fn, acc, scale), p.y_zero, p.low, p.high)
-        store_stored(fn, result, fn.at(fn.at(y, row * inner, "i8"), at, "i8"), count)
+        made = requantise(fn, acc, scale)
+        result = clamp_and_narrow(fn, made, p.y_zero, p.low, p.high, element)
+        store_stored(fn, result, fn.at(fn.at(y, row * inner, element), at, element), count)
 
     tail = inner % lanes
     if blocks > 1 or not tail:
@@ -200,7 +218,8 @@ def _lower_mean(context: Context, node: Node) -> Sequence[Step]:
     shape = _mean_shape(context.graph, node)
     if shape is None:
         raise InternalError(f"{node.label}: axes are apart")
-    p = reduce_mean_params(call_of(context.graph, node))
+    call = call_of(context.graph, node)
+    p = reduce_mean_params(call, stored_dtypes(call))
     dtype = context.type(node.used[0]).dtype
     code, chunks = context.kernel(mean_kernel, dtype, shape, p)
     return [
@@ -217,12 +236,16 @@ def _lower_mean(context: Context, node: Node) -> Sequence[Step]:
 
 
 def _mean_reason(graph: Graph, node: Node) -> str | None:
-    if _mean_shape(graph, node) is None:
+    shape = _mean_shape(graph, node)
+    if shape is None:
         return "quantised reduce_mean has a native kernel for constant neighbouring axes only"
-    return stored_reason(graph, node, lambda: reduce_mean_params(call_of(graph, node)))
+    call = call_of(graph, node)
+    dtypes = stored_dtypes(call)
+    if dtypes == SIXTEEN_BIT and shape[1] > _MOST_SUMMED:
+        return f"reduce_mean on int16 has a native kernel for {_MOST_SUMMED} elements at most"
+    return stored_reason(graph, node, lambda: reduce_mean_params(call, dtypes), dtypes)
 
 
-TABLE.add(
-    ("max_pool", "average_pool"), for_lines(Rule(_pool_reason, _lower_pool)), STORED_8, "NHWC"
-)
-TABLE.add("reduce_mean", Rule(_mean_reason, _lower_mean), STORED_8)
+_BOTH = (*STORED_8, *STORED_16)
+TABLE.add(("max_pool", "average_pool"), for_lines(Rule(_pool_reason, _lower_pool)), _BOTH, "NHWC")
+TABLE.add("reduce_mean", Rule(_mean_reason, _lower_mean), _BOTH)

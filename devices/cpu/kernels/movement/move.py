@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from trireme.backend.kernel_table import PLAIN
+from trireme.backend.kernel_table import PLAIN, STORED_16
 from trireme.devices.cpu.kernels.copies import Copy, copy_kernel, copy_s, dense
 from trireme.devices.cpu.kernels.f32.elementwise import activation_step
 from trireme.devices.cpu.kernels.f32.products import activation_reason
@@ -171,6 +171,9 @@ def concat_reason(graph: Graph, node: Node) -> str | None:
     """Say why a concat has no native kernel, None when it has."""
     if node.attrs["activation"]:
         return float_reason(graph, node) or activation_reason(node)
+    quants = {graph.type(value).quant for value in (*node.used, *node.outputs)}
+    if len(quants) > 1:
+        return "concat copies integers of one quantisation only"
     return move_reason(graph, node)
 
 
@@ -279,7 +282,7 @@ def _lower(context: Context, node: Node) -> list[Step]:
     return steps
 
 
-TABLE.add("concat", Rule(concat_reason, _lower), [PLAIN])
+TABLE.add("concat", Rule(concat_reason, _lower), [PLAIN, *STORED_16])
 _OF_ROWS = ("append_rows", "held_rows")
 TABLE.add(_OF_ROWS, Rule(move_reason, _lower))
 TABLE.add([op for op in MOVES if op not in ("concat", *_OF_ROWS)], Rule(_move_reason, _lower))

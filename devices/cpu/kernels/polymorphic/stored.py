@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from trireme.backend.kernel_table import STORED_8
 from trireme.devices.cpu.codegen.kernel_cache import Code
 from trireme.devices.cpu.codegen.target import Isa
-from trireme.devices.cpu.kernels.int8.elementwise import (
+from trireme.devices.cpu.kernels.int8.conversions import (
     FLAT_S,
     Requantised,
     conversion_of,
