@@ -1,21 +1,24 @@
 """Measure what a choice of nodes loses: one graph with switches runs every choice.
 
-The switched graph has each node on floats, on integers, and in float16 where it may be that. It is
-compiled once. A choice is then
-a matter of feeds, so that a measurement is a run of twice the float model's time.
+The switched graph has each node on floats, on integers, and in float16 where it may be that. A
+choice runs its own forms of nodes alone, and nothing that it shares with the choice before its
+moves (`pieces.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
 import numpy as np
 
 from trireme.ir.graph import Graph
+from trireme.passes.pipeline import optimise
 from trireme.quantiser.measure import Noise, float_outputs
 from trireme.quantiser.precision.budget import TOP1, LossBudget, best_class
+from trireme.quantiser.precision.half_runs import through_floats
+from trireme.quantiser.precision.pieces import SwitchedRuns
 from trireme.quantiser.samples import Feeds
 from trireme.quantiser.trial import QuantTrial
 from trireme.runtime.session import Session
@@ -45,15 +48,14 @@ class LossMeter:
         self.graph, self.budget = trial.graph, budget
         self._feeds, self._reread, self._threads = feeds, reread, threads
         self._names = [trial.graph.values[v].name for v in float_outputs(trial.graph)]
-        self._emitted = trial(method, switched=True)
-        self._session = Session(self._emitted.graph, threads=threads)
+        emitted = trial(method, switched=True)
+        self._runs = SwitchedRuns(through_floats(emitted.graph), emitted.switches, threads)
         self._noises: dict[Taken, float] = {}
         self._losses: dict[Taken, float] = {}
-        self.runs = 0
-        run = self._switched(frozenset())
-        self._real = [run(one) for one in feeds]
+        self.start_from(frozenset())
+        self._real = list(self._held(frozenset()))
         self._answers: Array | None = None
-        self.float_score = 0.0 if budget.is_snr else self._score(run)
+        self.float_score = 0.0 if budget.is_snr else self._score(self._switched(frozenset()))
 
     def __enter__(self) -> LossMeter:
         return self
@@ -64,13 +66,17 @@ class LossMeter:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._session.close()
+        self._runs.close()
 
     def noise(self, taken: Taken) -> float:
         """Return the noise of the worst output over its signal, of a choice."""
         if taken not in self._noises:
-            self._noises[taken] = self._noise(self._switched(taken))
+            self._noises[taken] = self._noise(self._held(taken))
         return self._noises[taken]
+
+    def start_from(self, taken: Taken) -> None:
+        """Keep the values of a choice for those that differ from it by little."""
+        self._runs.keep(self._feeds, taken)
 
     def loss(self, taken: Taken) -> float:
         """Return the loss of a choice."""
@@ -82,42 +88,41 @@ class LossMeter:
 
     def of_graph(self, graph: Graph) -> tuple[float, float]:
         """Return (noise, loss) of a graph with the same inputs and outputs, as it would run."""
-        with Session(graph, threads=self._threads) as session:
-            run = self._running(graph, session.run)
-            noise = self._noise(run)
+        wide = through_floats(optimise(graph))
+        names = [wide.values[out].name for out in wide.outputs]
+        with Session(wide, threads=self._threads) as session:
+
+            def run(feeds: Feeds) -> Mapping[str, Array]:
+                made = session.run(feeds)
+                return self._named([made[name] for name in names])
+
+            noise = self._noise(run(one) for one in self._feeds)
             if self.budget.is_snr:
                 return noise, snr_loss(noise)
             return noise, self.float_score - self._score(run)
 
     def _switched(self, taken: Taken) -> Run:
-        on, off = np.array([True]), np.array([False])
-        switches = {name: on if n in taken else off for n, name in self._emitted.switches.items()}
+        """Return what runs a choice on any sample."""
+        return lambda feeds: self._named(self._runs.run(feeds, taken))
 
-        return self._running(
-            self._emitted.graph, lambda feeds: self._session.run({**feeds, **switches})
-        )
+    def _held(self, taken: Taken) -> Iterator[Mapping[str, Array]]:
+        """Yield the outputs of a choice for each sample that noise is measured on."""
+        for sample, feeds in enumerate(self._feeds):
+            yield self._named(self._runs.run(feeds, taken, sample))
 
-    def _running(self, graph: Graph, run: Run) -> Run:
-        """Return what runs a graph and gives its float outputs by the names in the float graph."""
-        names = {
-            self.graph.values[real].name: graph.values[made].name
-            for real, made in zip(self.graph.outputs, graph.outputs, strict=True)
+    def _named(self, outputs: Collection[Array]) -> Mapping[str, Array]:
+        """Return the float outputs of a graph by their names in the float graph."""
+        return {
+            self.graph.values[real].name: made
+            for real, made in zip(self.graph.outputs, outputs, strict=True)
             if self.graph.type(real).dtype == "float32"
         }
 
-        def named(feeds: Feeds) -> Mapping[str, Array]:
-            self.runs += 1
-            made = run(feeds)
-            return {name: made[one] for name, one in names.items()}
-
-        return named
-
-    def _noise(self, run: Run) -> float:
+    def _noise(self, made: Iterable[Mapping[str, Array]]) -> float:
         noises = {name: Noise() for name in self._names}
-        for real, feeds in zip(self._real, self._feeds, strict=True):
-            made = run(feeds)
+        for real, one in zip(self._real, made, strict=True):
             for name, noise in noises.items():
-                noise.add(real[name], made[name])
+                noise.add(real[name], one[name])
         return max((_ratio(noise) for noise in noises.values()), default=0.0)
 
     def _score(self, run: Run) -> float:

@@ -155,6 +155,7 @@ class _MixSearch:
     def _improve(self, start: Units) -> None:
         """Place and measure the moves of one choice that promise most."""
         evaluator = self.evaluator
+        evaluator.meter.start_from(start)
         best = fastest(evaluator)
         share = 1 if best is not None and start == best.taken else _FROM_OTHERS
         tried = 0
