@@ -7,7 +7,7 @@ from typing import Any
 
 from trireme.quantiser.precision.budget import METRICS, SNR
 from trireme.support.errors import RunError
-from trireme.tools.number_options import positive, share
+from trireme.tools.number_options import positive, seconds, share
 from trireme.tools.options import argument
 
 BUDGET_ARGUMENTS = (
@@ -40,6 +40,12 @@ BUDGET_ARGUMENTS = (
         "one; a budget places nodes there",
     ),
     argument(
+        "--time-limit",
+        type=seconds,
+        metavar="SECONDS",
+        help="seconds after which the search of a budget tries no more choices (default: no limit)",
+    ),
+    argument(
         "--devices",
         metavar="NAMES",
         help="devices that the model is for, as npu,cpu: one that takes products of integers alone "
@@ -63,4 +69,5 @@ def budget_options(options: argparse.Namespace) -> dict[str, Any]:
         "labels": options.labels,
         "devices": names or None,
         "soc": options.soc,
+        "time_limit_s": options.time_limit,
     }

@@ -19,6 +19,7 @@ from trireme.quantiser.assign import watched_values
 from trireme.quantiser.culprits import Culprits, culprits
 from trireme.quantiser.emit import Emitted
 from trireme.quantiser.grouping import group
+from trireme.quantiser.half import HALF
 from trireme.quantiser.measure import Yardstick, float_outputs
 from trireme.quantiser.precision.mixing import Mixing
 from trireme.quantiser.prepare import prepare
@@ -60,7 +61,9 @@ def quantize_values(
         samples = open_samples(data, inputs, asked.seed)
     if asked.budget is not None:
         again = samples_again(data, inputs, asked.seed)
-        work.mixing = Mixing(asked.budget, asked.devices, asked.soc, asked.seed, again)
+        work.mixing = Mixing(
+            asked.budget, asked.devices, asked.soc, asked.seed, again, asked.time_limit_s
+        )
     return work.run(graph, samples)
 
 
@@ -140,7 +143,7 @@ class _Quantisation:
                 threads=asked.threads,
                 on_sample=lambda done: asked.progress("measuring ranges", done, samples.total),
             )
-        name = _name(graph, scheme, samples)
+        name = _name(graph, scheme.name, samples.source)
         return QuantTrial(graph, selection, groups, statistics, scheme, name), split
 
     def _repair_data(self, split: SampleSplit, yardstick: Yardstick) -> RepairData:
@@ -159,6 +162,8 @@ class _Quantisation:
                 build, precision = self.mixing.place(
                     build, best.method, yardstick.feeds, self.asked.threads, self.asked.progress
                 )
+            if not build.selection.taken:
+                build = replace(build, name=_name(best.real, HALF, found.source))
         with self.step(_ERROR):
             inside = build(best.method)
             noises = yardstick.compare(inside, _watch(build, best.real))
@@ -209,6 +214,6 @@ def _watch(trial: QuantTrial, real: Graph) -> tuple[int, ...]:
     return tuple(dict.fromkeys((*values, *made, *float_outputs(real))))
 
 
-def _name(graph: Graph, scheme: QuantScheme, samples: Samples) -> str:
-    data = ", ranges of random data" if samples.source.startswith(RANDOM) else ""
-    return f"{graph.name} ({scheme.name}{data})"
+def _name(graph: Graph, form: str, source: str) -> str:
+    data = ", ranges of random data" if source.startswith(RANDOM) else ""
+    return f"{graph.name} ({form}{data})"

@@ -40,6 +40,7 @@ def quantize(
     labels: Any = None,
     devices: Sequence[str | Device] | None = None,
     soc: str | None = None,
+    time_limit_s: float | None = None,
     shapes: Shapes | None = None,
     seed: int = 0,
     threads: int | None = None,
@@ -81,6 +82,9 @@ def quantize(
         integers, but none that makes floats, gets integers. A budget places nodes on them, on the
         cpu when None
     soc: a described machine that the model is for, by name or as a .toml file, in place of this one
+    time_limit_s: seconds after which a budget's search tries no more choices. The usual ways are
+        tried and the front is measured all the same. Where the limit stopped the search, the report
+        says so, and another run may choose otherwise
     shapes: shapes of inputs that the model leaves open
     progress: told each step: (what, done, total), total 0 where it is not known
     Errors: RunError, if the data do not fit; GraphError, if the model cannot be quantised
@@ -103,6 +107,7 @@ def quantize(
         allowed,
         devices,
         soc,
+        time_limit_s,
         known,
         why,
         shapes or {},

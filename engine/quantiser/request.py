@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
@@ -39,6 +40,7 @@ class QuantRequest:
     budget: LossBudget | None
     devices: Sequence[str | Device] | None
     soc: str | None
+    time_limit_s: float | None
     device_forms: tuple[DeviceForms, ...]
     scheme_why: str
     shapes: Shapes
@@ -71,10 +73,19 @@ class QuantRequest:
             known = ", ".join((AUTO, *METHODS))
             raise GraphError(f"unknown ranges {self.ranges!r}", facts=[f"known: {known}"])
         repairs_named(self.repairs, has_budget=self.budget is not None)
+        self._check_time_limit()
         if isinstance(scheme, WeightScheme):
             self._check_weights(scheme)
         else:
             self._check_integers(scheme)
+
+    def _check_time_limit(self) -> None:
+        if self.time_limit_s is None:
+            return
+        if self.budget is None:
+            raise GraphError("time_limit_s is of a budget, and none is given", fix="add budget=")
+        if not 0 < self.time_limit_s < math.inf:
+            raise GraphError(f"time_limit_s is {self.time_limit_s}, expected more than 0 seconds")
 
     def _check_weights(self, scheme: WeightScheme) -> None:
         are_defaults = {

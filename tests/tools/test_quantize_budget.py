@@ -49,11 +49,18 @@ def test_a_budget_of_noise(files, capsys):
     assert code == 0 and "loss by snr, 25 dB at least" in text, err
 
 
+def test_a_time_limit_is_told(files, capsys):
+    options = ["--min-snr-db", "25", "--soc", "rk3588", "--time-limit", "0.000001"]
+    code, text, err = budget(files, capsys, *options)
+    assert code == 0 and "the search was stopped by its time limit of 1e-06 s" in text, err
+
+
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
         (["--max-loss", "1%"], "a budget is of a metric"),
         (["--max-loss", "1%", "--min-snr-db", "9"], "give one of them"),
+        (["--time-limit", "9"], "time_limit_s is of a budget"),
         (["--labels", "y.npy"], "labels is of a budget"),
         (["--min-snr-db", "9", "--soc", "none"], "no description 'none'"),
     ],

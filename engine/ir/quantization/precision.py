@@ -82,6 +82,7 @@ class PrecisionReport:
     usual: the usual ways, which the search starts from
     placements: how many choices were placed
     is_exhaustive: whether all choices were tried, so that no better one exists
+    time_limit_s: the time limit, where it stopped the search; another run may then choose otherwise
     """
 
     target: str
@@ -93,6 +94,7 @@ class PrecisionReport:
     reasons: tuple[FloatReason, ...]
     placements: int
     is_exhaustive: bool
+    time_limit_s: float | None = None
 
     @property
     def chosen(self) -> FrontPoint:
@@ -116,6 +118,8 @@ class PrecisionReport:
             f"precision placed on {self.target}: loss by {self.metric}, {limit}{score}; "
             f"{found} placed and measured"
         ]
+        if self.time_limit_s is not None:
+            lines.append(f"  the search was stopped by its time limit of {self.time_limit_s:g} s")
         lines += [self._row(point) for point in self.front]
         lines += [
             f"    {one.name}: {time_text(one.latency_s)}, {self.loss_text(one.loss)}"

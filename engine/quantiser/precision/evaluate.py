@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field, replace
@@ -70,6 +71,8 @@ class MixedEvaluator:
     most_placements: the placements that a search may ask for
     on_placement: told of each placement: their number so far
     quick: whether placements of the search stop after one local search
+    time_limit_s: after so many seconds the search tries no more choices; None for no limit
+    was_stopped: whether the limit kept the search from a choice
     """
 
     trial: QuantTrial
@@ -79,12 +82,15 @@ class MixedEvaluator:
     most_placements: int
     on_placement: Callable[[int], None]
     quick: bool = False
+    time_limit_s: float | None = None
+    was_stopped: bool = False
     _placed: dict[Units, Placement] = field(default_factory=dict)
     _latencies: dict[Units, float] = field(default_factory=dict)
     _points: dict[Units, MixedPoint] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.trial = replace(self.trial, memo=EncodingMemo())
+        self._start_s = time.monotonic()
 
     @property
     def graph(self) -> Graph:
@@ -127,7 +133,15 @@ class MixedEvaluator:
     @property
     def may_place(self) -> bool:
         """Whether the search may ask for one more placement."""
-        return self.placements < self.most_placements
+        return self.placements < self.most_placements and not self.is_late
+
+    @property
+    def is_late(self) -> bool:
+        """Whether the time limit is over, which stops the search that asks."""
+        limit = self.time_limit_s
+        if limit is not None and time.monotonic() - self._start_s > limit:
+            self.was_stopped = True
+        return self.was_stopped
 
     @property
     def points(self) -> list[MixedPoint]:

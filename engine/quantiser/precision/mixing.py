@@ -48,6 +48,7 @@ class Mixing:
     """What `quantize` was asked to decide together with the placement.
 
     reread: gives all samples once more
+    time_limit_s: after so many seconds no more choices are tried; None for no limit
     """
 
     budget: LossBudget
@@ -55,6 +56,7 @@ class Mixing:
     soc: str | None
     seed: int
     reread: Callable[[], Iterable[Feeds]]
+    time_limit_s: float | None = None
 
     def place(
         self,
@@ -81,6 +83,7 @@ class Mixing:
 
             evaluator = MixedEvaluator(trial, method, target, meter, MOST_PLACEMENTS, tell)
             evaluator.quick = evaluator.choices > 2**EXHAUSTIVE
+            evaluator.time_limit_s = self.time_limit_s
             found = search(evaluator, self.seed)
             usual = {name: _remeasured(evaluator, taken) for name, taken in found.usual.items()}
             points = _measured_front(evaluator, usual.values())
@@ -164,6 +167,7 @@ def _report(
         tuple(_reasons(evaluator, chosen)),
         evaluator.placements,
         found.is_exhaustive,
+        evaluator.time_limit_s if evaluator.was_stopped else None,
     )
 
 

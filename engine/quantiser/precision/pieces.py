@@ -39,7 +39,7 @@ class _Piece:
     inputs: tuple[int, ...]
 
 
-class Step(NamedTuple):
+class PieceStep(NamedTuple):
     """One piece to run for a choice.
 
     value: what it makes
@@ -85,7 +85,7 @@ class SwitchedRuns:
             piece.session.close()
         self._device.close()
 
-    def steps(self, taken: Collection[int]) -> list[Step]:
+    def steps(self, taken: Collection[int]) -> list[PieceStep]:
         """Return the pieces of a choice, in an order in which they can run."""
         needed: dict[int, tuple[int, ...]] = {}
         queue = [self._chosen(value, taken) for value in self.graph.outputs]
@@ -96,12 +96,12 @@ class SwitchedRuns:
             inputs = self._piece(value).inputs
             needed[value] = tuple(self._chosen(one, taken) for one in inputs)
             queue += needed[value]
-        found: list[Step] = []
+        found: list[PieceStep] = []
         keys: dict[int, int] = {}
         for value in sorted(needed, key=lambda one: self._order[one]):
             whole = (value, *(keys.get(one, -1) for one in needed[value]))
             keys[value] = self._keys.setdefault(whole, len(self._keys))
-            found.append(Step(value, needed[value], keys[value]))
+            found.append(PieceStep(value, needed[value], keys[value]))
         return found
 
     def run(self, feeds: Feeds, taken: Collection[int], sample: int | None = None) -> list[Array]:
@@ -128,7 +128,7 @@ class SwitchedRuns:
                     kept[step.key] = made[step.value]
 
     def _values(
-        self, feeds: Feeds, steps: Collection[Step], kept: Mapping[int, Array]
+        self, feeds: Feeds, steps: Collection[PieceStep], kept: Mapping[int, Array]
     ) -> dict[int, Array]:
         made = {**self._constants}
         made |= {one.id: feeds[one.name] for one in self.graph.input_values() if one.name in feeds}
@@ -136,7 +136,7 @@ class SwitchedRuns:
             made[step.value] = kept[step.key] if step.key in kept else self._run(step, made)
         return made
 
-    def _run(self, step: Step, made: Mapping[int, Array]) -> Array:
+    def _run(self, step: PieceStep, made: Mapping[int, Array]) -> Array:
         piece, values = self._pieces[step.value], self.graph.values
         pairs = zip(piece.inputs, step.inputs, strict=True)
         feeds = {values[place].name: made[value] for place, value in pairs}

@@ -52,6 +52,8 @@ class SearchResult:
 def search(evaluator: MixedEvaluator, seed: int, exhaustive: int = EXHAUSTIVE) -> SearchResult:
     """Return the fastest choice within the budget that was found.
 
+    The nodes' noises and the usual ways are measured whatever the evaluator's time limit is.
+
     exhaustive: the most units of two precisions, of as many choices as which all are tried
     """
     sensitivity = sensitivities(evaluator)
@@ -59,7 +61,10 @@ def search(evaluator: MixedEvaluator, seed: int, exhaustive: int = EXHAUSTIVE) -
     is_exhaustive = evaluator.choices <= 2**exhaustive
     if is_exhaustive:
         for units in every_choice(evaluator.flips):
+            if evaluator.is_late:
+                break
             evaluator.point(evaluator.settle(units))
+        is_exhaustive = not evaluator.was_stopped
     else:
         _MixSearch(evaluator, sensitivity, seed).run()
     return SearchResult(fastest(evaluator), usual, sensitivity, is_exhaustive)
@@ -127,7 +132,7 @@ class _MixSearch:
         found = {taken: (noise, seconds) for taken, noise, seconds in ends}
         queue = [(ends[0], ends[1])]
         for _ in range(_WEIGHTS):
-            if not queue:
+            if not queue or self.evaluator.is_late:
                 break
             low, high = queue.pop(0)
             if low[1] <= high[1] or high[2] <= low[2]:

@@ -100,6 +100,28 @@ def test_float16_keeps_a_budget_that_integers_break(tmp_path):
     assert snr_db(y, want) > 45 and snr_db(peer, want) > 45 and snr_db(peer, y) > 50
 
 
+def test_a_model_without_integers_is_not_called_int8():
+    made = placed(62.0, "snr", soc="rk3588")
+    assert made.quantization.precision.chosen.integers == 0
+    assert made.name == f"{NET.name} (float16)"
+    assert placed(30.0, "snr", soc="rk3588").name == f"{NET.name} (int8)"
+
+
+def test_a_time_limit_stops_the_search_and_is_reported(tmp_path):
+    """The usual ways are tried all the same, so that the answer is no slower than they are."""
+    made = placed(30.0, "snr", soc="rk3588", time_limit_s=1e-6)
+    report, free = made.quantization.precision, placed(30.0, "snr", soc="rk3588", time_limit_s=600)
+    assert report.time_limit_s == 1e-6 and not report.is_exhaustive
+    assert report.placements < free.quantization.precision.placements
+    assert "stopped by its time limit of 1e-06 s" in str(report)
+    usual = [one.latency_s for one in report.usual if one.meets]
+    assert report.chosen.loss <= -30 and all(report.chosen.latency_s <= one for one in usual)
+    assert free.quantization.precision.time_limit_s is None
+    trireme.save(made, tmp_path / "m.trm")
+    stored = trireme.load(tmp_path / "m.trm").quantization.precision
+    assert stored.time_limit_s == 1e-6
+
+
 PROVIDERS = ["CPUExecutionProvider"]
 
 
@@ -147,6 +169,8 @@ def test_labels_are_compared_in_order(tmp_path):
         ({"budget": 9, "metric": "snr", "labels": [1]}, "the metric snr needs no labels"),
         ({"budget": -0.1, "metric": "agreement"}, "a loss below 0"),
         ({"budget": float("nan"), "metric": "snr"}, "expected a finite number"),
+        ({"time_limit_s": 9}, "time_limit_s is of a budget"),
+        ({"budget": 9, "metric": "snr", "time_limit_s": 0}, "time_limit_s is 0, expected more"),
         ({"budget": 9, "metric": "snr", "soc": "rk1"}, "no description 'rk1'"),
         ({"budget": 9, "metric": "snr", "soc": "rk3588", "devices": ["tpu"]}, "no device 'tpu'"),
         ({"budget": 9, "metric": lambda outputs, labels: 1 / 0}, "the metric failed"),
