@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
+from trireme.converters.onnx.proto import ModelProto
 from trireme.converters.onnx.strip import strip
 from trireme.support.dtypes import Array
 from trireme.support.errors import ModelFileError
@@ -81,7 +81,7 @@ def read_model(
 
 
 def _parse(data: Array, where: str) -> Model:
-    model = onnx.ModelProto()
+    model = ModelProto()
     try:
         model.ParseFromString(strip(data.data))
     except (DecodeError, UnicodeDecodeError, ValueError, RuntimeError) as error:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
-import onnx
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
 from trireme.converters.onnx.file import bodies_of, opsets_of
+from trireme.converters.onnx.proto import FunctionProto, TensorProto
 from trireme.converters.onnx.scope import NodeUse
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import TensorType
@@ -20,9 +20,11 @@ Schema = Any
 
 def schema_of(op: str, domain: str, version: int) -> Schema | None:
     """Return ONNX's schema of an op at an opset; None when it has none."""
+    from onnx import defs
+
     try:
-        return onnx.defs.get_schema(op, version, domain)
-    except onnx.defs.SchemaError:
+        return defs.get_schema(op, version, domain)
+    except defs.SchemaError:
         return None
 
 
@@ -49,7 +51,7 @@ def body_for(use: NodeUse) -> Function | None:
         return None
     types = input_types(use.scope.builder, use.inputs)
     data = schema.get_context_dependent_function(use.proto.SerializeToString(), types)
-    body = onnx.FunctionProto()
+    body = FunctionProto()
     try:
         body.ParseFromString(data)
     except DecodeError as error:
@@ -63,9 +65,11 @@ def input_types(builder: GraphBuilder, inputs: Sequence[int | None]) -> list[byt
 
 
 def _type_proto(type: TensorType) -> bytes:
-    code = onnx.helper.np_dtype_to_tensor_dtype
-    proto = onnx.helper.make_tensor_type_proto(
-        onnx.TensorProto.STRING if type.dtype == "string" else code(numpy_dtype(type.dtype)),
+    from onnx import helper
+
+    code = helper.np_dtype_to_tensor_dtype
+    proto = helper.make_tensor_type_proto(
+        TensorProto.STRING if type.dtype == "string" else code(numpy_dtype(type.dtype)),
         [None if dim == "?" else dim for dim in type.shape],
     )
     data: bytes = proto.SerializeToString()

@@ -8,16 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
-from onnx import numpy_helper
 
 from trireme.converters.onnx.file import MOST_DENSE, Files
+from trireme.converters.onnx.proto import TensorProto
 from trireme.converters.onnx.strip import OWN_FILE
 from trireme.ir.bind_shapes import shapes_to_give
 from trireme.ir.dims import symbol_name
 from trireme.ir.graph import Dim, TensorType
-from trireme.support.dtypes import Array, dtype_name, numpy_dtype
-from trireme.support.errors import ConvertError, ModelFileError, TriremeError
+from trireme.support.dtypes import NAMES, Array, numpy_dtype
+from trireme.support.errors import ConvertError, ModelFileError
 
 _FIELD = {
     "float32": "float_data",
@@ -30,6 +29,13 @@ _FIELD = {
     "complex128": "double_data",
 }
 """The fields of values that are not raw data; all other dtypes use int32_data."""
+_DTYPES = {name.replace("_", "").upper(): name for name in NAMES} | {
+    "FLOAT": "float32",
+    "DOUBLE": "float64",
+    "FLOAT4E2M1": "float4_e2m1fn",
+    "FLOAT8E8M0": "float8_e8m0fnu",
+}
+"""Names of dtypes, by ONNX's name of the element type."""
 _LONGEST_NAME = 4096
 """The longest path that Linux takes."""
 _PACKED = {"int4": 2, "uint4": 2, "float4_e2m1fn": 2, "int2": 4, "uint2": 4}
@@ -38,11 +44,11 @@ _PACKED = {"int4": 2, "uint4": 2, "float4_e2m1fn": 2, "int2": 4, "uint2": 4}
 
 def dtype_of(code: int, where: str) -> str:
     """Return trireme's name of an ONNX element type."""
-    if code == onnx.TensorProto.STRING:
+    if code == TensorProto.STRING:
         return "string"
     try:
-        return dtype_name(onnx.helper.tensor_dtype_to_np_dtype(code))
-    except (KeyError, TypeError, TriremeError):
+        return _DTYPES[TensorProto.DataType.Name(code)]
+    except (KeyError, ValueError):
         raise ModelFileError(f"{where}: unknown element type {code}") from None
 
 
@@ -57,7 +63,7 @@ def tensor_array(tensor: Any, files: Files, where: str) -> Array:
         raise ModelFileError(f"{where}: negative dimension in {list(dims)}")
     if tensor.HasField("segment"):
         raise ModelFileError(f"{where}: tensor segments are not supported")
-    if tensor.data_location == onnx.TensorProto.EXTERNAL:
+    if tensor.data_location == TensorProto.EXTERNAL:
         return _from_bytes(_external(tensor, files, where), dtype, dims, where)
     if tensor.HasField("raw_data"):
         return _from_bytes(tensor.raw_data, dtype, dims, where)
@@ -65,6 +71,8 @@ def tensor_array(tensor: Any, files: Files, where: str) -> Array:
     _expect(where, found, _stored(dtype, dims), "stored values", dims)
     if dtype == "string":
         return np.array([_text(v) for v in tensor.string_data], object).reshape(dims)
+    from onnx import numpy_helper
+
     try:
         return np.asarray(numpy_helper.to_array(tensor)).astype(numpy_dtype(dtype), copy=False)
     except (ValueError, TypeError, OverflowError) as error:

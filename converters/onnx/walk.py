@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import onnx
-
 from trireme.converters.onnx.adapt import adapt
 from trireme.converters.onnx.control import CONTROL
 from trireme.converters.onnx.file import OLDEST_OPSET, Files, domain_of, in_order, opsets_of
 from trireme.converters.onnx.functions import attributes_for, body_for, body_opsets, fill_in
 from trireme.converters.onnx.microsoft import MICROSOFT, MICROSOFT_TABLE
+from trireme.converters.onnx.proto import AttributeProto, NodeProto, TensorShapeProto
 from trireme.converters.onnx.scope import Common, NodeUse, Scope
 from trireme.converters.onnx.sequences import MAKES, READS
 from trireme.converters.onnx.support import python_op_of, refuse_unsupported
@@ -25,7 +24,7 @@ from trireme.support.dtypes import Array
 from trireme.support.errors import ConvertError, ModelFileError, TriremeError
 
 Decoder = Callable[[Any, Files, str], Array]
-_ATTRIBUTE = onnx.AttributeProto
+_ATTRIBUTE = AttributeProto
 
 
 def convert_model(
@@ -145,7 +144,7 @@ def input_type(
     where = f"{where} input '{proto.name}'"
     tensor = proto.type.tensor_type
     if given is not None and proto.type.HasField("tensor_type") and not tensor.HasField("shape"):
-        tensor.shape.dim.extend(onnx.TensorShapeProto.Dimension(dim_value=dim) for dim in given)
+        tensor.shape.dim.extend(TensorShapeProto.Dimension(dim_value=dim) for dim in given)
     type = tensor_type(proto, where)
     if given is None:
         return type
@@ -280,7 +279,7 @@ def inline(use: NodeUse, function: Any) -> list[int | None]:
     scope = use.scope.inner(names=names, outer=None, opsets=body_opsets(function, use))
     left_out = set(function.input) - set(names)
     for label, node in in_order(function.node, use.source):
-        clean = onnx.NodeProto()
+        clean = NodeProto()
         clean.CopyFrom(node)
         fill_in(clean, attrs, left_out)
         convert_node(scope, clean, f"{use.source}/{label.removeprefix('onnx:')}")
