@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from trireme.backend.capabilities import PolymorphicExecutable
 from trireme.backend.core_latency import CoreLatency
@@ -13,6 +13,7 @@ from trireme.backend.device import DeviceSpec, Executable, KernelCost, Progress,
 from trireme.backend.device_kind import DeviceInstance
 from trireme.backend.host_memory import HostMemoryDevice
 from trireme.backend.refusal import host_reason
+from trireme.devices.cpu.codegen.ahead import CompileAhead
 from trireme.devices.cpu.codegen.jit import Code, Jit, ObjectCache
 from trireme.devices.cpu.codegen.target import Isa, choose_isa, cpu_name
 from trireme.devices.cpu.compile import table
@@ -22,7 +23,7 @@ from trireme.devices.cpu.compile.executable import CpuExecutable
 from trireme.devices.cpu.compile.program import REFERENCE, LoweredGroups, build, pack
 from trireme.devices.cpu.compile.states import why_host_keeps
 from trireme.devices.cpu.options import NO_CACHE, CpuOptions
-from trireme.devices.cpu.runtime.compiled import native_of
+from trireme.devices.cpu.runtime.compiled import LaterNative
 from trireme.devices.cpu.runtime.core_latency import HandoverProbe
 from trireme.devices.cpu.runtime.cores import all_cores, no_instances, share_of, too_many
 from trireme.devices.cpu.runtime.native import has_futex
@@ -40,6 +41,16 @@ if TYPE_CHECKING:
     from trireme.devices.cpu.kernels.polymorphic.sample import GenericSample
 
 Made = TypeVar("Made")
+
+
+class HasCodes(Protocol):
+    """A program of either kind."""
+
+    @property
+    def codes(self) -> tuple[Code, ...]:
+        """The kernels."""
+
+
 _HANDOVER_S = 10e-6
 """Seconds that a task of an instance takes beyond one of cpu: 9 to 13 us were measured."""
 
@@ -56,13 +67,14 @@ class CpuDevice(HostMemoryDevice):
         isa: Isa,
         spec: DeviceSpec,
         jit: Jit,
+        native: LaterNative,
         pool: StepPool,
         *,
         winograd: bool = True,
         server: Server | None = None,
     ) -> None:
         self.isa, self.spec, self.threads, self.winograd = isa, spec, pool.threads, winograd
-        self._jit, self._pool, self._server = jit, pool, server
+        self._jit, self._native, self._pool, self._server = jit, native, pool, server
         self.driver_queue = None if server is None else DRIVER_QUEUE
         self.repeats_calls = server is None
         if server is None:
@@ -101,11 +113,13 @@ class CpuDevice(HostMemoryDevice):
         """Return an executable for each graph; tell how many kernels are compiled."""
         lowered, self._lowered = self._lowered, None
         recipes = self._jit.recipes
-        programs = [
-            build(g, self.isa, self.threads, self.winograd, recipes, lowered) for g in graphs
-        ]
-        codes = [code for program in programs for code in program.codes]
-        packed = self._beside_compiling(codes, lambda: [pack(one) for one in programs], progress)
+        how = self.isa, self.threads, self.winograd, recipes, lowered
+        with self._jit.ahead() as ahead:
+            self._native.begin(ahead)
+            programs = [build(graph, *how, lowered_code=ahead.begin) for graph in graphs]
+            packed = self._beside_compiling(
+                programs, lambda: [pack(one) for one in programs], progress, ahead
+            )
         with self._server.still() if self._server else nullcontext():
             return [CpuExecutable(one, self._jit, self._pool, self._server) for one in packed]
 
@@ -131,20 +145,29 @@ class CpuDevice(HostMemoryDevice):
         from trireme.devices.cpu.compile.resizable import CpuPolymorphic
 
         recipes = self._jit.recipes
-        programs = [build_polymorphic(g, self.isa, self.threads, recipes) for g in graphs]
-        codes = [code for program in programs for code in program.codes]
-        made = self._beside_compiling(codes, lambda: [packed(one) for one in programs])
+        with self._jit.ahead() as ahead:
+            self._native.begin(ahead)
+            programs = [build_polymorphic(g, self.isa, self.threads, recipes) for g in graphs]
+            made = self._beside_compiling(
+                programs, lambda: [packed(one) for one in programs], no_progress, ahead
+            )
         return [CpuPolymorphic(one, self._jit, self._pool, self._server) for one in made]
 
     def _beside_compiling(
-        self, codes: Sequence[Code], work: Callable[[], Made], progress: Progress = no_progress
+        self,
+        programs: Sequence[HasCodes],
+        work: Callable[[], Made],
+        progress: Progress,
+        ahead: CompileAhead,
     ) -> Made:
-        """Have the machine code of kernels, and do other work meanwhile; return what that made."""
+        """Have the machine code of programs, and do other work meanwhile; return what that made."""
         from concurrent.futures import ThreadPoolExecutor
 
+        codes = [code for program in programs for code in program.codes]
         with ThreadPoolExecutor(1, "trireme-pack") as pool:
             doing = pool.submit(work)
-            self._jit.addresses(codes, progress)
+            self._native.load(ahead)
+            self._jit.addresses(codes, progress, ahead)
         return doing.result()
 
     def cost_features(self, graph: Graph) -> list[KernelCost]:
@@ -216,7 +239,8 @@ def open_cpu(options: CpuOptions, instance: DeviceInstance) -> CpuDevice:
     spins = SPINS if options.spins is None else options.spins
     cores = mine if instance.number else ()
     futex = has_futex() if options.futex is None else options.futex
-    pool = StepPool(native_of(jit, futex), count, spins=spins, futex=futex, cores=cores)
-    server = Server(pool.native, name, mine, spins) if instance.number else None
+    native = LaterNative(jit, futex)
+    pool = StepPool(native, count, spins=spins, futex=futex, cores=cores)
+    server = Server(native, name, mine, spins) if instance.number else None
     spec = _spec(chosen, count, instance, mine)
-    return CpuDevice(chosen, spec, jit, pool, winograd=options.winograd, server=server)
+    return CpuDevice(chosen, spec, jit, native, pool, winograd=options.winograd, server=server)

@@ -1,10 +1,4 @@
-"""Turn the IR text of kernels into object code: LLVM's part, several kernels at once.
-
-llvmlite lets one thread into LLVM at a time. LLVM needs that lock only for shared objects, and
-kernels share nothing. Each kernel has a context of its own, each thread a target machine. So the
-longest part, emitting machine code (three quarters of the time), is called past llvmlite's lock.
-Two threads compile 1.9 times as fast as one.
-"""
+"""Turn the IR text of kernels into object code: LLVM's part."""
 
 from __future__ import annotations
 
@@ -14,44 +8,39 @@ import mmap
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Sequence
 from threading import local
 from typing import Any
 
 import llvmlite.binding as llvm
 
 from trireme.devices.cpu.codegen.kernel_cache import Code
+from trireme.devices.cpu.codegen.llvm_calls import past_the_lock
 from trireme.devices.cpu.codegen.target import Isa, llvm_target, start_llvm
 from trireme.support.errors import CompileError
 
-Emit = Callable[[Any, Any], bytes]
 _FEW_KERNELS = 4
 """After so few kernels the compiler's memory stays. The next kernel would fault its pages in again,
 which takes 5.5 ms; compiling it takes 3.5 ms."""
 
 
-def objects(
-    isa: Isa, kernels: Sequence[Code], threads: int, texts: Sequence[str] | None = None
-) -> Iterator[bytes]:
-    """Yield the object file of each kernel, in order, as several threads make them.
+def maker(isa: Isa) -> Callable[[Code, str], bytes]:
+    """Return what makes the object file of a kernel and its IR; several threads may call it.
 
-    texts: the kernels' IR, where it is at hand
-    Errors: CompileError, if LLVM refuses a kernel
+    It raises CompileError, if LLVM refuses the kernel.
     """
-    own, emit = local(), _emitter()
+    own, object_of = local(), past_the_lock()
 
-    def make(kernel: Code, text: str | None) -> bytes:
+    def make(kernel: Code, text: str) -> bytes:
         if not hasattr(own, "machine"):
             own.machine = machine_for(isa)
-        return emit(own.machine, optimised(module_text(isa, kernel, text), own.machine))
+            own.passes = passes_for(own.machine)
+        text = module_text(isa, kernel, text)
+        if object_of is not None:
+            return object_of(text, own.machine, *own.passes)
+        return bytes(own.machine.emit_object(optimised(text, own.machine)))
 
-    given: Sequence[str | None] = texts or [None] * len(kernels)
-    if threads == 1 or len(kernels) < 2:
-        yield from map(make, kernels, given)
-        return
-    with ThreadPoolExecutor(min(threads, len(kernels)), "trireme-compile") as pool:
-        yield from pool.map(make, kernels, given)
+    return make
 
 
 def assembly(isa: Isa, kernel: Code) -> str:
@@ -95,51 +84,34 @@ def machine_for(isa: Isa) -> Any:
     )
 
 
-def optimised(text: str, machine: Any) -> Any:
-    """Parse and optimise IR. Our generators unroll and vectorise loops. LLVM only puts variables
-    into registers and combines instructions. That takes half the time of -O2, and kernels are as
-    fast.
+def passes_for(machine: Any) -> tuple[Any, Any]:
+    """Return passes, and the builder that runs them.
+
+    Our generators unroll and vectorise loops. LLVM only puts variables into registers and combines
+    instructions. That takes half the time of -O2, and kernels are as fast.
     """
-    try:
-        module = llvm.parse_assembly(text, llvm.create_context())
-        module.verify()
-    except RuntimeError as error:
-        raise CompileError(f"cpu: LLVM refused a kernel: {error}") from error
     builder = llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options())
     passes = llvm.create_new_module_pass_manager()
     passes.add_sroa_pass()
     passes.add_simplify_cfg_pass()
     passes.add_instruction_combine_pass()
     passes.add_simplify_cfg_pass()
+    return passes, builder
+
+
+def optimised(text: str, machine: Any) -> Any:
+    """Parse and optimise IR.
+
+    Errors: CompileError, if LLVM refuses it
+    """
+    try:
+        module = llvm.parse_assembly(text, llvm.create_context())
+        module.verify()
+    except RuntimeError as error:
+        raise CompileError(f"cpu: LLVM refused a kernel: {error}") from error
+    passes, builder = passes_for(machine)
     passes.run(module, builder)
     return module
-
-
-@functools.cache
-def _emitter() -> Emit:
-    """Return what emits a module's object code: past the lock, or within it if this llvmlite is
-    not as expected.
-    """
-    lib = llvm.ffi.lib
-    try:
-        locked = lib.LLVMPY_TargetMachineEmitToMemory
-        free = ctypes.CDLL(lib._name).LLVMPY_TargetMachineEmitToMemory
-        free.argtypes, free.restype = locked.argtypes, locked.restype
-    except (AttributeError, OSError):
-        return lambda machine, module: bytes(machine.emit_object(module))
-
-    def emit(machine: Any, module: Any) -> bytes:
-        with llvm.ffi.OutputString() as error:
-            buffer = free(machine, module, 1, error)
-            if not buffer:
-                raise CompileError(f"cpu: LLVM cannot emit a kernel: {error}")
-        try:
-            start, size = lib.LLVMPY_GetBufferStart(buffer), lib.LLVMPY_GetBufferSize(buffer)
-            return ctypes.string_at(start, size)
-        finally:
-            lib.LLVMPY_DisposeMemoryBuffer(buffer)
-
-    return emit
 
 
 def give_back(kernels: int) -> None:

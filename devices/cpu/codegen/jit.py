@@ -1,7 +1,8 @@
 """From kernels to addresses of machine code.
 
 A `Jit` serves one instruction set. Object code comes from the cache where the kernel was made
-before (kernel_cache.py); all CPUs compile the rest (emit.py). LLVM is loaded to compile only.
+before (kernel_cache.py); all CPUs compile the rest (ahead.py, emit.py). LLVM is loaded to compile
+only.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from trireme.backend.device import Progress, no_progress
+from trireme.devices.cpu.codegen.ahead import CompileAhead
 from trireme.devices.cpu.codegen.kernel_cache import Code, KernelCache, ObjectCache
 from trireme.devices.cpu.codegen.link import Linked, can_link, lay_out
 from trireme.devices.cpu.codegen.target import Isa, physical_threads
@@ -31,22 +33,35 @@ class Jit:
         self._addresses: dict[str, int] = {}
 
     def addresses(
-        self, kernels: Iterable[Code], progress: Progress = no_progress
+        self,
+        kernels: Iterable[Code],
+        progress: Progress = no_progress,
+        ahead: CompileAhead | None = None,
     ) -> dict[str, int]:
         """Return the address of each kernel's code, by symbol; compile the unknown ones.
 
+        ahead: has some of them under way
         Errors: CompileError, if LLVM refuses the IR
         """
         with self._lock:
             new = {k.symbol: k for k in kernels if k.symbol not in self._addresses}
             if new:
-                self._link(list(new.values()), list(new), progress)
+                self._link(list(new.values()), list(new), progress, ahead)
             return self._addresses
 
-    def functions(self, code: Code, names: Sequence[str]) -> list[int]:
-        """Return where functions begin that a piece of IR defines under names of their own."""
+    def ahead(self) -> CompileAhead:
+        """Return a block whose kernels are compiled as soon as they are lowered."""
+        return CompileAhead(self.isa, self.recipes, physical_threads())
+
+    def functions(
+        self, code: Code, names: Sequence[str], ahead: CompileAhead | None = None
+    ) -> list[int]:
+        """Return where functions begin that a piece of IR defines under names of their own.
+
+        ahead: may have it under way
+        """
         with self._lock:
-            self._link([code], names, no_progress)
+            self._link([code], names, no_progress, ahead)
             return [self._addresses[name] for name in names]
 
     def kept_objects(self, kernels: Iterable[Code]) -> list[bytes] | None:
@@ -62,8 +77,18 @@ class Jit:
 
         return emit.assembly(self.isa, kernel)
 
-    def _link(self, kernels: Sequence[Code], symbols: Sequence[str], progress: Progress) -> None:
-        objects = self._objects(kernels, progress)
+    def _link(
+        self,
+        kernels: Sequence[Code],
+        symbols: Sequence[str],
+        progress: Progress,
+        ahead: CompileAhead | None,
+    ) -> None:
+        if ahead is None:
+            with self.ahead() as ahead:
+                objects = self._objects(kernels, progress, ahead)
+        else:
+            objects = self._objects(kernels, progress, ahead)
         if all(map(can_link, objects)):
             linked = Linked(lay_out(objects))
             self._linked.append(linked)
@@ -82,22 +107,25 @@ class Jit:
             self._engine = emit.engine(self.isa)
         return emit.link(self._engine, objects, symbols)
 
-    def _objects(self, kernels: Sequence[Code], progress: Progress) -> list[bytes]:
+    def _objects(
+        self, kernels: Sequence[Code], progress: Progress, ahead: CompileAhead
+    ) -> list[bytes]:
         """Return the object file of every kernel: those on disk first, then those made now."""
-        kept = {kernel: self.recipes.object_of(kernel) for kernel in kernels}
+        kept = {
+            kernel: None if ahead.has(kernel) else self.recipes.object_of(kernel)
+            for kernel in kernels
+        }
         found = [data for data in kept.values() if data is not None]
         new = [kernel for kernel, data in kept.items() if data is None]
         if not new:
             return found
-        from trireme.devices.cpu.codegen import emit
-
-        waiting = {kernel: self.recipes.text_of(kernel) for kernel in new}
-        new.sort(key=lambda kernel: len(waiting[kernel]), reverse=True)  # the longest begin first
-        texts = [waiting[kernel] for kernel in new]
-        made = emit.objects(self.isa, new, physical_threads(), texts)
-        for done, (kernel, data) in enumerate(zip(new, made, strict=True)):
+        ahead.begin_all(new)
+        for done, kernel in enumerate(new):
+            data = ahead.take(kernel)
             progress("compiling kernels", done + 1, len(new))
             self.recipes.keep(kernel, data)
             found.append(data)
+        from trireme.devices.cpu.codegen import emit
+
         emit.give_back(len(new))
         return found

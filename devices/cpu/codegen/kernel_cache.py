@@ -136,9 +136,13 @@ class KernelCache:
         found = self._cache.load_made(self._key(digest))
         return None if found is None else found[2]
 
+    def waiting_text(self, code: Code) -> str | None:
+        """Return the IR of a kernel that waits here to be compiled, else None; it is given away."""
+        return self._texts.pop(code.digest, None)
+
     def text_of(self, code: Code) -> str:
-        """Return a kernel's IR to compile; what waited here is given away."""
-        return self._texts.pop(code.digest, None) or code.text
+        """Return a kernel's IR to compile."""
+        return self.waiting_text(code) or code.text
 
     def keep(self, code: Code, data: bytes) -> None:
         """Store a kernel's object code."""

@@ -6,7 +6,7 @@ kernel, and plans the scratch memory. executable.py puts it on addresses and run
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -122,6 +122,10 @@ class LoweredGroups:
         return items
 
 
+def ignore_code(code: Code) -> None:
+    """Do nothing with a kernel."""
+
+
 def build(
     graph: Graph,
     isa: Isa,
@@ -130,9 +134,11 @@ def build(
     recipes: KernelCache | None = None,
     lowered: LoweredGroups | None = None,
     parts: bool = True,
+    lowered_code: Callable[[Code], None] = ignore_code,
 ) -> RegionProgram:
     """Lower a graph to a program without its constants; see `pack`.
 
+    lowered_code: told of each kernel when the steps of its group are there
     parts: whether large batches are done a part at a time (batch_tiling.py)
     recipes, lowered: kernels and nodes that were done before are not done again; what is lowered
         here is added to `lowered`
@@ -148,7 +154,15 @@ def build(
     groups = list(grouped(context, patterns_of(context)))
     for group in cut(graph, groups, isa) if parts else groups:
         if isinstance(group, BatchTile):
-            one = build(group.graph, isa, threads, winograd, recipes, parts=False)
+            one = build(
+                group.graph,
+                isa,
+                threads,
+                winograd,
+                recipes,
+                parts=False,
+                lowered_code=lowered_code,
+            )
             stretches.append((len(items), one, group.parts))
             items += _repeated(one, group.parts)
             kernels |= one.kernels
@@ -160,6 +174,9 @@ def build(
         if made is None:
             kernels[group.node.id] = "alias"
             continue
+        for item in made:
+            if isinstance(item, Step):
+                lowered_code(item.code)
         if writes_state(group.node):  # the first step writes the state
             writes += made[:1]
             items += made[1:]

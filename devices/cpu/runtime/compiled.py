@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from trireme.devices.cpu.codegen.ahead import CompileAhead
 from trireme.devices.cpu.codegen.jit import Jit
 from trireme.devices.cpu.codegen.kernel_cache import Code, code_of
 from trireme.devices.cpu.codegen.target import Isa
@@ -25,10 +26,34 @@ def runtime_code(jit: Jit, futex: bool) -> RuntimeCode:
     return RuntimeCode(jit.recipes.kernel(_runtime, futex, HOT_NS), (*runtime.FUNCTIONS, *more))
 
 
-def native_of(jit: Jit, futex: bool) -> Native:
-    """Return the functions of native.py, compiled."""
-    code, names = runtime_code(jit, futex)
-    return Native(jit.functions(code, names), jit)
+class LaterNative(Native):
+    """The functions of native.py, compiled with the first kernels, or when one is first called."""
+
+    def __init__(self, jit: Jit, futex: bool) -> None:
+        self._jit, self._futex = jit, futex
+
+    def begin(self, ahead: CompileAhead) -> None:
+        """Have the code compiled with kernels, where it was not compiled before."""
+        if not self._is_loaded:
+            ahead.begin(runtime_code(self._jit, self._futex).code)
+
+    def load(self, ahead: CompileAhead | None = None) -> None:
+        """Have the functions. ahead: what `begin` was called with"""
+        if not self._is_loaded:
+            code, names = runtime_code(self._jit, self._futex)
+            made = Native(self._jit.functions(code, names, ahead), self._jit)
+            vars(self).update(vars(made))  # at once: another thread finds all of them or none
+
+    @property
+    def _is_loaded(self) -> bool:
+        return "run" in vars(self)
+
+    def __getattr__(self, name: str) -> Any:
+        """Return a function; called while there are none."""
+        if name.startswith("__") or self._is_loaded:
+            raise AttributeError(name)
+        self.load()
+        return getattr(self, name)
 
 
 def _runtime(isa: Isa, futex: bool, hot_ns: int) -> Code:

@@ -213,7 +213,8 @@ def _shut(state: _PoolState, native: Native) -> None:
     with state.wake:
         state.closed = True
         state.wake.notify_all()
-    native.stop(state.pointer)
+    if state.threads:
+        native.stop(state.pointer)
     for thread in state.threads:
         if thread is not threading.current_thread():  # a collector may run this anywhere
             thread.join(timeout=5)

@@ -3,9 +3,10 @@
 import llvmlite.binding as llvm
 import numpy as np
 import pytest
+from cpu_objects import objects
 
 import trireme.ops  # noqa: F401
-from trireme.devices.cpu.codegen.emit import machine_for, module_text, objects, optimised
+from trireme.devices.cpu.codegen.emit import machine_for, module_text, optimised
 from trireme.devices.cpu.codegen.target import ISAS, choose_isa
 from trireme.devices.cpu.compile.program import build
 from trireme.devices.cpu.kernels.lowering import native_reason
@@ -78,7 +79,7 @@ def test_code_for_another_cpu(name):
 def test_threads_make_the_same_objects():
     isa = choose_isa("auto")
     codes = list({code.symbol: code for code in build(small_network(), isa, 2).codes}.values())
-    one, three = (list(objects(isa, codes, threads)) for threads in (1, 3))
+    one, three = (objects(isa, codes, threads) for threads in (1, 3))
     assert one == three and all(one)
 
 
