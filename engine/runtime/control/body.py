@@ -15,7 +15,7 @@ from trireme.plan.plan import make_plan
 from trireme.runtime.compile import compile_plan
 from trireme.runtime.context import ExecutionContext
 from trireme.runtime.execute import serial_runner
-from trireme.runtime.failover.watchdog import TaskWatch, lose
+from trireme.runtime.failover.watchdog import TaskWatch, lose, works_beside_host
 from trireme.runtime.options import ExecutionOptions
 from trireme.runtime.program import Program
 from trireme.support.dtypes import Array
@@ -55,7 +55,8 @@ class Body:
         context = ExecutionContext(compiled_body(graph, workshop))
         self.plan = context.program.plan
         placed = self.plan.graph
-        self._watch = TaskWatch(self.plan) if workshop.watches else None
+        is_watched = workshop.watches and works_beside_host(self.plan)
+        self._watch = TaskWatch(self.plan) if is_watched else None
         self._run = serial_runner(self.plan, context.calls, self._watch)
         self._context, self._devices = context, workshop.devices
         self._inputs = [context.view(value) for value in placed.inputs]
@@ -67,8 +68,18 @@ class Body:
             view[...] = array
         try:
             self._run()
-        except DeviceError:
-            if self._watch is not None and self._watch.hung is not None:
-                lose(self._devices, self._watch.hung, self._context)
+        except BaseException as error:
+            if self._watch is not None:
+                self._watch.reset()
+                if isinstance(error, DeviceError) and self._watch.hung is not None:
+                    lose(self._devices, self._watch.hung, self._context)
             raise
         return [view.copy() for view in self._outputs]
+
+    def check(self) -> None:
+        """Errors: DeviceError of kind HANG, if a task that is under way takes too long"""
+        tasks = () if self._watch is None else self._watch.stuck()
+        if self._watch is not None and tasks:
+            hung = self._watch.give_up(tasks)
+            lose(self._devices, hung, self._context)
+            raise hung

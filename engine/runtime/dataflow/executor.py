@@ -20,9 +20,9 @@ from typing import Any
 from trireme.ir.graph import Graph, Node
 from trireme.runtime.dataflow.graph import DataflowGraph, Port, Primitive
 from trireme.runtime.dataflow.workers import OpThreads
-from trireme.support.cancel import check_cancelled
+from trireme.support.cancel import check_cancelled, current_token
 from trireme.support.dtypes import Array
-from trireme.support.errors import InternalError, RunError
+from trireme.support.errors import DeviceError, FaultKind, InternalError, RunError
 
 _LOOK_S = 0.05
 """Seconds between looks whether the threads that are waited for live."""
@@ -113,19 +113,34 @@ class Executor:
         timeout_s: float | None = None,
     ) -> None:
         self.graph, self._run_node, self._timeout_s = graph, run_node, timeout_s
-        self._pool = OpThreads("dataflow", workers) if workers else None
+        self._pool = self._threads = OpThreads("dataflow", workers) if workers else None
+        self._beside: OpThreads | None = None
+        self._check_ops: Callable[[], None] | None = None
         self.spans: deque[PrimitiveSpan] = deque(maxlen=MOST_SPANS)
+
+    def watch(self, check: Callable[[], None]) -> None:
+        """Call a function now and then while an op is waited for: it raises where the op hangs.
+
+        Without workers, ops of a run with a token go to a thread that can be left behind.
+        """
+        self._check_ops = check
+        if self._pool is None:
+            self._beside = OpThreads("dataflow", 1)
 
     def close(self) -> None:
         """End the threads."""
-        if self._pool is not None:
-            self._pool.end()
+        for threads in (self._pool, self._beside):
+            if threads is not None:
+                threads.end()
 
     def run(self, feeds: Mapping[int, Array]) -> list[Any]:
         """Return the outputs in order, given arrays by value id of the lowered graph's inputs.
 
         Errors: RunError, if the run takes longer than it may; those of the ops
         """
+        self._threads = self._pool
+        if self._beside is not None and current_token() is not None:
+            self._threads = self._beside
         self._ready: deque[_Ready] = deque()
         self._done: queue.SimpleQueue[tuple[_Ready, Any]] = queue.SimpleQueue()
         self._busy = 0
@@ -160,8 +175,10 @@ class Executor:
                     self._start(self._ready.popleft())
                 if self._busy and (not self._ready or not self._done.empty()):
                     self._take(*self._next_done())
-        except BaseException:
-            self.close()  # no work of this run is left behind
+        except BaseException as error:
+            if self._threads is not None and _is_hang(error):
+                self._threads.leave()
+            self.close()  # no other work of this run is left behind
             raise
 
     def _next_done(self) -> tuple[_Ready, Any]:
@@ -170,7 +187,10 @@ class Executor:
             try:
                 return self._done.get(timeout=_LOOK_S)
             except queue.Empty:
-                if self._pool is not None and not self._pool.are_alive and self._done.empty():
+                if self._check_ops is not None:
+                    self._check_ops()
+                threads = self._threads
+                if threads is not None and not threads.are_alive and self._done.empty():
                     raise RunError(
                         f"{self.graph.name}: a thread ended before its op was over",
                         fix="run again: other threads are started",
@@ -189,9 +209,9 @@ class Executor:
         """Run a primitive: an op on a worker where there is one, all others at once."""
         self._latest, primitive, inputs = ready
         is_dead = any(token is DEAD for token in inputs) and primitive.kind != "merge"
-        if primitive.kind == "op" and self._pool is not None and not is_dead:
+        if primitive.kind == "op" and self._threads is not None and not is_dead:
             self._busy += 1
-            self._pool.submit(partial(self._work, ready, self._done))
+            self._threads.submit(partial(self._work, ready, self._done))
             return
         self._finish(ready, None if is_dead else self._compute(ready), is_dead)
 
@@ -352,6 +372,10 @@ class Executor:
             if exit.id not in frame.live_exits:
                 self._send(around, exit.id, [DEAD])
         self._check(around.frame)
+
+
+def _is_hang(error: BaseException) -> bool:
+    return isinstance(error, DeviceError) and error.kind is FaultKind.HANG
 
 
 def _path(iteration: _Iteration | None) -> tuple[tuple[str, int], ...]:

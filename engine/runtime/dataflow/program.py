@@ -18,7 +18,7 @@ from trireme.runtime.dataflow.lower import PARALLEL_ITERATIONS, lower
 from trireme.runtime.dynamic.program import fed_arrays, handed_out
 from trireme.runtime.dynamic.reports import StageReport
 from trireme.support.dtypes import Array, dtype_name
-from trireme.support.errors import RunError, TriremeError
+from trireme.support.errors import DeviceError, FaultKind, RunError, TriremeError
 
 WORKERS = 4
 """Threads that run ops of a session; compiled ops take turns on them."""
@@ -37,10 +37,12 @@ class CompiledOps:
         self._workshop, self._states = workshop, states
         self._bodies: OrderedDict[Hashable, Body | None] = OrderedDict()
         self._lock, self._device = threading.Lock(), threading.Lock()
+        self._running: Body | None = None
+        self._hung: DeviceError | None = None
         self.references: dict[str, str] = {}
 
     def watch(self) -> None:
-        """Give up waits for ops that hang, of those that are compiled from now on."""
+        """Give up ops that hang, of those that are compiled from now on."""
         self._workshop = replace(self._workshop, watches=True)
 
     def run(self, graph: Graph, node: Node, arrays: list[Array | None]) -> Sequence[Array]:
@@ -56,7 +58,29 @@ class CompiledOps:
         if body is None:
             return evaluate(graph, node, arrays, self._states.arrays)
         with self._device:
-            return body([array for array in fed if array is not None])
+            self._check_not_lost()
+            self._running = body
+            try:
+                return body([array for array in fed if array is not None])
+            finally:
+                self._running = None
+
+    def check(self) -> None:
+        """Errors: DeviceError of kind HANG, if the op that runs takes too long"""
+        self._check_not_lost()
+        running = self._running
+        if running is not None:
+            try:
+                running.check()
+            except DeviceError as error:
+                self._hung = error
+                raise
+
+    def _check_not_lost(self) -> None:
+        """Errors: DeviceError of kind LOST, once an op has hung: its thread has the devices"""
+        hung = self._hung
+        if hung is not None:
+            raise DeviceError(hung.summary).of_device(hung.device).of_kind(FaultKind.LOST)
 
     def _body(self, node: Node, alone: Graph, fed: Sequence[Array]) -> Body | None:
         types = tuple(TensorType(a.shape, dtype_name(a.dtype)) for a in fed)
@@ -111,6 +135,7 @@ class DataflowProgram:
     def watch(self) -> None:
         """See CompiledOps."""
         self.ops.watch()
+        self._executor.watch(self.ops.check)
 
     @property
     def spans(self) -> Sequence[PrimitiveSpan]:

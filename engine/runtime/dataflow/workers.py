@@ -60,6 +60,13 @@ class OpThreads:
             if thread.ident is not None and thread is not threading.current_thread():
                 thread.join()
 
+    def leave(self) -> None:
+        """Wait for no thread: one of them hangs. A later job starts others."""
+        jobs, threads = self._jobs, self._threads
+        self.reset_after_fork()
+        for _ in threads:
+            jobs.put(None)
+
     def reset_after_fork(self) -> None:
         """Have no thread and no job."""
         self._jobs: _Jobs = queue.SimpleQueue()

@@ -29,6 +29,7 @@ from weakref import ref
 from trireme.backend.capabilities import TimedEvent
 from trireme.backend.device import HOST, Device, Done, Event
 from trireme.backend.links import link_ends
+from trireme.ir.op import get_op
 from trireme.plan.plan import Plan, Task
 from trireme.profiling.rows import clock_of
 from trireme.profiling.spans import TaskSpan
@@ -66,9 +67,11 @@ class TaskWatch:
         ]
         self._longest_s = [0.0] * len(plan.tasks)
         self._begun: dict[int, tuple[Sequence[int], float]] = {}
+        self._overdue: Sequence[int] = ()
         self._timed: dict[type[Event], bool] = {Done: True}
         self._limits_s: dict[tuple[int, int], float] = {}
         self._memories = [_memory_beside_host(plan, task) for task in plan.tasks]
+        self._endless = {task.index for task in plan.tasks if _may_take_any_time(task)}
         self.hung: DeviceError | None = None
         self.is_timed = not any(map(_crosses_devices, plan.tasks))
 
@@ -124,6 +127,8 @@ class TaskWatch:
 
     def limit_s(self, tasks: Sequence[int]) -> float:
         """Return the seconds that tasks may take: those that wait in a queue before them count."""
+        if not self._endless.isdisjoint(tasks):
+            return math.inf
         memories = {self._memories[index] for index in tasks} - {HOST}
         before = [n for n, memory in enumerate(self._memories) if memory in memories]
         return max(self._least_s, TIMES * sum(map(self._known_s, {*tasks, *before})))
@@ -135,6 +140,15 @@ class TaskWatch:
             if now_s - begun_s > self.limit_s(tasks):
                 return tasks
         return ()
+
+    def stuck(self) -> Sequence[int]:
+        """Return tasks that were overdue at the last look already; none where all is well.
+
+        At the first look after a pause of the whole process any task may be overdue.
+        """
+        tasks = self.overdue()
+        known, self._overdue = self._overdue, tasks
+        return tasks if tasks is known else ()
 
     def _known_s(self, index: int) -> float:
         expected_s, longest_s = self._expected_s[index], self._longest_s[index]
@@ -170,7 +184,6 @@ class WatchedRuns:
     def __init__(self, watch: TaskWatch, devices: Mapping[str, Device], turns: Turns) -> None:
         self.watch, self._devices, self._turns = watch, devices, ref(turns)
         self.lost: DeviceError | None = None
-        self._overdue: Sequence[int] = ()
         self._runs: Executors | None = None
         self.reset_after_fork()
         register_at_fork(self)
@@ -210,17 +223,13 @@ class WatchedRuns:
             self._least_s = min(self._least_s, took_s)
 
     def look(self) -> None:
-        """Take the turn from a run that hangs on its caller's thread. Called by the watcher alone.
-
-        Two looks find the same tasks: after a pause of the process the first one may find any.
-        """
+        """Take the turn from a run that hangs on its caller's thread. The watcher calls."""
         turns = self._turns()
         if turns is None or self.lost is not None:
             return
         is_here = turns.turn.locked() and not self._is_beside
-        tasks = self.watch.overdue() if is_here else ()
-        known, self._overdue = self._overdue, tasks
-        if not tasks or tasks is not known:
+        tasks = self.watch.stuck() if is_here else ()
+        if not tasks:
             return
         with self._claiming:
             self._is_taken = self.watch.claim(tasks)
@@ -332,7 +341,7 @@ class WatchedRuns:
             try:
                 if over.acquire(timeout=LOOK_S):
                     break
-                tasks = self.watch.overdue()
+                tasks = self.watch.stuck()
             except BaseException as error:
                 interrupt = interrupt or interrupt_of(error)
                 continue
@@ -373,6 +382,12 @@ def _memory_beside_host(plan: Plan, task: Task) -> str:
     if not task.is_copy:
         return plan.placement.specs[task.device].memory
     return next((end for end in link_ends(task.device) if end != HOST), HOST)
+
+
+def _may_take_any_time(task: Task) -> bool:
+    """Whether the turns of a loop or the code of a user decide how long a task takes."""
+    ops = [get_op(node.op) for node in task.nodes]
+    return any(op.has_body or op.calls_python for op in ops)
 
 
 def _crosses_devices(task: Task) -> bool:

@@ -4,7 +4,9 @@ import time
 
 import numpy as np
 import pytest
+from onnx import parser
 from opencl import need_opencl
+from programs import HEAD
 
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import TensorType
@@ -101,17 +103,20 @@ def test_open_shapes(device, point, buckets):
         assert closes_at_once(session)
 
 
+@pytest.mark.parametrize("mode", ["auto", "serial"])
+@pytest.mark.parametrize("point", ["launch", "wait"])
 @pytest.mark.parametrize("device", ["opencl", "npu"])
-def test_a_dynamic_schedule(device):
-    """A launch that never returns holds it; a wait is given up."""
+def test_a_dynamic_schedule(device, point, mode):
+    """Threads run its ops, so that a launch that hangs is left behind; serially, with a token."""
     need_opencl()
     graph = two()
     with Session(graph, devices=["cpu"]) as session:
         want = session.run({"x": X})["b"]
-    with inject(Fault(device, "wait", 2, FaultKind.HANG)) as points:
-        session = opened(graph, device, schedule="dynamic")
+    within_s = 60 if mode == "serial" else None
+    with inject(Fault(device, point, 2, FaultKind.HANG)) as points:
+        session = opened(graph, device, schedule="dynamic", mode=mode)
         for _ in range(3):
-            found = session.run({"x": X})["b"]
+            found = session.run({"x": X}, timeout_s=within_s)["b"]
             np.testing.assert_allclose(found, want, rtol=2e-3, atol=2e-3)
             if points.raised:
                 np.testing.assert_array_equal(found, want)
@@ -135,3 +140,39 @@ def test_a_stream_with_states(schedule):
             np.testing.assert_array_equal(found[-1], want[-1])
         np.testing.assert_array_equal(session.get_state()["sum"], sum([X] * 4, np.zeros_like(X)))
         assert closes_at_once(session)
+
+
+LONG = """
+long (int64 n, float[8,64] x) => (float[8,64] y)
+{
+    s = Sigmoid(x)
+    y = Loop (n, , s) <body = turn
+        (int64 i, bool going, float[8,64] a) => (bool more, float[8,64] b)
+        { more = Identity(going)  c = Sin(a)  d = Cos(c)  b = Tanh(d) }
+    >
+}
+"""
+
+
+def long_loop(turns):
+    """Feeds of a loop that takes far longer than its first run."""
+    return {"n": np.array(turns, np.int64), "x": X}
+
+
+@pytest.mark.parametrize("within_s", [None, 100])
+def test_a_long_loop_is_no_hang(within_s, monkeypatch):
+    """Its turns decide how long it takes: it was called a hang of the host after 20 x predicted."""
+    need_opencl()
+    model = parser.parse_model(HEAD + LONG).SerializeToString()
+    devices, pins = ["opencl", "cpu"], PlacementOptions(pins={"s": "opencl"})
+    with Session(model, devices=devices, fallback=True, placement_options=pins) as session:
+        watched = session._watched_runs
+        watched.watch._least_s = 0.0
+        monkeypatch.setattr(watchdog, "_LONG_S", 1e6)
+        session.run(long_loop(1))
+        begun_s = time.monotonic()
+        turns = 50_000
+        while time.monotonic() - begun_s < 1:
+            session.run(long_loop(turns), timeout_s=within_s)
+            turns *= 2
+        assert not session.events and watched.lost is None
