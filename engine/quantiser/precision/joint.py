@@ -10,23 +10,23 @@ with bounded treewidth, 1998)
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
-from trireme.ir.graph import Graph
+from trireme.ir.graph import Graph, Node
 from trireme.quantiser.precision.evaluate import Units
 from trireme.quantiser.precision.prices import CALLER, Mode, ModePrices, Precision
 
 WIDTH = 256
 """The most states that go on after a node."""
-_SAME_S = 1e-12
-"""Differences in cost that differ by fewer seconds are one."""
 Fixed = Mapping[int, Precision]
 Frontier = tuple[tuple[int, Mode], ...]
+Rest = dict[Frontier, float]
+"""The least seconds from a state to the end."""
 
 
-@dataclass(frozen=True)
-class _ModeStep:
+class _ModeStep(NamedTuple):
     """The mode of one node, and the steps before it."""
 
     node: int
@@ -60,6 +60,14 @@ class JointModel:
         self._dying: dict[int, set[int]] = {node.id: set() for node in self.graph.nodes}
         for maker, last in self._dies_at.items():
             self._dying[last].add(maker)
+        self._reads = {node.id: self._read(node) for node in self.graph.nodes}
+        self._added: dict[tuple[int, Frontier, Precision | None], list[tuple[Mode, float]]] = {}
+
+    def _read(self, node: Node) -> list[tuple[int, int | None]]:
+        """Return what a node reads but constants, and the nodes that make it; None: the caller."""
+        values = [v for v in dict.fromkeys(node.used) if not self.graph.values[v].is_constant]
+        makers = (self.graph.producer(value) for value in values)
+        return [(v, maker.id if maker else None) for v, maker in zip(values, makers, strict=True)]
 
     def _last_readers(self) -> dict[int, int]:
         """Return the last node that reads any result of a node, by node; none where none does."""
@@ -92,22 +100,45 @@ class JointModel:
 
     def _after(self, node: int, states: States, weight: float, fixed: Fixed) -> States:
         """Return the states after a node, from those before it."""
-        modes, dying = self._modes(node, fixed), self._dying[node]
-        noise = {mode: weight * self._noise_of(node, mode) for mode in modes}
-        lives = node in self._dies_at
         found: States = {}
         for frontier, (cost, seconds, step) in states.items():
-            makers = dict(frontier)
-            kept = tuple(one for one in frontier if one[0] not in dying)
-            for mode, own in modes.items():
-                added = own + self._edges(node, makers, mode)
-                total = cost + added + noise[mode]
-                key = (*kept, (node, mode)) if lives else kept
+            for mode, added, key in self._ways_on(node, frontier, fixed):
+                total = cost + added + weight * self._noise_of(node, mode)
                 if key not in found or total < found[key][0]:
                     found[key] = total, seconds + added, _ModeStep(node, mode, step)
         if len(found) <= WIDTH:
             return found
         return dict(sorted(found.items(), key=_cost)[:WIDTH])
+
+    def _before(self, node: int, states: Iterable[Frontier], rest: Rest, fixed: Fixed) -> Rest:
+        """Return the least seconds from states before a node to the end, of those after it."""
+        found: Rest = {}
+        for frontier in states:
+            ways = self._ways_on(node, frontier, fixed)
+            seconds = [added + rest[key] for _, added, key in ways if key in rest]
+            if seconds:
+                found[frontier] = min(seconds)
+        return found
+
+    def _ways_on(
+        self, node: int, frontier: Frontier, fixed: Fixed
+    ) -> list[tuple[Mode, float, Frontier]]:
+        """Return the modes of a node after a state, their seconds, and the states after it."""
+        read = {maker for _, maker in self._reads[node]}
+        makers = tuple(one for one in frontier if one[0] in read)
+        precision = fixed.get(node)
+        if (node, makers, precision) not in self._added:
+            known = dict(makers)
+            self._added[node, makers, precision] = [
+                (mode, own + self._edges(node, known, mode))
+                for mode, own in self._modes(node, fixed).items()
+            ]
+        kept = tuple(one for one in frontier if one[0] not in self._dying[node])
+        lives = node in self._dies_at
+        return [
+            (mode, added, (*kept, (node, mode)) if lives else kept)
+            for mode, added in self._added[node, makers, precision]
+        ]
 
     def _noise_of(self, node: int, mode: Mode) -> float:
         unit = mode.unit(node)
@@ -122,14 +153,10 @@ class JointModel:
     def _edges(self, node: int, makers: Mapping[int, Mode], mode: Mode) -> float:
         """Return the seconds of what a node reads, and of its results that leave the graph."""
         total = 0.0
-        known = self.graph.node(node)
-        for value in dict.fromkeys(known.used):
-            if self.graph.values[value].is_constant:
-                continue
-            maker = self.graph.producer(value)
-            source = CALLER if maker is None else makers[maker.id]
+        for value, maker in self._reads[node]:
+            source = CALLER if maker is None else makers[maker]
             total += self._prices.edge(value, source, mode)
-        for value in known.outputs:
+        for value in self.graph.node(node).outputs:
             if self.graph.is_output(value):
                 total += self._prices.edge(value, mode, CALLER)
         return total
@@ -138,8 +165,8 @@ class JointModel:
 class JointNeighbours:
     """Prices choices near one whose nodes are fixed, anew only where they differ.
 
-    The states before each node are kept. A choice is priced from the first node that differs to
-    where its states are those kept, but for a constant.
+    The states before each node are kept, with the seconds from each to the end. A choice is priced
+    from the first node that differs to the last one that reads a node that differs.
     """
 
     def __init__(self, model: JointModel, fixed: Fixed) -> None:
@@ -149,35 +176,53 @@ class JointNeighbours:
         self._states = [_START]
         for node in self._order:
             self._states.append(model._after(node, self._states[-1], 0.0, self._fixed))
+        self._rest: list[Rest] = [dict.fromkeys(self._states[-1], 0.0)]
+        for node, states in zip(reversed(self._order), self._states[-2::-1], strict=True):
+            self._rest.append(model._before(node, states, self._rest[-1], self._fixed))
+        self._rest.reverse()
         self.seconds = _least(self._states[-1])
 
     def seconds_of(self, changed: Fixed) -> float:
-        """Return the seconds of the choice where some nodes are fixed otherwise."""
+        """Return the seconds of the choice where some nodes are fixed otherwise.
+
+        Nodes none of which reads another count apart, as if the devices of what is between them
+        did not depend on both.
+        """
         if not changed:
             return self.seconds
-        fixed = {**self._fixed, **changed}
-        places = sorted(self._place[node] for node in changed)
-        states = self._states[places[0]]
-        for place in range(places[0], len(self._order)):
+        spans = self._spans(changed)
+        return self.seconds + sum(self._more(nodes, changed, end) for nodes, end in spans)
+
+    def _spans(self, changed: Fixed) -> list[tuple[list[int], int]]:
+        """Return nodes that differ in groups, each with the place of the last reader of any."""
+        spans: list[tuple[list[int], int]] = []
+        for node in sorted(changed, key=self._place.__getitem__):
+            end = self._place[self._model._dies_at.get(node, node)]
+            if spans and self._place[node] <= spans[-1][1]:
+                nodes, before = spans[-1]
+                spans[-1] = [*nodes, node], max(end, before)
+            else:
+                spans.append(([node], end))
+        return spans
+
+    def _more(self, nodes: list[int], changed: Fixed, end: int) -> float:
+        """Return how many more seconds some nodes take, fixed otherwise."""
+        fixed = {**self._fixed, **{node: changed[node] for node in nodes}}
+        place = self._place[nodes[0]]
+        states = self._states[place]
+        while place < len(self._order):
             states = self._model._after(self._order[place], states, 0.0, fixed)
-            if place >= places[-1]:
-                more = _difference(states, self._states[place + 1])
-                if more is not None:
-                    return self.seconds + more
-        return _least(states)
+            place += 1
+            if place > end:
+                rest = self._rest[place]
+                known = [state[0] + rest[key] for key, state in states.items() if key in rest]
+                if known:
+                    return min(known) - self.seconds
+        return _least(states) - self.seconds
 
 
 def _least(states: States) -> float:
     return min(cost for cost, _, _ in states.values())
-
-
-def _difference(states: States, known: States) -> float | None:
-    """Return how much more each state costs than in `known`; None where that differs."""
-    if states.keys() != known.keys():
-        return None
-    more = [cost - known[key][0] for key, (cost, _, _) in states.items()]
-    low, high = min(more), max(more)
-    return low if high - low <= _SAME_S else None
 
 
 def _cost(item: tuple[Frontier, tuple[float, float, _ModeStep | None]]) -> float:

@@ -15,7 +15,7 @@ import numpy as np
 
 from trireme.ir.graph import Graph
 from trireme.passes.pipeline import optimise
-from trireme.quantiser.measure import Noise, float_outputs
+from trireme.quantiser.measure import float_outputs
 from trireme.quantiser.precision.budget import TOP1, LossBudget, best_class
 from trireme.quantiser.precision.half_runs import through_floats
 from trireme.quantiser.precision.pieces import SwitchedRuns
@@ -54,6 +54,10 @@ class LossMeter:
         self._losses: dict[Taken, float] = {}
         self.start_from(frozenset())
         self._real = list(self._held(frozenset()))
+        self._signals = {
+            name: sum(_square(real[name].astype(np.float64)) for real in self._real)
+            for name in self._names
+        }
         self._answers: Array | None = None
         self.float_score = 0.0 if budget.is_snr else self._score(self._switched(frozenset()))
 
@@ -119,11 +123,13 @@ class LossMeter:
         }
 
     def _noise(self, made: Iterable[Mapping[str, Array]]) -> float:
-        noises = {name: Noise() for name in self._names}
+        """Return the noise of the worst output over its signal."""
+        noises = dict.fromkeys(self._names, 0.0)
         for real, one in zip(self._real, made, strict=True):
-            for name, noise in noises.items():
-                noise.add(real[name], one[name])
-        return max((_ratio(noise) for noise in noises.values()), default=0.0)
+            for name in self._names:
+                noises[name] += _square(np.subtract(one[name], real[name], dtype=np.float64))
+        ratios = (_ratio(noise, self._signals[name]) for name, noise in noises.items())
+        return max(ratios, default=0.0)
 
     def _score(self, run: Run) -> float:
         """Return the score of all samples.
@@ -174,7 +180,12 @@ def noise_of(loss: float) -> float:
     return float(10 ** (loss / 10))
 
 
-def _ratio(noise: Noise) -> float:
-    if noise.noise <= 0:
+def _ratio(noise: float, signal: float) -> float:
+    if noise <= 0:
         return 0.0
-    return noise.noise / noise.signal if noise.signal > 0 else np.inf
+    return noise / signal if signal > 0 else np.inf
+
+
+def _square(x: Array) -> float:
+    """Return the sum of squares."""
+    return float(np.vdot(x, x))
