@@ -15,8 +15,6 @@ from trireme.ir.dims import symbols_of
 from trireme.ir.graph import Graph, Node, Value
 from trireme.ir.op import get_op, has_op
 from trireme.ir.python_op import PythonOp
-from trireme.ir.quantization.report import QuantizedGraph, vars_of
-from trireme.ir.quantization.stored import report_from
 from trireme.ir.verify import check
 from trireme.model_file import attributes
 from trireme.model_file.constants import ConstantArrays
@@ -61,6 +59,9 @@ def _with_report(graph: Graph, text: str | None) -> Graph:
     """Return the graph with the report of its quantisation, where the file has one."""
     if text is None:
         return graph
+    from trireme.ir.quantization.report import QuantizedGraph, vars_of
+    from trireme.ir.quantization.stored import report_from
+
     try:
         return QuantizedGraph(**vars_of(graph), quantization=report_from(text))
     except ValueError as error:

@@ -17,8 +17,6 @@ import numpy as np
 
 from trireme.ir.graph import UNKNOWN, Graph, Node, Quant, TensorType, Value
 from trireme.ir.op import get_op
-from trireme.ir.quantization.report import QuantizedGraph
-from trireme.ir.quantization.stored import report_text
 from trireme.model_file.attributes import FIRST_SYMBOL, KINDS, NONE, UNKNOWN_DIM
 from trireme.model_file.layout import (
     HEADER_SIZE,
@@ -48,8 +46,11 @@ def encode(graph: Graph) -> list[Piece]:
         graphs.add(graph, 0)
         builder = flatbuffers.Builder(1 << 16)
         file = fbs.FileT(graphs=graphs.tables, buffers=weights.tables)
-        if isinstance(graph, QuantizedGraph):
-            file.quantization = report_text(graph.quantization)
+        report = getattr(graph, "quantization", None)  # that a QuantizedGraph has alone
+        if report is not None:
+            from trireme.ir.quantization.stored import report_text
+
+            file.quantization = report_text(report)
         builder.Finish(file.Pack(builder), IDENTIFIER)
         encoded = bytes(builder.Output())
     except (TypeError, OverflowError, struct.error, UnicodeEncodeError) as error:

@@ -30,8 +30,8 @@ from trireme.devices.cpu.codegen.kernel_cache import Code
 from trireme.devices.cpu.compile.bound_steps import NativeSteps, NumpyStep
 from trireme.devices.cpu.compile.image import image_of
 from trireme.devices.cpu.compile.listing import listings
+from trireme.devices.cpu.compile.open_sizes import OpenSizes
 from trireme.devices.cpu.compile.program import RegionProgram
-from trireme.devices.cpu.compile.sized_image import OpenSizes
 from trireme.devices.cpu.kernels.lowering import (
     CONSTANTS,
     At,

@@ -7,15 +7,15 @@ output is an input, a constant or listed twice, and every kernel's object code i
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from trireme.backend.image import TaskImage
 from trireme.devices.cpu.codegen.jit import Jit
 from trireme.devices.cpu.codegen.link import can_link, lay_out
+from trireme.devices.cpu.compile.open_sizes import OpenSizes
 from trireme.devices.cpu.compile.program import RegionProgram
-from trireme.devices.cpu.compile.sized_image import OpenSizes, sized_parts
 from trireme.devices.cpu.kernels.lowering import (
     CONSTANTS,
     At,
@@ -33,6 +33,9 @@ from trireme.devices.cpu.runtime.pool import StepPool
 from trireme.devices.cpu.runtime.step_rows import call_flags, step_rows
 from trireme.ir.dim_values import Numbers
 from trireme.support.dtypes import Array
+
+if TYPE_CHECKING:
+    from trireme.devices.cpu.compile.sized_image import SizedParts
 
 _TRIED_NUMBERS = (7654321, -7654321, 0)
 """Numbers that a fault's sentence is asked with, to see that it only repeats them."""
@@ -52,7 +55,7 @@ def image_of(
     if program.states.names or twice or len(steps) < len(program.items) or not steps:
         return None
     runtime = runtime_code(jit, pool.futex)
-    sized = None if of is None else sized_parts(of, _sizes(program, of))
+    sized = None if of is None else _sized_parts(program, of)
     codes = program.codes if of is None or sized is None else of.program.codes
     objects = jit.kept_objects([runtime.code, *codes])
     if objects is None or not all(map(can_link, objects)):
@@ -94,6 +97,12 @@ def image_of(
     tables["slots"] = places.slots(steps, of)
     tables["variants"] = _variants(of, layout.symbols)
     return TaskImage(facts, tables, (*places.constants, *sized.decided.values()))
+
+
+def _sized_parts(program: RegionProgram, of: OpenSizes) -> SizedParts | None:
+    from trireme.devices.cpu.compile.sized_image import sized_parts
+
+    return sized_parts(of, _sizes(program, of))
 
 
 def _sizes(program: RegionProgram, of: OpenSizes) -> Numbers:

@@ -29,10 +29,10 @@ from trireme.devices.cpu.compile.alike_steps import (
 from trireme.devices.cpu.compile.executable import CpuExecutable
 from trireme.devices.cpu.compile.expected_shapes import ExpectedShapes
 from trireme.devices.cpu.compile.native_turns import NativeTurns, TurnCall, steps_of_turns
+from trireme.devices.cpu.compile.open_sizes import OpenSizes
 from trireme.devices.cpu.compile.polymorphic import PolymorphicProgram, program_at
 from trireme.devices.cpu.compile.program import ReferenceStep
 from trireme.devices.cpu.compile.resizing import CpuTables, Resizer
-from trireme.devices.cpu.compile.sized_image import OpenSizes
 from trireme.devices.cpu.compile.step_layout import PointerPlaces, StepLayout
 from trireme.devices.cpu.compile.turn_tables import TurnTables, turn_tables
 from trireme.devices.cpu.kernels.lowering import CONSTANTS, At, InPlace, KernelFault, Operand, Temp

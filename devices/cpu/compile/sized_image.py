@@ -19,12 +19,11 @@ from typing import Any
 import numpy as np
 
 from trireme.devices.cpu.compile.alike_steps import ARRAYS, PROVEN, WORDS, AlikeSteps
-from trireme.devices.cpu.compile.polymorphic import PolymorphicProgram
+from trireme.devices.cpu.compile.open_sizes import OpenSizes
 from trireme.devices.cpu.compile.resizing import Resizer
 from trireme.devices.cpu.kernels.polymorphic.step import PolymorphicStep
 from trireme.devices.cpu.runtime.product_blocks import block_words
 from trireme.devices.cpu.runtime.sized_image import CALLS
-from trireme.ir.decided import DecidedValues
 from trireme.ir.dim_values import Numbers, evaluator
 from trireme.support.dtypes import Array
 from trireme.support.errors import TriremeError
@@ -39,14 +38,6 @@ _SCALE = 512
 """Shapes at which code is made are drawn up to here, or up to twice those of the image."""
 _MOST_ELEMENTS = 1 << 20
 """The most elements that are stored of an operand that shapes decide."""
-
-
-@dataclass(frozen=True, eq=False)
-class OpenSizes:
-    """An open program and what shapes decide, of which an executable of one shape was made."""
-
-    program: PolymorphicProgram
-    contents: DecidedValues
 
 
 @dataclass(frozen=True, eq=False)

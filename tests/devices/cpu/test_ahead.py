@@ -1,5 +1,9 @@
 """Kernels are compiled beside lowering; errors on either side end the threads and lose nothing."""
 
+import os
+import subprocess
+import sys
+import textwrap
 import threading
 
 import numpy as np
@@ -103,3 +107,30 @@ def test_code_is_the_same_past_the_lock_and_within_it(monkeypatch):
     past = objects(isa, codes, 2)
     monkeypatch.setattr(emit, "past_the_lock", lambda: None)
     assert objects(isa, codes, 2) == past
+
+
+def test_a_program_of_known_shapes_imports_no_kernels_of_open_shapes(tmp_path):
+    """In a process of its own: other tests import them."""
+    code = """
+        import sys
+        import numpy as np
+        import trireme, trireme.ops
+        from trireme.ir.builder import GraphBuilder
+        from trireme.ir.graph import TensorType
+        builder = GraphBuilder("one")
+        x = builder.input("x", TensorType((4, 5), "float32"))
+        trireme.save(builder.finish(builder.add("relu", x)), sys.argv[1])
+        with trireme.Session(sys.argv[1]) as session:
+            session.run({"x": np.ones((4, 5), np.float32)})
+        for name in ("devices.cpu.compile.polymorphic", "ir.quantization.report"):
+            print(f"trireme.{name}" in sys.modules)
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code), str(tmp_path / "relu.trm")],
+        env={**os.environ, "XDG_CACHE_HOME": str(tmp_path)},
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.stdout.split() == ["False", "False"]
