@@ -10,7 +10,7 @@ import numpy as np
 
 from trireme.backend.kernel_table import STORED_16
 from trireme.devices.cpu.kernels.int8.arithmetic import stored_reason
-from trireme.devices.cpu.kernels.int8.wide import MOST_STEPS, WidePlan, Window, wide_kernel
+from trireme.devices.cpu.kernels.int8.wide import MOST_STEPS, WideAxis, WidePlan, wide_kernel
 from trireme.devices.cpu.kernels.lines import for_lines
 from trireme.devices.cpu.kernels.lowering import TABLE, Context, Rule, Step
 from trireme.ir.graph import Graph, Node
@@ -94,16 +94,16 @@ def _step_of(
     )
 
 
-def _windows(context: Context, node: Node) -> tuple[int, Window, Window]:
+def _windows(context: Context, node: Node) -> tuple[int, WideAxis, WideAxis]:
     """Return the images of a conv, and its way over rows and columns."""
     x, y = context.type(node.used[0]).dims, context.type(node.outputs[0]).dims
     w = context.type(node.used[1]).dims
     attrs = node.attrs
     if w[1:3] == (1, 1) and tuple(attrs["strides"]) == (1, 1) and y[1:3] == x[1:3]:
         pixels = math.prod(x[:3])  # of one line, so that they share the weights
-        return 1, Window(1, 1, 1), Window(pixels, pixels, 1)
+        return 1, WideAxis(1, 1, 1), WideAxis(pixels, pixels, 1)
     rows, columns = (
-        Window(
+        WideAxis(
             x[1 + axis],
             y[1 + axis],
             w[1 + axis],
@@ -134,7 +134,7 @@ def _lower_fully_connected(context: Context, node: Node) -> Sequence[Step]:
     params = fully_connected_16_params(call_of(context.graph, node))
     w = context.constant(node.used[1])
     rows = context.type(node.used[0]).elements // w.shape[1]
-    axes, (channels, depth) = (Window(1, 1, 1), Window(rows, rows, 1)), w.shape
+    axes, (channels, depth) = (WideAxis(1, 1, 1), WideAxis(rows, rows, 1)), w.shape
     plan = WidePlan(1, *axes, depth, channels, params.low, params.high, is_scaled=True)
     plan = replace(plan, flush=_flush_of(plan, w))
     return [_step_of(context, node, plan, w[:, None], params)]

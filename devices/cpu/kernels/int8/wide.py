@@ -33,7 +33,7 @@ _BELOW_HALF = 0.49999999999999994
 
 
 @dataclass(frozen=True)
-class Window:
+class WideAxis:
     """A window's way over one axis: sizes of image and output, kernel, stride, dilation, pad."""
 
     size: int
@@ -60,8 +60,8 @@ class WidePlan:
     """
 
     images: int
-    rows: Window
-    columns: Window
+    rows: WideAxis
+    columns: WideAxis
     depth: int
     channels: int
     low: int
@@ -141,7 +141,7 @@ class _Tile:
             self._flush("row")
         self._store(line * plan.columns.out + column)
 
-    def _bounds(self, origin: Index, axis: Window) -> tuple[Index, Index]:
+    def _bounds(self, origin: Index, axis: WideAxis) -> tuple[Index, Index]:
         """Return which taps of an axis lie inside the image."""
         if not axis.leaves:
             return 0, axis.kernel
