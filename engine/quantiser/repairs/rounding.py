@@ -61,7 +61,7 @@ def rounded(
     quants = trial.quants(method)
     edit, count, done = GraphEdit(graph), 0, 0.0
     for batch, costs in plan:
-        grams = _grams(graph, batch, quants, feeds, threads)
+        grams = _grams(graph, batch, quants, trial.scheme.activations, feeds, threads)
         for node, cost in zip(batch, costs, strict=True):
             bias = None if node.id in trial.selection.to_floats else edit.data(node.id, 2)
             _round(edit, node, grams.pop(node.id), quants[node.used[0]].scale, bias)
@@ -77,15 +77,19 @@ def _grams(
     graph: Graph,
     nodes: Sequence[Node],
     quants: dict[int, Quant],
+    dtype: str,
     feeds: Sequence[Feeds],
     threads: int | None,
 ) -> dict[int, Array]:
-    """Return the Gram matrix of what each product multiplies, by node: [groups,K,K]."""
+    """Return the Gram matrix of what each product multiplies, by node: [groups,K,K].
+
+    dtype: of stored inputs
+    """
     found: dict[int, Array] = {}
     for made in run_watched(graph, list({node.used[0] for node in nodes}), feeds, threads):
         for node in nodes:
             quant = quants[node.used[0]]
-            x = stored(made[node.used[0]], quant, _DTYPE).astype(np.float32) - quant.zero_point
+            x = stored(made[node.used[0]], quant, dtype).astype(np.float32) - quant.zero_point
             rows = _patches(graph, node, x, rows_a_sample(depth_of(graph, node), len(feeds)))
             gram = np.stack([own.T @ own for own in rows])
             found[node.id] = found[node.id] + gram if node.id in found else gram
