@@ -93,7 +93,7 @@ ARGUMENTS = (
     argument(
         "--io",
         default="float32",
-        choices=("float32", "int8", "uint8"),
+        choices=("float32", "int8", "uint8", "int16"),
         help="dtype of the model's inputs and outputs (default: float32)",
     ),
     argument(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from trireme.ir.graph import Graph, Quant
-from trireme.quantiser.encode import asymmetric
+from trireme.quantiser.encode import per_tensor
 from trireme.quantiser.grouping import Groups
 from trireme.quantiser.memo import EncodingMemo
 from trireme.quantiser.ranges import METHODS, Range
@@ -47,7 +47,7 @@ def assign(
         ranges = [_range(statistics, value, method, scheme, memo) for value in members]
         ranges += [(fills[value], fills[value]) for value in members if value in fills]
         low, high = min(low for low, _ in ranges), max(high for _, high in ranges)
-        quant = fixed or asymmetric(low, high, scheme.activations)
+        quant = fixed or per_tensor(low, high, scheme.activations)
         quants.update(dict.fromkeys(members, quant))
     return quants
 

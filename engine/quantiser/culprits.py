@@ -15,6 +15,7 @@ from trireme.quantiser.encode import range_of
 from trireme.quantiser.grouping import keeps_quantisation
 from trireme.quantiser.measure import Noise, Yardstick, worst_db
 from trireme.quantiser.ranges import percentile
+from trireme.quantiser.scheme import is_product
 from trireme.quantiser.trial import QuantTrial
 
 _LEAST, _MOST = 6, 16
@@ -134,4 +135,7 @@ def _cause(trial: QuantTrial, method: str, node: Node) -> tuple[str, frozenset[s
     if inner and own > _WIDER * inner:
         times = own / inner
         return f"one element in 10,000 makes its range {times:.1f} times wider", _OUTLIERS
-    return "its values fill their range, and 8 bits are what they have", _COARSE
+    is_wide = trial.scheme.activations == "int16"
+    has = "its weights have 8 bits" if is_product(node) else "16 bits are what they have"
+    why = has if is_wide else "8 bits are what they have"
+    return f"its values fill their range, and {why}", _COARSE

@@ -10,7 +10,7 @@ import numpy as np
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import Graph, Node, Quant, TensorType
 from trireme.ir.op import get_op
-from trireme.quantiser.encode import asymmetric, bias_of, stored, weights_of
+from trireme.quantiser.encode import bias_of, per_tensor, stored, weights_of
 from trireme.quantiser.half import HALF, REAL, add_half
 from trireme.quantiser.memo import EncodingMemo
 from trireme.quantiser.scheme import QuantScheme, form_of, is_product
@@ -279,7 +279,7 @@ class _Emitter:
             return [x, w, self._float_bias(node, len(integers))]
         if bias is None or bias_id is None:
             return [x, w]
-        whole, bias_quant = bias_of(bias, x_quant.scale, quant)
+        whole, bias_quant = bias_of(bias, x_quant.scale, quant, self.scheme.bias)
         return [x, w, self.builder.constant(values[bias_id].name, whole, bias_quant)]
 
     def _weights(self, node: Node, x_scale: float, bias: Array | None) -> tuple[Array, Quant]:
@@ -290,6 +290,7 @@ class _Emitter:
             if real is None:
                 raise InternalError(f"{node.label} has no constant weights")
             axis = real.ndim - 1 if node.op == "conv_transpose" else 0
+            bias = bias if self.scheme.bounds_weights else None
             self.memo.weights[key] = weights_of(real, axis, x_scale, bias, self.scheme.weights)
         return self.memo.weights[key]
 
@@ -331,4 +332,4 @@ class _Emitter:
         data = self._data(value)
         if data is None:
             return self.quants[value]
-        return asymmetric(float(data.min()), float(data.max()), self.scheme.activations)
+        return per_tensor(float(data.min()), float(data.max()), self.scheme.activations)

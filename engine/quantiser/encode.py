@@ -12,7 +12,25 @@ from trireme.ops.integer import dtype_limits, round_half_away
 from trireme.support.dtypes import Array, numpy_dtype
 
 _BIAS_ROOM = 2.0**30
-"""The most steps of a bias: the sums of products that are added need the rest of int32."""
+"""The most steps of a bias of int32: the sums of products that are added need the rest of it."""
+_MOST_BIAS = {"int32": 2**31 - 1, "int64": 2**46}
+"""The greatest bias; LiteRT multiplies sums of 64 bits below 2**47."""
+
+
+def per_tensor(low: float, high: float, dtype: str) -> Quant:
+    """Return the quantisation of a range, per tensor: symmetric for int16, else asymmetric."""
+    return symmetric(low, high, dtype) if dtype == "int16" else asymmetric(low, high, dtype)
+
+
+def symmetric(low: float, high: float, dtype: str) -> Quant:
+    """Return the quantisation of a range widened to be symmetric around 0, per tensor.
+
+        scale = max(|low|, |high|) / 32767, zero point = 0
+
+    A range of zero width has scale 1.
+    """
+    scale = float(np.float32(max(abs(float(low)), abs(float(high))) / dtype_limits(dtype)[1]))
+    return Quant((scale if scale > 0 and np.isfinite(scale) else 1.0,), (0,))
 
 
 def asymmetric(low: float, high: float, dtype: str) -> Quant:
@@ -51,7 +69,8 @@ def weights_of(
     A scale is at least so large that the bias fits int32. Integers end at -127. A channel that is
     zero takes the scale of the largest.
 
-    Shapes: bias [O] or None, O the size of the axis
+    bias: of int32; None where there is none, or it has 64 bits
+    Shapes: bias [O], O the size of the axis
     """
     most = dtype_limits(dtype)[1]
     wide = np.moveaxis(np.asarray(real, np.float64), axis, 0)
@@ -68,14 +87,13 @@ def weights_of(
     return integers, Quant(tuple(map(float, scales)), (0,) * len(scales), axis)
 
 
-def bias_of(real: Array, x_scale: float, weights: Quant) -> tuple[Array, Quant]:
-    """Return a bias as int32 whose scale is exactly that of the input times that of the weights.
+def bias_of(real: Array, x_scale: float, weights: Quant, dtype: str) -> tuple[Array, Quant]:
+    """Return a bias as integers whose scale is exactly that of the input times the weights'.
 
     Shapes: real [O] -> [O]
     """
     scales = np.float64(x_scale) * np.array(weights.scales, np.float64)
-    limits = np.iinfo(np.int32)
     wide = round_half_away(real.astype(np.float64) / scales)
-    integers = np.clip(wide, limits.min, limits.max).astype(np.int32)
+    integers = np.clip(wide, -_MOST_BIAS[dtype] - 1, _MOST_BIAS[dtype]).astype(numpy_dtype(dtype))
     kept = tuple(map(float, scales.astype(np.float32)))
     return integers, Quant(kept, (0,) * len(kept), 0 if len(kept) > 1 else None)

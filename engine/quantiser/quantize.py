@@ -30,7 +30,7 @@ def quantize(
     group: int | None = None,
     ranges: str = "auto",
     keep_float: Collection[str] = (),
-    io: Literal["float32", "int8", "uint8"] = "float32",
+    io: Literal["float32", "int8", "uint8", "int16"] = "float32",
     products: Literal["auto", "float32", "integers"] = "auto",
     repairs: str | Collection[str] = "auto",
     round_limit_gflop: float = 1000.0,
@@ -52,12 +52,13 @@ def quantize(
     data: sample inputs: arrays by input name with one more axis, an iterable of feeds, a function
         that returns one, or the path of an .npz file or of a folder of them. "random" makes random
         numbers, which the report and the name of the graph say
-    scheme: "int8" is TensorFlow Lite's 8-bit quantisation, "uint8" the same with unsigned values.
+    scheme: "int8" is TensorFlow Lite's 8-bit quantisation, "uint8" the same with unsigned values,
+        "int16x8" that of int16 values and int8 weights, which the cpu runs.
         None chooses the one whose products most of the named devices run, int8 where none is named.
         "weights_int4" and "weights_int8" make
         integers of weights alone, in groups. "dynamic" makes weights int8 and rounds the inputs of
-        products in the run. "float16" stores weights as float16. All but int8 need no data; with
-        data the error is measured
+        products in the run. "float16" stores weights as float16. Those of weights need no data;
+        with data the error is measured
     group: how many weights along the depth share a scale, of a scheme with groups
     ranges: how the range of a value is taken from the samples; "auto" measures several ways and
         keeps the one with the least error

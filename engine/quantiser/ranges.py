@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from trireme.quantiser.encode import asymmetric, range_of
+from trireme.quantiser.encode import per_tensor, range_of
 from trireme.quantiser.statistics import ValueStatistics
 from trireme.support.dtypes import Array
 
@@ -90,7 +90,7 @@ def _squared_error(statistics: ValueStatistics, ends: Range, dtype: str) -> floa
 
 def _rounded(x: Array, ends: Range, dtype: str) -> Array:
     """Return numbers quantised and made float again."""
-    quant = asymmetric(*ends, dtype)
+    quant = per_tensor(*ends, dtype)
     low, high = range_of(quant, dtype)
     steps = np.rint(np.clip(x, low, high) / quant.scale)
     return np.asarray(steps * quant.scale)
@@ -100,7 +100,7 @@ def _divergence(statistics: ValueStatistics, ends: Range, dtype: str) -> float:
     counts, x = statistics.counts, statistics.centres
     if not counts.any():
         return 0.0
-    quant = asymmetric(*ends, dtype)
+    quant = per_tensor(*ends, dtype)
     steps = np.rint(np.clip(x, *range_of(quant, dtype)) / quant.scale).astype(np.int64)
     steps -= steps.min()
     filled = counts > 0

@@ -42,7 +42,8 @@ class ModelKind:
 class QuantScheme:
     """The integers of a scheme, and what each op takes.
 
-    activations, weights, bias: dtypes of stored integers
+    activations, weights, bias: dtypes of stored integers; int16 is symmetric
+    ops: the ops that it has arithmetic for, beside moves; None: all with an integer form
     outputs: ops whose result has a quantisation of its own, whatever the data say
     kinds: the kinds of model; the first that fits counts
     Source: TensorFlow Lite 8-bit quantization specification
@@ -54,6 +55,12 @@ class QuantScheme:
     bias: str
     outputs: Mapping[str, Quant] = field(default_factory=dict)
     kinds: tuple[ModelKind, ...] = ()
+    ops: frozenset[str] | None = None
+
+    @property
+    def bounds_weights(self) -> bool:
+        """Whether a bias bounds the scales of weights, so that it fits int32."""
+        return self.bias == "int32"
 
     @property
     def values(self) -> str:
@@ -136,6 +143,38 @@ UINT8 = replace(
     },
 )
 """ONNX's unsigned values with signed weights; the steps are those of int8."""
+INT16X8 = QuantScheme(
+    "int16x8",
+    activations="int16",
+    weights="int8",
+    bias="int64",
+    outputs=dict.fromkeys(("softmax", "sigmoid", "tanh"), Quant((2.0**-15,), (0,))),
+    kinds=(replace(TRANSFORMER, float_sums=False), CONVOLUTIONAL),
+    ops=frozenset(
+        {
+            "add",
+            "average_pool",
+            "concat",
+            "conv",
+            "conv_transpose",
+            "fully_connected",
+            "leaky_relu",
+            "max",
+            "max_pool",
+            "min",
+            "mul",
+            "pad",
+            "reduce_mean",
+            "relu",
+            "relu6",
+            "sigmoid",
+            "softmax",
+            "sub",
+            "tanh",
+        }
+    ),
+)
+"""TensorFlow Lite's 16x8: int16 values, int8 weights, sums and bias of 64 bits."""
 GROUPS = (16, 32, 64, 128, 256)
 """The groups that a scheme of blocks takes."""
 _TABLES_AND_PRODUCTS = {"fully_connected": 1, "gather": 0}
@@ -150,7 +189,8 @@ FLOAT16 = WeightScheme(
 DYNAMIC = WeightScheme("dynamic", "dynamic", 8, {"conv": 1, "fully_connected": 1, "gather": 0})
 Scheme = QuantScheme | WeightScheme
 SCHEMES: Mapping[str, Scheme] = {
-    scheme.name: scheme for scheme in (INT8, UINT8, DYNAMIC, WEIGHTS_INT8, WEIGHTS_INT4, FLOAT16)
+    scheme.name: scheme
+    for scheme in (INT8, UINT8, INT16X8, DYNAMIC, WEIGHTS_INT8, WEIGHTS_INT4, FLOAT16)
 }
 
 
@@ -164,18 +204,8 @@ def scheme_of_product(graph: Graph, node: Node) -> str | None:
     return next((n for n, s in SCHEMES.items() if dtype != "float32" and s.values == dtype), None)
 
 
-WITHOUT_KERNELS = frozenset({"int16", "int16x8"})
-"""Names of int16 activations with int8 weights, TensorFlow Lite's scheme that no device runs."""
-
-
 def scheme_named(name: str) -> Scheme:
     """Return a scheme by name; raise GraphError when there is none."""
-    if name in WITHOUT_KERNELS:
-        raise GraphError(
-            f"the scheme {name} has int16 activations, and no device here has kernels for them",
-            facts=[f"known: {', '.join(SCHEMES)}"],
-            fix="int8, with the nodes float that lose most: keep_float=, or budget= with metric=",
-        )
     if name not in SCHEMES:
         raise GraphError(f"unknown scheme {name!r}", facts=[f"known: {', '.join(SCHEMES)}"])
     return SCHEMES[name]

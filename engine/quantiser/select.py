@@ -105,6 +105,8 @@ def reason_of(graph: Graph, node: Node, scheme: QuantScheme, kind: ModelKind) ->
         return f"{node.op} has no integer form"
     if form not in kind.forms:
         return kind.why
+    if scheme.ops is not None and not op.moves and node.op not in scheme.ops:
+        return f"{node.op} has no form on {scheme.activations}"
     activation = str(node.attrs.get("activation", ""))
     if activation and not named_clamp(activation):
         return f"its activation {activation} is no clamp"

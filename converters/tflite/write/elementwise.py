@@ -60,14 +60,19 @@ def by_table(write: Callable[[NodeWriter, int], None]) -> WriteRule:
 
 
 def binary(code: str, kind: str, dtypes: str) -> WriteRule:
-    """Return the rule of an operator of two inputs with a fused activation."""
+    """Return the rule of an operator of two inputs with a fused activation.
+
+    Sums of int16 say that their scales are no powers of two, for which LiteRT has another kernel.
+    """
+    shifts = {} if code == "MUL" else {"PotScaleInt16": False}
 
     def rule(use: NodeWriter) -> None:
         use.check_dtype(0, dtypes)
         use.check_dtype(1, dtypes)
         if use.output().dtype != "float32" and not use.is_quantised and use.attrs["activation"]:
             raise use.error("an activation of plain integers is not written")
-        fused(use, code, [use.x(0), use.x(1)], kind)
+        options = shifts if use.output().dtype == "int16" else {}
+        fused(use, code, [use.x(0), use.x(1)], kind, **options)
 
     return rule
 
@@ -136,13 +141,15 @@ def power(use: NodeWriter) -> None:
 def fixed(code: str, scale: float, points: dict[str, int]) -> WriteRule:
     """Return the rule of LOGISTIC or TANH, whose quantised result has one scale.
 
-    points: the zero point by dtype. Results of another quantisation take a table
+    points: the zero point by dtype; int16 has the scale 1/32768. Results of another quantisation
+        take a table
     """
 
     def rule(use: NodeWriter) -> None:
         quant, y = use.output().quant, use.output()
-        use.check_dtype(0, "float32 qint8 quint8")
-        if quant is not None and (quant.scale, quant.zero_point) != (scale, points[y.dtype]):
+        use.check_dtype(0, "float32 qint8 quint8 qint16")
+        known = (2.0**-15, 0) if y.dtype == "int16" else (scale, points.get(y.dtype))
+        if quant is not None and (quant.scale, quant.zero_point) != known:
             table(use)
         else:
             use.done(code, [use.x()])
@@ -165,7 +172,7 @@ def floor_mod(use: NodeWriter) -> None:
 
 def leaky_relu(use: NodeWriter) -> None:
     """Write LEAKY_RELU with its slope."""
-    use.check_dtype(0, "float32 qint8 quint8")
+    use.check_dtype(0, f"float32 {_Q16}")
     use.done("LEAKY_RELU", [use.x()], "LeakyReluOptions", Alpha=use.attrs["alpha"])
 
 
@@ -220,7 +227,7 @@ def cast(use: NodeWriter) -> None:
 
 def quantize(use: NodeWriter) -> None:
     """Write QUANTIZE, of floats or of another quantisation."""
-    use.check_dtype(0, "float32 qint8 quint8")
+    use.check_dtype(0, f"float32 {_Q16}")
     use.done("QUANTIZE", [use.x()], "QuantizeOptions")
 
 
@@ -258,11 +265,11 @@ def tan(use: NodeWriter) -> None:
     use.done("DIV", [use.add("SIN", [use.x()]), use.add("COS", [use.x()])], "DivOptions")
 
 
-_Q = "qint8 quint8"
+_Q, _Q16 = "qint8 quint8", "qint8 quint8 qint16"
 _INTS = "int32 int64"
 ELEMENTWISE: dict[str, WriteRule] = {
     "abs": unary("ABS", "float32 int32 qint8", "AbsOptions"),
-    "add": binary("ADD", "AddOptions", f"float32 {_INTS} {_Q}"),
+    "add": binary("ADD", "AddOptions", f"float32 {_INTS} {_Q16}"),
     "and": straight("LOGICAL_AND", "bool", "LogicalAndOptions"),
     "atan2": atan2,
     "bitwise_xor": straight("BITWISE_XOR", "int8 uint8 int16 int32 uint32"),
@@ -275,7 +282,7 @@ ELEMENTWISE: dict[str, WriteRule] = {
     "complex_real": straight("REAL", "complex64"),
     "copy": lambda use: use.same(use.x()),
     "cos": unary("COS", "float32", "CosOptions"),
-    "dequantize": straight("DEQUANTIZE", _Q, "DequantizeOptions"),
+    "dequantize": straight("DEQUANTIZE", _Q16, "DequantizeOptions"),
     "div": binary("DIV", "DivOptions", "float32"),
     "elu": elu,
     "equal": compare("EQUAL", "EqualOptions", f"bool float32 {_INTS} {_Q}"),
@@ -293,12 +300,12 @@ ELEMENTWISE: dict[str, WriteRule] = {
     "less": compare("LESS", "LessOptions", f"float32 {_INTS} {_Q}"),
     "less_or_equal": compare("LESS_EQUAL", "LessEqualOptions", f"float32 {_INTS} {_Q}"),
     "log": unary("LOG", "float32"),
-    "max": folded("MAXIMUM", "MaximumMinimumOptions", f"float32 {_INTS} {_Q}", keeps=True),
+    "max": folded("MAXIMUM", "MaximumMinimumOptions", f"float32 {_INTS} {_Q16}", keeps=True),
     "mean": mean,
-    "min": folded("MINIMUM", "MaximumMinimumOptions", f"float32 {_INTS} {_Q}", keeps=True),
+    "min": folded("MINIMUM", "MaximumMinimumOptions", f"float32 {_INTS} {_Q16}", keeps=True),
     "mish": by_table(mish),
     "mod": floor_mod,
-    "mul": binary("MUL", "MulOptions", f"float32 {_INTS} {_Q}"),
+    "mul": binary("MUL", "MulOptions", f"float32 {_INTS} {_Q16}"),
     "neg": unary("NEG", f"float32 {_INTS}", "NegOptions"),
     "not": straight("LOGICAL_NOT", "bool", "LogicalNotOptions"),
     "not_equal": compare("NOT_EQUAL", "NotEqualOptions", f"bool float32 {_INTS} {_Q}"),
@@ -307,8 +314,8 @@ ELEMENTWISE: dict[str, WriteRule] = {
     "prelu": prelu,
     "quantize": quantize,
     "reciprocal": by_table(reciprocal),
-    "relu": unary("RELU", f"float32 {_Q}"),
-    "relu6": unary("RELU6", f"float32 {_Q}"),
+    "relu": unary("RELU", f"float32 {_Q16}"),
+    "relu6": unary("RELU6", f"float32 {_Q16}"),
     "relu_n1_to_1": unary("RELU_N1_TO_1", f"float32 {_Q}"),
     "round": unary("ROUND", "float32"),
     "rsqrt": unary("RSQRT", "float32"),
@@ -323,7 +330,7 @@ ELEMENTWISE: dict[str, WriteRule] = {
     "squared_difference": straight(
         "SQUARED_DIFFERENCE", "float32 int32", "SquaredDifferenceOptions"
     ),
-    "sub": binary("SUB", "SubOptions", f"float32 {_INTS} {_Q}"),
+    "sub": binary("SUB", "SubOptions", f"float32 {_INTS} {_Q16}"),
     "sum": folded("ADD", "AddOptions", f"float32 {_INTS}"),
     "swish": by_table(swish),
     "tan": tan,

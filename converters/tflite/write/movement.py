@@ -44,7 +44,7 @@ def expand(use: NodeWriter) -> None:
     """Write BROADCAST_TO."""
     use.check_one_quant(0)
     y = use.output()
-    use.check_dtype(0, "float32 int32 int64 int16 int8 uint8 bool uint32 qint8 quint8")
+    use.check_dtype(0, "float32 int32 int64 int16 int8 uint8 bool uint32 qint8 quint8 qint16")
     sizes = use.ints(list(y.dims)) if y.is_static else use.whole(1)
     use.done("BROADCAST_TO", [use.x(0), sizes])
 
@@ -212,7 +212,7 @@ def _is_zero(use: NodeWriter) -> bool:
 def reverse(use: NodeWriter) -> None:
     """Write REVERSE_V2."""
     use.check_one_quant(0)
-    use.check_dtype(0, "float32 int32 int64 int16 int8 uint8 bool qint8 quint8")
+    use.check_dtype(0, "float32 int32 int64 int16 int8 uint8 bool qint8 quint8 qint16")
     rank = len(use.type(0).shape)
     axes = sorted(axis % rank for axis in use.attrs["axes"])
     use.done("REVERSE_V2", [use.x(0), use.ints(axes)], "ReverseV2Options")

@@ -72,6 +72,7 @@ def _abs(use: NodeWriter, x: int) -> int:
 _FIXED = {
     ("SOFTMAX", "int8"): (1 / 256, -128),
     ("SOFTMAX", "uint8"): (1 / 256, 0),
+    ("SOFTMAX", "int16"): (1 / 32768, 0),
     ("LOG_SOFTMAX", "int8"): (16 / 256, 127),
     ("LOG_SOFTMAX", "uint8"): (16 / 256, 255),
 }
@@ -294,13 +295,13 @@ REDUCTIONS: dict[str, WriteRule] = {
     "reduce_l2": reduced(_square, lambda use, x: use.done("SQRT", [x])),
     "reduce_log_sum": reduced(None, lambda use, x: use.done("LOG", [x])),
     "reduce_max": reduction("REDUCE_MAX", f"float32 int32 int64 int16 {_Q}", keeps=True),
-    "reduce_mean": reduction("MEAN", f"float32 int32 int64 {_Q}"),
+    "reduce_mean": reduction("MEAN", f"float32 int32 int64 {_Q} qint16"),
     "reduce_min": reduction("REDUCE_MIN", f"float32 int32 int64 int16 {_Q}", keeps=True),
     "reduce_prod": reduction("REDUCE_PROD", "float32 int32 int64 int16"),
     "reduce_sum": reduction("SUM", f"float32 int32 int64 int16 {_Q}"),
     "reduce_sum_square": reduced(_square, None),
     "rfft2d": rfft2d,
     "rms_normalization": rms_normalization,
-    "softmax": softmax("SOFTMAX", "SoftmaxOptions", f"float32 {_Q}"),
+    "softmax": softmax("SOFTMAX", "SoftmaxOptions", f"float32 {_Q} qint16"),
 }
 """The rules of ops along axes."""

@@ -14,7 +14,8 @@ from trireme.support.dtypes import Array, dtype_name
 def table(use: NodeWriter) -> None:
     """Write an op on one 8-bit value as a GATHER from its 256 results."""
     x, y = use.type(), use.output()
-    if use.op.integer_form != "table" or x.quant is None or y.quant is None:
+    is_wide = "int16" in (x.dtype, y.dtype)
+    if use.op.integer_form != "table" or x.quant is None or y.quant is None or is_wide:
         raise use.error("TensorFlow Lite has no such operator on quantised values")
     inputs = tuple(use.value(position) for position in range(len(use.node.inputs)))
     entries = integer.unary_table(use.node.op, Call(inputs, (y,), use.attrs))

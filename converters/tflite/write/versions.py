@@ -21,6 +21,12 @@ def _dtype(*dtypes: str, at: int = 0) -> Condition:
     return lambda op, tensors: tensors[op.inputs[at]].dtype in dtypes
 
 
+def _sixteen(op: WrittenOperator, tensors: Sequence[WrittenTensor]) -> bool:
+    """Whether input 0 is quantised int16."""
+    x = tensors[op.inputs[0]]
+    return x.dtype == "int16" and x.quant is not None
+
+
 def _rank(above: int) -> Condition:
     """Whether input 0 has more axes than this."""
     return lambda op, tensors: len(tensors[op.inputs[0]].shape) > above
@@ -80,6 +86,10 @@ def _per_channel(op: WrittenOperator, tensors: Sequence[WrittenTensor]) -> bool:
     return any(quant is not None and quant.axis is not None for quant in quants)
 
 
+def _to_sixteen(op: WrittenOperator, tensors: Sequence[WrittenTensor]) -> bool:
+    return tensors[op.outputs[0]].dtype == "int16"
+
+
 def _cast(*dtypes: str) -> Condition:
     return lambda op, tensors: any(
         tensors[index].dtype in dtypes for index in (op.inputs[0], op.outputs[0])
@@ -118,10 +128,14 @@ _ONE_MORE = (
 """Operators whose version 2 brought int8, and that have no other version here."""
 _ROWS: dict[str, Rows] = {
     "ABS": ((5, _dtype("int32")), (4, _dtype("int16")), _BYTES),
-    "ADD": ((6, _dtype("float16")), (5, _dtype("int16")), (4, _dtype("int64")), _8),
+    "ADD": ((6, _dtype("float16")), (3, _sixteen), (5, _dtype("int16")), (4, _dtype("int64")), _8),
     "ARG_MAX": ((3, _dtype("bool")), _8),
     "ARG_MIN": ((3, _dtype("bool")), _8),
-    "BATCH_TO_SPACE_ND": ((3, lambda op, tensors: len(tensors[op.inputs[0]].shape) != 4), _8),
+    "BATCH_TO_SPACE_ND": (
+        (4, _sixteen),
+        (3, lambda op, tensors: len(tensors[op.inputs[0]].shape) != 4),
+        _8,
+    ),
     "BROADCAST_TO": ((3, _dtype("int8", "int16")), (2, lambda op, tensors: True)),
     "CAST": (
         (5, _cast("float64", "float16")),
@@ -130,15 +144,22 @@ _ROWS: dict[str, Rows] = {
         (2, _cast("uint32")),
     ),
     "CONCATENATION": ((4, _dtype("uint32")), (3, _dtype("int16")), _8),
-    "CONV_2D": ((6, _grouped), (5, _hybrid_channels), (2, _hybrid), (3, _dtype("int8"))),
+    "CONV_2D": (
+        (6, _grouped),
+        (4, _sixteen),
+        (5, _hybrid_channels),
+        (2, _hybrid),
+        (3, _dtype("int8")),
+    ),
     "DEPTHWISE_CONV_2D": (
+        (5, _sixteen),
         (6, _hybrid_channels),
         (4, _hybrid),
         (3, _dtype("int8")),
         (2, _dilated),
     ),
     "DEQUANTIZE": (
-        (3, _dtype("float16")),
+        (3, _dtype("float16", "int16")),
         (5, lambda op, t: _8[1](op, t) and _per_channel(op, t)),
         _8,
     ),
@@ -152,6 +173,7 @@ _ROWS: dict[str, Rows] = {
     "FLOOR_DIV": ((3, _dtype("int16", "int8")), (2, _dtype("float32"))),
     "FLOOR_MOD": ((2, _dtype("int16", "int8")),),
     "FULLY_CONNECTED": (
+        (7, _sixteen),
         (12, _hybrid_channels),
         (9, _option("AsymmetricQuantizeInputs")),
         (6, _inputs(2)),
@@ -162,12 +184,14 @@ _ROWS: dict[str, Rows] = {
     "GATHER": ((5, _option("BatchDims")), (4, _dtype("int16")), (3, _dtype("bool")), _8),
     "GATHER_ND": ((5, _dtype("bool")), (3, _dtype("int16"))),
     "GELU": (_BYTES,),
+    "LEAKY_RELU": ((2, _sixteen),),
     "GREATER_EQUAL": ((3, _dtype("int16")), _8),
     "LESS": ((3, _dtype("int16")), _8),
     "MAXIMUM": ((4, _dtype("int16")), (3, _broadcasts(4)), _8),
     "MINIMUM": ((4, _dtype("int16")), (3, _broadcasts(4)), _8),
     "MUL": (
         (8, _dtype("float16")),
+        (4, _sixteen),
         (7, _dtype("int16", "uint32")),
         (6, _dtype("complex64")),
         (5, _dtype("int64")),
@@ -177,9 +201,9 @@ _ROWS: dict[str, Rows] = {
     "NOT_EQUAL": ((4, _dtype("int16")), _8),
     "PAD": ((5, _dtype("bool")), (4, _rank(4)), (3, _dtype("int16")), _8),
     "PADV2": ((5, _dtype("bool")), (4, _rank(4)), (3, _dtype("int16")), _8),
-    "QUANTIZE": ((3, _per_channel),),
+    "QUANTIZE": ((3, _per_channel), (2, _to_sixteen)),
     "RANGE": ((2, _dtype("int64")),),
-    "RELU": (_BYTES,),
+    "RELU": ((3, _sixteen), _BYTES),
     "RESIZE_BILINEAR": ((3, _option("HalfPixelCenters")), _8),
     "RESIZE_NEAREST_NEIGHBOR": (
         (3, _option("HalfPixelCenters")),
@@ -189,10 +213,14 @@ _ROWS: dict[str, Rows] = {
     "REVERSE_V2": ((3, _dtype("int8")), (2, _dtype("bool"))),
     "SIGN": ((2, _dtype("int32")),),
     "SLICE": ((6, _dtype("uint32")), (5, _rank(4)), (4, _dtype("int16")), _8),
-    "SPACE_TO_BATCH_ND": ((3, lambda op, tensors: len(tensors[op.inputs[0]].shape) != 4), _8),
+    "SPACE_TO_BATCH_ND": (
+        (4, _sixteen),
+        (3, lambda op, tensors: len(tensors[op.inputs[0]].shape) != 4),
+        _8,
+    ),
     "SPLIT": ((4, _dtype("int16", at=1)), (3, _dtype("int32", at=1)), (2, _dtype("int8", at=1))),
     "STRIDED_SLICE": ((7, _dtype("uint32")), (4, _rank(4)), (3, _dtype("bool")), _8),
-    "SUB": ((4, _dtype("int64")), (3, _broadcasts(4)), _8),
+    "SUB": ((5, _sixteen), (4, _dtype("int64")), (3, _broadcasts(4)), _8),
     "TILE": ((3, _dtype("int8")),),
     "TRANSPOSE": (
         (8, _rank(6)),
@@ -207,7 +235,7 @@ _ROWS: dict[str, Rows] = {
         (3, _inputs(4)),
         (2, _dtype("int8", at=1)),
     ),
-} | dict.fromkeys(_ONE_MORE, (_8,))
+} | dict.fromkeys(_ONE_MORE, ((3, _sixteen), _8))
 """By operator, the versions above 1 with their conditions; the first that holds counts."""
 
 _RUNTIMES: Mapping[str, str] = {
@@ -218,7 +246,7 @@ _RUNTIMES: Mapping[str, str] = {
     "ATAN2": "2.10.0",
     "AVERAGE_POOL_2D": "1.5.0 1.14.0 2.3.0",
     "BATCH_MATMUL": "2.3.0 2.3.0 2.4.0 2.5.0",
-    "BATCH_TO_SPACE_ND": "1.6.0 1.14.0 2.3.0",
+    "BATCH_TO_SPACE_ND": "1.6.0 1.14.0 2.3.0 2.12.0",
     "BITWISE_XOR": "2.13.0",
     "BROADCAST_TO": "2.5.0 2.5.0 2.5.0",
     "CAST": "1.5.0 2.7.0 2.8.0 2.9.0 2.12.0",
@@ -298,7 +326,7 @@ _RUNTIMES: Mapping[str, str] = {
     "SIN": "1.9.0",
     "SLICE": "1.14.0 1.14.0 1.14.0 2.4.0 2.5.0 2.14.0",
     "SOFTMAX": "1.5.0 1.14.0 2.3.0",
-    "SPACE_TO_BATCH_ND": "1.6.0 1.14.0 2.3.0",
+    "SPACE_TO_BATCH_ND": "1.6.0 1.14.0 2.3.0 2.12.0",
     "SPACE_TO_DEPTH": "1.5.0 1.14.0",
     "SPLIT": "1.5.0 1.14.0 1.14.0 2.3.0",
     "SPLIT_V": "1.13.1 2.3.0",
@@ -307,7 +335,7 @@ _RUNTIMES: Mapping[str, str] = {
     "SQUARED_DIFFERENCE": "1.13.1 2.5.0",
     "SQUEEZE": "1.6.0 2.5.0",
     "STRIDED_SLICE": "1.6.0 1.14.0 2.1.0 2.2.0 2.5.0 2.6.0 2.14.0",
-    "SUB": "1.6.0 1.14.0 2.3.0 2.4.0",
+    "SUB": "1.6.0 1.14.0 2.3.0 2.4.0 2.4.0",
     "SUM": "1.10.0 1.15.0",
     "TANH": "1.14.0 1.14.0 2.3.0",
     "TILE": "1.10.1 2.2.0 2.8.0",

@@ -125,8 +125,9 @@ def bias_of(use: NodeWriter) -> int:
         raise use.error(f"{count} channels are open, and without a bias")
     if x.quant is None:
         return use.array(np.zeros(int(count), np.float32), None, f"{use.name}_bias")
-    data = np.zeros(int(count), np.int32) if value is None else value.data
-    if w.quant is None or data is None or data.dtype != np.int32:
+    dtype = np.int64 if x.dtype == "int16" else np.int32
+    data = np.zeros(int(count), dtype) if value is None else value.data
+    if w.quant is None or data is None or data.dtype != dtype:
         given = value.type if value is not None else "none"
         raise use.error(f"a bias of {given} beside {x} has no form in TensorFlow Lite")
     name = f"{use.name}_bias" if value is None else value.first_name
@@ -148,8 +149,8 @@ def product_types(use: NodeWriter) -> None:
     x, w, y = use.type(0), use.type(1), use.output()
     if len({one.quant is None for one in (x, w, y)}) > 1:
         raise use.error(f"{x} by {w} gives {y}: all or none must be quantised")
-    use.check_dtype(0, "float32 qint8 quint8")
-    if w.dtype != x.dtype or y.dtype != x.dtype:
+    use.check_dtype(0, "float32 qint8 quint8 qint16")
+    if w.dtype != ("int8" if x.dtype == "int16" else x.dtype) or y.dtype != x.dtype:
         raise use.error(f"{x.dtype} by {w.dtype} gives {y.dtype}, one dtype is needed")
     if w.quant is not None and w.dtype == "int8" and any(w.quant.zero_points):
         raise use.error("int8 weights have a zero point, expected 0")
@@ -321,7 +322,7 @@ def pool(code: str) -> WriteRule:
     def rule(use: NodeWriter) -> None:
         if len(use.node.outputs) > 1:
             raise use.error("the places of the maxima have no form in TensorFlow Lite")
-        use.check_dtype(0, "float32 qint8 quint8")
+        use.check_dtype(0, "float32 qint8 quint8 qint16")
         use.check_one_quant(0)
         kernel = use.attrs["kernel"]
         if len(kernel) != 2 or any(d != 1 for d in use.attrs["dilations"]):

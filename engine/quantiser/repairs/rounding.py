@@ -63,7 +63,8 @@ def rounded(
     for batch, costs in plan:
         grams = _grams(graph, batch, quants, trial.scheme.activations, feeds, threads)
         for node, cost in zip(batch, costs, strict=True):
-            bias = None if node.id in trial.selection.to_floats else edit.data(node.id, 2)
+            is_bound = scheme.bounds_weights and node.id not in trial.selection.to_floats
+            bias = edit.data(node.id, 2) if is_bound else None
             _round(edit, node, grams.pop(node.id), quants[node.used[0]].scale, bias)
             count, done = count + 1, done + cost
             on_work(round(done / _GFLOP), round(total / _GFLOP))
