@@ -140,7 +140,7 @@ def test_the_process_ends_though_a_device_hangs():
     assert not done.returncode, done.stderr
     ended, (out, last) = time.time(), done.stdout.rsplit(maxsplit=1)
     assert "npu" in out
-    assert ended - float(last) < 2.5
+    assert ended - float(last) < 60  # the hang lasts for ever; a busy machine took 3 s
 
 
 @pytest.mark.parametrize("mode", ["serial", "parallel"])
