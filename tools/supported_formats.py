@@ -20,10 +20,11 @@ from trireme.converters.torch.table import supported_aten
 
 _COLUMNS = 4
 
-_ONNX = f"""Operators of ai.onnx from opset {OLDEST_OPSET}, and of com.microsoft. "becomes" names
-the op of the table above that does most of the work. "its function" is the nodes by which ONNX
-defines the operator. [Files that ONNX Runtime writes](docs/reference/onnx-runtime-files.md) lists
-what is refused of com.microsoft's operators.
+_ONNX = f"""Operators of ai.onnx from opset {OLDEST_OPSET}, of ai.onnx.ml and of com.microsoft.
+"becomes" names the op of the table above that does most of the work. "its function" is the nodes by
+which ONNX defines the operator. [Files that ONNX Runtime
+writes](docs/reference/onnx-runtime-files.md) lists what is refused of com.microsoft's operators,
+and [run models of scikit-learn](docs/how-to/run-scikit-learn-models.md) that of ai.onnx.ml's.
 """
 _ONNX_REFUSED = """A model with one of these is an error that names all such nodes. `python_ops`
 gives a function that stands for an operator, of these or of any other domain. Operators of

@@ -7,10 +7,10 @@ from typing import NamedTuple
 import onnx
 
 from trireme.converters.onnx.control import CONTROL
+from trireme.converters.onnx.domains import DOMAINS
 from trireme.converters.onnx.functions import has_body
-from trireme.converters.onnx.microsoft import MICROSOFT, MICROSOFT_TABLE
 from trireme.converters.onnx.sequences import MAKES, READS
-from trireme.converters.onnx.table import entry_of, our_name
+from trireme.converters.onnx.table import OpEntry, entry_of, our_name
 from trireme.ir.op import has_op
 
 
@@ -23,14 +23,22 @@ class Conversion(NamedTuple):
 
 
 def conversions() -> list[Conversion]:
-    """Return the operators of ai.onnx that onnx knows, then those of com.microsoft."""
+    """Return the operators of ai.onnx that onnx knows, then those of other domains."""
     names = sorted({schema.name for schema in onnx.defs.get_all_schemas() if not schema.domain})
     found = [_of_onnx(name) for name in names]
-    found += [
-        Conversion(f"{MICROSOFT}.{name}", entry.op or our_name(name), True)
-        for name, entry in MICROSOFT_TABLE.items()
-    ]
+    for domain, table in DOMAINS.items():
+        known = {schema.name for schema in onnx.defs.get_all_schemas() if schema.domain == domain}
+        found += [
+            _of_domain(f"{domain}.{name}", table.get(name)) for name in sorted({*table, *known})
+        ]
     return found
+
+
+def _of_domain(name: str, entry: OpEntry | None) -> Conversion:
+    if entry is None:
+        return Conversion(name, None)
+    op = entry.op or our_name(name.rpartition(".")[2])
+    return Conversion(name, op, True) if has_op(op) else Conversion(name, "its input")
 
 
 def _of_onnx(name: str) -> Conversion:

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from trireme.converters.onnx.control import CONTROL
+from trireme.converters.onnx.domains import DOMAINS
 from trireme.converters.onnx.file import bodies_of, domain_of, label_of, opsets_of
 from trireme.converters.onnx.functions import has_body, static_body
-from trireme.converters.onnx.microsoft import BLOCKED, MICROSOFT, MICROSOFT_TABLE
+from trireme.converters.onnx.microsoft import BLOCKED
 from trireme.converters.onnx.scope import MOST_DEPTH
 from trireme.converters.onnx.sequences import MAKES, READS
 from trireme.converters.onnx.table import entry_of
@@ -100,7 +101,7 @@ def _key_of(name: str) -> tuple[str, str]:
 
 def is_ours(domain: str, op: str) -> bool:
     """Whether a rule here converts the op, so that no function body of ONNX's is needed."""
-    if domain == MICROSOFT:
-        return op in MICROSOFT_TABLE
+    if domain in DOMAINS:
+        return op in DOMAINS[domain]
     known = op in CONTROL or op in MAKES or op in READS
     return not domain and (known or entry_of(op) is not None)

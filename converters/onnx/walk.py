@@ -7,9 +7,9 @@ from typing import Any
 
 from trireme.converters.onnx.adapt import adapt
 from trireme.converters.onnx.control import CONTROL
+from trireme.converters.onnx.domains import DOMAINS
 from trireme.converters.onnx.file import OLDEST_OPSET, Files, domain_of, in_order, opsets_of
 from trireme.converters.onnx.functions import attributes_for, body_for, body_opsets, fill_in
-from trireme.converters.onnx.microsoft import MICROSOFT, MICROSOFT_TABLE
 from trireme.converters.onnx.proto import AttributeProto, NodeProto, TensorShapeProto
 from trireme.converters.onnx.scope import Common, NodeUse, Scope
 from trireme.converters.onnx.sequences import MAKES, READS
@@ -240,8 +240,9 @@ def convert_use(use: NodeUse) -> Sequence[int | list[int] | None]:
     function = use.scope.common.functions.get((use.domain, use.op))
     if function is not None:
         return inline(use, function)
-    if use.domain == MICROSOFT and use.op in MICROSOFT_TABLE:
-        return MICROSOFT_TABLE[use.op].rule(use)
+    of_domain = DOMAINS.get(use.domain, {}).get(use.op)
+    if of_domain is not None:
+        return of_domain.rule(use)
     if not use.domain:
         if use.op in READS:
             return READS[use.op](use)

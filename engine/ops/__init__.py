@@ -21,6 +21,7 @@ from trireme.ops import (
     matmul,
     movement,
     normalization,
+    pairs,
     pooling,
     python,
     quantization,
@@ -40,6 +41,7 @@ from trireme.ops import (
     svdf,
     text,
     transposed_convolution,
+    trees,
     unary,
 )
 
@@ -64,6 +66,7 @@ __all__ = [
     "matmul",
     "movement",
     "normalization",
+    "pairs",
     "pooling",
     "python",
     "quantization",
@@ -83,5 +86,6 @@ __all__ = [
     "svdf",
     "text",
     "transposed_convolution",
+    "trees",
     "unary",
 ]

@@ -8,6 +8,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto
 from onnx_peer_model import ELEMENT, Model
+from tree_models import ML_MAKERS
 
 
 def camel(name):
@@ -362,6 +363,7 @@ MAKERS = {
     "cum_prod": _newest("CumProd"),
     "atan2": _atan2,
     "matmul_nbits": _matmul_nbits,
+    **ML_MAKERS,
     "dynamic_quantize_linear": lambda model, attrs: model.add(
         "DynamicQuantizeLinear", model.inputs, 3
     ),

@@ -7,6 +7,7 @@ from onnx import TensorProto, helper
 from trireme.support.dtypes import dtype_name
 
 OPSET = 22
+OPSETS = {"ai.onnx.ml": 4}
 ELEMENT = {
     name: getattr(TensorProto, name.upper())
     for name in (
@@ -71,7 +72,7 @@ class Model:
         ]
         graph = helper.make_graph(self.nodes, "peer", given, wanted, self.inits)
         domains = {node.domain for node in self.nodes if node.domain}
-        imports = [helper.make_opsetid(domain, 1) for domain in sorted(domains)]
+        imports = [helper.make_opsetid(name, OPSETS.get(name, 1)) for name in sorted(domains)]
         imports.append(helper.make_opsetid("", self.opset))
         model = helper.make_model(graph, opset_imports=imports, ir_version=10)
         onnx.checker.check_model(model)

@@ -15,6 +15,7 @@ from trireme.devices.cpu.kernels.f32 import (
     recurrent,
     resize,
     top_k,
+    trees,
 )
 from trireme.devices.cpu.kernels.f32 import cumulative as running
 from trireme.devices.cpu.kernels.f32 import depthwise_pool as window
@@ -74,5 +75,6 @@ __all__ = [
     "rows",
     "running",
     "top_k",
+    "trees",
     "window",
 ]

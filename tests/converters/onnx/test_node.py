@@ -19,12 +19,11 @@ from trireme.converters.onnx import convert
 from trireme.passes.pipeline import optimise
 
 BATCHES = 12
-LEAST_PASSING = 1790
+LEAST_PASSING = 1798
 
 WITHOUT_OPS = {
     "random numbers": "Bernoulli RandomUniformLike",
     "training": "Adagrad Adam Momentum",
-    "classical machine learning": "ArrayFeatureExtractor Binarizer LabelEncoder TreeEnsemble",
     "pictures are decoded before the model": "ImageDecoder",
 }
 """Ops that trireme lacks, by reason; cases that hold one fail."""

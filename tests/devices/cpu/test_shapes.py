@@ -14,6 +14,7 @@ from trireme.devices.cpu.codegen.target import available_isas
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import TensorType
 from trireme.ir.interpreter import interpret
+from trireme.ops.trees import drawn_trees
 
 SEED = 7
 ALL_ISAS = available_isas(variants=False)
@@ -316,3 +317,15 @@ def random_network(rng):
             live.append(builder.add("sigmoid", source))
     outputs = {live[-1], live[int(rng.integers(1, len(live)))]}
     return builder.finish(*sorted(outputs)), {x: draw(rng, 1, h, w, c)}
+
+
+@pytest.mark.parametrize(
+    ("rows", "trees", "depth", "outputs", "each"),
+    [(1, 7, 5, 1, 1), (3, 8, 9, 1, 1), (65, 9, 4, 3, 2), (700, 33, 6, 2, 1)],
+)
+def test_trees(rows, trees, depth, outputs, each, rng, cpus):
+    x = draw(rng, rows, 5)
+    x[rng.random(x.shape) < 0.1] = np.nan
+    arrays = drawn_trees(rng, trees, depth, 5, outputs, each, missing=0.3 if rows > 1 else 0)
+    attrs = {"num_targets": outputs}
+    agree_everywhere(cpus, *node_graph("tree_ensemble", [x, *arrays], attrs, range(1, 9)))

@@ -3,6 +3,7 @@
 from trireme.devices.cpu.kernels.polymorphic import (
     edges,
     elementwise,
+    forests,
     gather,
     images,
     items,
@@ -23,6 +24,7 @@ __all__ = [
     "POLYMORPHIC",
     "edges",
     "elementwise",
+    "forests",
     "gather",
     "images",
     "items",
