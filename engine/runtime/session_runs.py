@@ -253,11 +253,13 @@ class SessionRuns(SessionFacts, Closing):
 
         Nothing is watched where every task is on the caller's own thread.
         """
+        from trireme.runtime.control.watched import watch_calls
         from trireme.runtime.executors import Executors
         from trireme.runtime.failover.watchdog import TaskWatch, WatchedRuns, works_beside_host
 
         if self._watched_runs is None and works_beside_host(self.plan):
             watch = TaskWatch(self.plan)
+            watch_calls(self._calls, watch)
             self._runs.close()
             self._runs = Executors(self.plan, self._calls, self._runs.mode, watch)
             self._watched_runs = WatchedRuns(watch, self.devices, self)

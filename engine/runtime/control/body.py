@@ -14,6 +14,7 @@ from trireme.placement.place import place
 from trireme.plan.plan import make_plan
 from trireme.runtime.compile import compile_plan
 from trireme.runtime.context import ExecutionContext
+from trireme.runtime.control.watched import watch_calls
 from trireme.runtime.execute import serial_runner
 from trireme.runtime.failover.watchdog import TaskWatch, lose, works_beside_host
 from trireme.runtime.options import ExecutionOptions
@@ -57,6 +58,8 @@ class Body:
         placed = self.plan.graph
         is_watched = workshop.watches and works_beside_host(self.plan)
         self._watch = TaskWatch(self.plan) if is_watched else None
+        if self._watch is not None:
+            watch_calls(context.calls, self._watch)
         self._run = serial_runner(self.plan, context.calls, self._watch)
         self._context, self._devices = context, workshop.devices
         self._inputs = [context.view(value) for value in placed.inputs]
@@ -78,8 +81,8 @@ class Body:
 
     def check(self) -> None:
         """Errors: DeviceError of kind HANG, if a task that is under way takes too long"""
-        tasks = () if self._watch is None else self._watch.stuck()
-        if self._watch is not None and tasks:
-            hung = self._watch.give_up(tasks)
+        stuck = None if self._watch is None else self._watch.stuck()
+        if stuck is not None:
+            hung = stuck.give_up()
             lose(self._devices, hung, self._context)
             raise hung

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 from trireme.backend.device import Buffer, host_alloc
 from trireme.runtime.context import ExecutionContext
 from trireme.runtime.control.operands import ControlOperands
 from trireme.runtime.control.tally import LazyBodySpans, Tally, watch
+from trireme.runtime.control.watched import watch_calls
 from trireme.runtime.execute import serial_order, serial_runner
 from trireme.runtime.program import Program
+
+if TYPE_CHECKING:
+    from trireme.runtime.failover.watchdog import TaskWatch
 
 
 class BranchDriver:
@@ -23,9 +28,20 @@ class BranchDriver:
         captures = [operands.buffer(k) for k in range(1, len(operands.inputs))]
         self.contexts = [_bound(one, captures, operands.outputs) for one in branches]
         self._orders = [serial_order(one.program.plan, one.calls) for one in self.contexts]
+        self._watches: Sequence[TaskWatch | None] = [None] * len(self.contexts)
         self._then, self._else = (
             serial_runner(one.program.plan, one.calls) for one in self.contexts
         )
+
+    def watch_bodies(self, run: TaskWatch) -> None:
+        """See CallWithBodies."""
+        self._watches = [run.of_body(one.program.plan) for one in self.contexts]
+        self._then, self._else = (
+            serial_runner(one.program.plan, one.calls, watch)
+            for one, watch in zip(self.contexts, self._watches, strict=True)
+        )
+        for one in self.contexts:
+            watch_calls(one.calls, run)
 
     def profiled(self) -> LazyBodySpans:
         """Run; return what tells how long the kernels of the branch took."""
@@ -33,7 +49,7 @@ class BranchDriver:
         context = self.contexts[taken]
         plan = context.program.plan
         tally = Tally(plan, ("then_branch", "else_branch")[taken])
-        tally.add(watch(context, self._orders[taken]))
+        tally.add(watch(context, self._orders[taken], self._watches[taken]))
         return partial(tally.spans, 1)
 
     def run(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -28,6 +29,9 @@ from trireme.runtime.control.tally import LazyBodySpans
 from trireme.runtime.program import Program
 from trireme.support.dtypes import Array
 from trireme.support.errors import CompileError, InternalError
+
+if TYPE_CHECKING:
+    from trireme.runtime.failover.watchdog import TaskWatch
 
 REFERENCE = "numpy reference"
 Driver = BranchDriver | RepeatDriver
@@ -106,6 +110,11 @@ class ControlCall:
         self._nodes = [(node, self._bound(graph, node)) for node in graph.nodes]
         runs = [run for _, run in self._nodes]
         self.run: Callable[[], None] = runs[0] if len(runs) == 1 else self._in_order
+
+    def watch_bodies(self, run: TaskWatch) -> None:
+        """See CallWithBodies."""
+        for driver in self.drivers.values():
+            driver.watch_bodies(run)
 
     def launch(self, profile: bool = False) -> Event:
         """Run the nodes in order; complete when this returns."""

@@ -11,6 +11,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -23,12 +24,16 @@ from trireme.runtime.context import ExecutionContext
 from trireme.runtime.control.operands import ControlOperands, endless, timed_out
 from trireme.runtime.control.rows import TurnRows
 from trireme.runtime.control.tally import WATCHED_TURNS, LazyBodySpans, Tally, watch
+from trireme.runtime.control.watched import watch_calls
 from trireme.runtime.execute import serial_order, serial_runner
 from trireme.runtime.io_binding import Arguments, reader_of, writer_of
 from trireme.runtime.program import Program
 from trireme.support.cancel import check_cancelled
 from trireme.support.dtypes import Array
 from trireme.support.errors import RunError
+
+if TYPE_CHECKING:
+    from trireme.runtime.failover.watchdog import TaskWatch
 
 _LOOK_TURNS = 16
 """Turns between two looks at the clock."""
@@ -162,6 +167,15 @@ class BoundTurn:
             )
         self.order = serial_order(program.plan, context.calls)
         self.runs = [serial_runner(one.program.plan, one.calls) for one in self.contexts]
+        self.watch: TaskWatch | None = None
+
+    def watch_bodies(self, run: TaskWatch) -> None:
+        """See CallWithBodies."""
+        plan = self.contexts[0].program.plan
+        self.watch = run.of_body(plan)
+        self.runs = [serial_runner(plan, one.calls, self.watch) for one in self.contexts]
+        for one in self.contexts:
+            watch_calls(one.calls, run)
 
     def _bind_rows(
         self, operands: ControlOperands, form: Repeat, turn: BodyTurn, graph: Graph
@@ -263,7 +277,7 @@ class TurnRunner:
             for place in before:
                 place(turn)
             if tally is not None and turn < WATCHED_TURNS:
-                tally.add(watch(self.contexts[turn & 1], bound.order))
+                tally.add(watch(self.contexts[turn & 1], bound.order, bound.watch))
             elif turn & 1:
                 odd()
             else:
@@ -302,6 +316,10 @@ class RepeatDriver:
         self._noting: TurnLoop | None = None
         self.turns = 0
         """How many turns the last run had."""
+
+    def watch_bodies(self, run: TaskWatch) -> None:
+        """See CallWithBodies."""
+        self.bound.watch_bodies(run)
 
     def profiled(self) -> LazyBodySpans:
         """Run; return what tells how long the kernels of the body took.

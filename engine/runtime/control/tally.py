@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from trireme.backend.device import BodySpan, Event, NodeSpan, held_s
 from trireme.plan.plan import Plan, Task
 from trireme.runtime.context import ExecutionContext
+from trireme.runtime.execute import TaskListener
 
 WATCHED_TURNS = 8
 """Turns of a launch that are watched; what they took stands for the others."""
@@ -18,13 +19,24 @@ WatchedTurn = Sequence[tuple[int, float, float, Event]]
 """The tasks of a turn in their order: number, start and end in seconds, and event."""
 
 
-def watch(context: ExecutionContext, order: Sequence[int]) -> WatchedTurn:
-    """Run the tasks of a body once, in an order that respects the waits; note when each ran."""
+def watch(
+    context: ExecutionContext, order: Sequence[int], listener: TaskListener | None = None
+) -> WatchedTurn:
+    """Run the tasks of a body once, in an order that respects the waits; note when each ran.
+
+    listener: is told when tasks begin and end
+    """
     turn = []
     for index in order:
         start = time.perf_counter()
-        event = context.calls[index].launch(True)
-        event.wait()
+        if listener is None:
+            event = context.calls[index].launch(True)
+            event.wait()
+        else:
+            listener.begin((index,))
+            event = context.calls[index].launch(True)
+            listener.wait(event, (index,))
+            listener.end((index,))
         turn.append((index, start, time.perf_counter(), event))
     return turn
 

@@ -23,7 +23,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from queue import SimpleQueue
-from typing import Protocol
+from typing import NamedTuple, Protocol
 from weakref import ref
 
 from trireme.backend.capabilities import TimedEvent
@@ -54,14 +54,24 @@ class TaskWatch:
     """The tasks of a plan that are under way, and since when.
 
     Wall times of a simulated device are not predicted: such a task is watched from its second run
-    on, by the longest that was seen.
+    on, by the longest that was seen. Each body of control flow has a watch of its own beside that
+    of the run.
 
+    run: the watch of the run, of a body
     hung: the error of the task that took too long; every wait ends at once then
-    is_timed: whether every wait so far could have been given up
+    is_timed: of a run, whether every wait so far could have been given up
     """
 
-    def __init__(self, plan: Plan, least_s: float = LEAST_S, clock: Clock = time.monotonic) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        least_s: float = LEAST_S,
+        clock: Clock = time.monotonic,
+        run: TaskWatch | None = None,
+    ) -> None:
         self.plan, self._least_s, self._clock = plan, least_s, clock
+        self._run = None if run is None else ref(run)
+        self._bodies: list[TaskWatch] = []
         self._expected_s = [
             task.estimate_s if clock_of(plan, task) == "wall" else math.inf for task in plan.tasks
         ]
@@ -74,6 +84,15 @@ class TaskWatch:
         self._endless = {task.index for task in plan.tasks if _may_take_any_time(task)}
         self.hung: DeviceError | None = None
         self.is_timed = not any(map(_crosses_devices, plan.tasks))
+
+    def of_body(self, plan: Plan) -> TaskWatch | None:
+        """Return the watch of a body; None where the host runs all of it."""
+        if not works_beside_host(plan):
+            return None
+        made = TaskWatch(plan, self._least_s, self._clock, self)
+        self._bodies.append(made)
+        self.is_timed &= made.is_timed
+        return made
 
     def begin(self, tasks: Sequence[int]) -> None:
         """Note that tasks, launched together, begin."""
@@ -97,7 +116,7 @@ class TaskWatch:
         is_timed = self._timed.get(kind)
         if is_timed is None:
             is_timed = self._timed[kind] = isinstance(event, TimedEvent)
-            self.is_timed &= is_timed
+            self._of_run().is_timed &= is_timed
         if not is_timed or kind is Done:
             event.wait()
             return
@@ -114,12 +133,15 @@ class TaskWatch:
         error = DeviceError(f"a task takes longer than {limit_s:.3g} s: the device hangs")
         found = task_error(self.plan, tasks, error.of_kind(FaultKind.HANG))
         assert isinstance(found, DeviceError)
-        self.hung = self.hung or found
-        return self.hung
+        run = self._of_run()
+        for one in (run, *run._bodies):
+            one.hung = one.hung or found
+        return found
 
     def reset(self) -> None:
         """Forget what was under way."""
-        self._begun.clear()
+        for one in (self, *self._bodies):
+            one._begun.clear()
 
     def claim(self, tasks: Sequence[int]) -> bool:
         """Whether tasks are still under way; they never end then."""
@@ -141,20 +163,42 @@ class TaskWatch:
                 return tasks
         return ()
 
-    def stuck(self) -> Sequence[int]:
-        """Return tasks that were overdue at the last look already; none where all is well.
+    def stuck(self) -> StuckTasks | None:
+        """Return tasks that were overdue at the last look already; None where all is well.
 
         At the first look after a pause of the whole process any task may be overdue.
         """
-        tasks = self.overdue()
-        known, self._overdue = self._overdue, tasks
-        return tasks if tasks is known else ()
+        for one in (self, *self._bodies):
+            tasks = one.overdue()
+            known, one._overdue = one._overdue, tasks
+            if tasks and tasks is known:
+                return StuckTasks(one, tasks)
+        return None
+
+    def _of_run(self) -> TaskWatch:
+        run = None if self._run is None else self._run()
+        return self if run is None else run
 
     def _known_s(self, index: int) -> float:
         expected_s, longest_s = self._expected_s[index], self._longest_s[index]
         if expected_s == math.inf and longest_s:
             return longest_s
         return max(expected_s, longest_s)
+
+
+class StuckTasks(NamedTuple):
+    """Tasks that have taken too long, and the watch of their plan."""
+
+    watch: TaskWatch
+    tasks: Sequence[int]
+
+    def claim(self) -> bool:
+        """See TaskWatch."""
+        return self.watch.claim(self.tasks)
+
+    def give_up(self) -> DeviceError:
+        """See TaskWatch."""
+        return self.watch.give_up(self.tasks)
 
 
 class Turns(Protocol):
@@ -228,14 +272,14 @@ class WatchedRuns:
         if turns is None or self.lost is not None:
             return
         is_here = turns.turn.locked() and not self._is_beside
-        tasks = self.watch.stuck() if is_here else ()
-        if not tasks:
+        stuck = self.watch.stuck() if is_here else None
+        if stuck is None:
             return
         with self._claiming:
-            self._is_taken = self.watch.claim(tasks)
+            self._is_taken = stuck.claim()
         runs = self._runs
         if self._is_taken and runs is not None:
-            hung = self.watch.give_up(tasks)
+            hung = stuck.give_up()
             runs.give_up(hung)
             self._lose(hung, runs, None)
             turns.leave_turn(hung)
@@ -307,11 +351,11 @@ class WatchedRuns:
         try:
             self.watch.reset()
             self._submit(work)
-            tasks = self._wait(over)
+            stuck = self._wait(over)
         except BaseException:
             self._is_beside = False
             raise
-        hung = self.watch.give_up(tasks) if tasks else self.watch.hung
+        hung = self.watch.hung if stuck is None else stuck.give_up()
         if hung is not None:
             self._lose(hung, runs, (borrowed, self._thread))
             raise hung
@@ -334,22 +378,22 @@ class WatchedRuns:
             start_thread(self._thread)
         self._work.put(work)
 
-    def _wait(self, over: threading.Lock) -> Sequence[int]:
-        """Return when a run is over, none; an interrupt waits for that, too. Or tasks that hang."""
+    def _wait(self, over: threading.Lock) -> StuckTasks | None:
+        """Return when a run is over, None; an interrupt waits for that, too. Or tasks that hang."""
         interrupt: BaseException | None = None
         while True:
             try:
                 if over.acquire(timeout=LOOK_S):
                     break
-                tasks = self.watch.stuck()
+                stuck = self.watch.stuck()
             except BaseException as error:
                 interrupt = interrupt or interrupt_of(error)
                 continue
-            if tasks:
-                return tasks
+            if stuck is not None:
+                return stuck
         if interrupt is not None:
             raise interrupt
-        return ()
+        return None
 
     def _lose(self, hung: DeviceError, runs: Executors, borrowed: object) -> None:
         """Never run the plan again; keep all that the tasks that hang may touch."""
@@ -372,9 +416,11 @@ def lose(devices: Mapping[str, Device], hung: DeviceError, used: object) -> None
 
 
 def works_beside_host(plan: Plan) -> bool:
-    """Whether a plan has a task on a device that is not the caller's own thread."""
+    """Whether a plan, or a body of it, has a task on a device that is not the caller's thread."""
     specs = plan.placement.specs
-    return any(not task.is_copy and specs[task.device].memory != HOST for task in plan.tasks)
+    if any(not task.is_copy and specs[task.device].memory != HOST for task in plan.tasks):
+        return True
+    return any(map(works_beside_host, plan.bodies.values()))
 
 
 def _memory_beside_host(plan: Plan, task: Task) -> str:
