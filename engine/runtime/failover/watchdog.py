@@ -201,7 +201,7 @@ class StuckTasks(NamedTuple):
         return self.watch.give_up(self.tasks)
 
 
-class Turns(Protocol):
+class CallersTurns(Protocol):
     """What lets one run after another go through a plan.
 
     turn: the lock of the run that has the turn
@@ -225,7 +225,9 @@ class WatchedRuns:
     lost: the error of the task that hung; the plan never runs again then
     """
 
-    def __init__(self, watch: TaskWatch, devices: Mapping[str, Device], turns: Turns) -> None:
+    def __init__(
+        self, watch: TaskWatch, devices: Mapping[str, Device], turns: CallersTurns
+    ) -> None:
         self.watch, self._devices, self._turns = watch, devices, ref(turns)
         self.lost: DeviceError | None = None
         self._runs: Executors | None = None
@@ -303,7 +305,7 @@ class WatchedRuns:
         if self.watch.hung is not None and isinstance(failed, DeviceError):
             self._lose(self.watch.hung, runs, borrowed)
 
-    def _come_back(self, turns: Turns | None, failed: BaseException | None) -> BaseException:
+    def _come_back(self, turns: CallersTurns | None, failed: BaseException | None) -> BaseException:
         """Take the turn again after a launch that hung; return what ends the run."""
         if turns is None or self.watch.hung is None:
             return InternalError("a turn was taken from a run that nobody watches")
