@@ -12,6 +12,7 @@ import numpy as np
 from trireme.backend.arena import LiveRange, pack
 from trireme.backend.device import Buffer, Event, Executable, NodeSpan
 from trireme.devices.opencl.context import OpenCLContext
+from trireme.devices.opencl.enqueue import KernelRows
 from trireme.devices.opencl.events import Checked, Enqueued, enqueued, handles, reports_of
 from trireme.devices.opencl.lowering import ALIGNMENT, KernelLaunch, Lowering, Ref
 from trireme.devices.opencl.reports import Reports
@@ -130,11 +131,13 @@ class OpenCLCall:
         self.context, self.launches, self.alive = context, launches, alive
         self.reports = reports
         self.driver_queue = context.handle
+        self._between = KernelRows([(one.kernel, one.work, one.group) for one in launches[1:-1]])
 
     def launch(self, profile: bool = False, after: Sequence[Event] = ()) -> Event:
         """Enqueue every kernel and return; with `profile` on a queue that keeps times.
 
-        The first kernel waits for `after`, the others for the kernel before them.
+        The first kernel waits for `after`, the others for the kernel before them. Only the first
+        and the last have an event, or with `profile` all.
         """
         import pyopencl as cl
 
@@ -143,7 +146,11 @@ class OpenCLCall:
         first = handles(before)
         try:
             events = []
-            for each in self.launches:
+            for at, each in enumerate(self.launches):
+                if 0 < at < len(self.launches) - 1 and not profile:
+                    if at == 1:
+                        self._between.enqueue(queue)
+                    continue
                 events.append(
                     cl.enqueue_nd_range_kernel(
                         queue, each.kernel, each.work, each.group, wait_for=first
