@@ -17,7 +17,7 @@ from dataclasses import replace
 
 from trireme.backend.core_latency import BYTES, FLAGS
 from trireme.backend.device import WAKES, KernelCost
-from trireme.devices.opencl.gpu_prices import GpuFacts
+from trireme.devices.opencl.gpu_prices import CHAIN, GpuFacts
 from trireme.devices.opencl.kernels.source import lanes_for
 from trireme.devices.opencl.lowering import KernelLaunch, Lowering, Ref
 from trireme.ir.graph import Node
@@ -92,7 +92,10 @@ def _work(low: Lowering, step: KernelLaunch, units: int) -> KernelCost:
     groups = max(math.prod(step.work) // max(math.prod(step.group), 1), 1)
     rounds = -(-groups // units) * units / groups
     terms = _amounts(low, step)
-    terms = {name: each * (1 if "bytes" in name else rounds) for name, each in terms.items()}
+    terms = {
+        name: each * (1 if "bytes" in name or name == CHAIN else rounds)
+        for name, each in terms.items()
+    }
     guess_s = sum(_GUESS_S.get(name, 0.0) * each for name, each in terms.items())
     shared = min(max((guess_s - _ALONE_S) / (_SHARED_S - _ALONE_S), 0.0), 1.0)
     terms[WAKES] = shared if groups > 1 else 0.0
@@ -105,6 +108,15 @@ def _amounts(low: Lowering, step: KernelLaunch) -> dict[str, float]:
     terms = _traffic(low, step)
     if step.name.tile is None:
         return terms | {"items": items} | _plain(low, step, items)
+    if step.name.cut is not None:
+        cut = step.name.cut
+        finished = items * math.prod(step.name.tile) / low.tuning.vector
+        return terms | {
+            "multiplies": cut.busy_cycles,
+            CHAIN: cut.chain_cycles,
+            "stores": finished,
+            "finish": finished * _finishing(low, step) * (cut.parts == 1),
+        }
     rows, width = step.name.tile
     depth, positions, columns = _product(low, node)
     after = _finishing(low, step)
@@ -135,8 +147,8 @@ def _plain(low: Lowering, step: KernelLaunch, items: int) -> dict[str, float]:
     node = nodes[0]
     if "kernel" in node.attrs:
         return {"taps": items * math.prod(node.attrs["kernel"])}
-    if step.name.does == "widen":
-        return {}
+    if step.name.does in ("widen", "sum_parts"):
+        return {}  # each result is read and written once, so bytes say it all
     if step.name.family == "elementwise":
         return {"finish": items * sum(_flops_each(low, one) for one in nodes)}
     return {"flops": sum(get_op(one.op).flops(low.call(one)) for one in nodes)}

@@ -11,23 +11,29 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-LAUNCH_S = 4e-6
+LAUNCH_S = 5e-6
 """Seconds between the starts of two small kernels of one queue."""
+CHAIN = "chain"
+"""The term of cycles that follow each other in one group, so that units do not share them."""
 
 _ANY: Mapping[str, float] = {"items": 2.0, "flops": 0.4, "finish": 0.8, "taps": 0.3}
 _CYCLES: Mapping[str, Mapping[str, float]] = {
     "product": {"multiplies": 1.0, "places": 0.9},
-    "product_local": {"multiplies": 0.5},
-    "matmul": {"multiplies": 1.4},
+    "product_local": {"multiplies": 1.0},
     "depthwise": {"taps": 0.4},
-    "layer_normalization": {"items": 2000.0, "flops": 2.5},
-    "rms_normalization": {"items": 2000.0, "flops": 2.5},
-    "softmax": {"items": 25.0, "flops": 0.6},
-    "log_softmax": {"items": 25.0, "flops": 0.6},
     "reduce": {"items": 80.0, "flops": 0.4},
 }
 """Cycles of a compute unit for each term of a family, without its dtype."""
-_STARTS: Mapping[str, float] = {"depthwise": 4e-6}
+_STARTS: Mapping[str, float] = {
+    "depthwise": 3e-6,
+    "product_local": 0.6e-6,
+    "layer_normalization": 1.5e-6,
+    "rms_normalization": 1.5e-6,
+    "softmax": 1e-6,
+    "log_softmax": 1e-6,
+    "max_pool": 2e-6,
+    "average_pool": 1.5e-6,
+}
 """Seconds by which a family's shortest kernels exceed a launch."""
 
 
@@ -50,5 +56,6 @@ class GpuFacts:
         cycles = _CYCLES.get(name, _ANY)
         work_s = sum(cycles.get(term, 0.0) * each for term, each in terms.items())
         work_s /= self.units * self.clock
+        chain_s = terms.get(CHAIN, 0.0) / self.clock
         copied_s = terms.get("bytes", 0.0) / self.bandwidth
-        return LAUNCH_S + _STARTS.get(name, 0.0) + max(work_s, copied_s)
+        return LAUNCH_S + _STARTS.get(name, 0.0) + max(work_s, chain_s, copied_s)

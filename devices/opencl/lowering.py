@@ -15,7 +15,7 @@ from typing import Any, Literal
 import numpy as np
 
 from trireme.backend.arena import align_up
-from trireme.devices.opencl.tuning import Tuning
+from trireme.devices.opencl.tuning import BlockCut, Tuning
 from trireme.ir.graph import Graph, Node
 from trireme.ir.op import Call, call_of
 from trireme.support.dtypes import Array
@@ -89,6 +89,7 @@ class KernelName:
     fused: ops behind the first
     traffic: whether it reads and writes whole tensors. A partial read counts as many bytes as it
         writes, and a partial write as many as it reads.
+    cut: the blocks of a product through local memory
     """
 
     does: str
@@ -98,6 +99,7 @@ class KernelName:
     variant: str = ""
     fused: tuple[str, ...] = ()
     traffic: Traffic = "whole"
+    cut: BlockCut | None = None
 
     def __post_init__(self) -> None:
         form = SIGNED.get(self.form, self.form)

@@ -10,10 +10,19 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from trireme.devices.opencl.kernels.blocks import (
+    BlockOperands,
+    RowReads,
+    constant_column,
+    cut_of,
+    emit_blocks,
+    packing_tile,
+)
 from trireme.devices.opencl.kernels.products import emit_rows, refuse_floats
 from trireme.devices.opencl.kernels.source import Lanes, lanes_for
 from trireme.devices.opencl.kernels.tiles import (
     ProductOperands,
+    ProductRows,
     ProductTile,
     column_starts,
     declare_sums,
@@ -27,6 +36,7 @@ from trireme.devices.opencl.kernels.tiles import (
     tile_for,
 )
 from trireme.devices.opencl.lowering import C_TYPES, KernelName, Lowering, Pointer, Ref
+from trireme.devices.opencl.tuning import BlockCut, ProductSizes
 from trireme.ir.graph import Graph, Node
 from trireme.support.dtypes import Array
 
@@ -146,6 +156,10 @@ def emit_conv(product: ProductOperands) -> None:
 def _emit_windows(product: ProductOperands, window: WindowSizes, w: Array, groups: int) -> None:
     """Emit a conv whose rows are output pixels; each group of channels has panels of its own."""
     low, each, depth = product.low, window.o // groups, window.c // groups
+    sizes = ProductSizes(window.pixels, w[0].size, window.o)
+    if groups == 1 and (cut := cut_of(product, sizes)):
+        _emit_window_blocks(product, window, w, sizes, cut)
+        return
     tile, ctype = tile_for(low, window.pixels, each), C_TYPES[product.dtype]
     width, rows = tile.width, range(tile.rows)
 
@@ -172,7 +186,7 @@ def _emit_windows(product: ProductOperands, window: WindowSizes, w: Array, group
         *finish_lines(product, tile),
     ]
     tensors = [
-        Pointer("x", "float", product.x),
+        product.rows(widen=True).pointer,
         Pointer("w", ctype, packed),
         Pointer("zero", "float", zeros(low, depth)),
         *product.finish.tensors,
@@ -187,6 +201,37 @@ def _emit_windows(product: ProductOperands, window: WindowSizes, w: Array, group
         scalars=window.scalars() | {"M": window.pixels, "CG": depth} | product.scalars,
         group=low.tuning.product_group,
     )
+
+
+def _emit_window_blocks(
+    product: ProductOperands, window: WindowSizes, w: Array, sizes: ProductSizes, cut: BlockCut
+) -> None:
+    """Emit a conv in blocks: its depth is kernel position by kernel position, all channels each."""
+    wide = 4 if window.c % 4 == 0 else 1
+    x = product.rows(widen=False)
+    lanes = Lanes(wide)
+    place = "((n{u} + h{u} + kh * DH) * W + l{u} + kw * DW) * C + c"
+    inside = "(uint)(h{u} + kh * DH) < (uint)H && (uint)(l{u} + kw * DW) < (uint)W"
+    load = f"({inside} ? {x.load(lanes, f'x + {place}')} : {lanes.splat('float', '0.0f')})"
+    reads = RowReads(
+        x,
+        wide,
+        load,
+        start=(
+            "const int n{u} = row{u} / OW / OH * H, h{u} = row{u} / OW % OH * SH - PT;",
+            "const int l{u} = row{u} % OW * SW - PL;",
+        ),
+        once=("int c = (from + ka) % C, kw = (from + ka) / C % KW, kh = (from + ka) / C / KW;",),
+        advance=(
+            f"c += {cut.block.depth};",
+            "while (c >= C) { c -= C; if (++kw == KW) { kw = 0; kh++; } }",
+        ),
+    )
+    packed = product.packed("columns", packing_tile(cut.block, window.o), w.reshape(window.o, -1).T)
+    column = constant_column(product, cut.block)
+    weight = Pointer("w", C_TYPES[product.dtype], packed)
+    operands = BlockOperands(reads, column, [weight], scalars=window.scalars())
+    emit_blocks(product, "conv", sizes, cut, operands)
 
 
 def _columns(tile: ProductTile, groups: int, each: int) -> list[str]:
@@ -235,6 +280,9 @@ def _emit_depthwise(product: ProductOperands, window: WindowSizes, w: Array) -> 
     across = min(4, window.columns.out)
     channel = "o0" if each == 1 else f"o0 / {each}"
 
+    # a GPU converts while it waits for memory; for a CPU's cores that is more work than a copy
+    x = product.rows(widen=low.tuning.on_cores)
+
     def make() -> Array:
         return np.ascontiguousarray(w.reshape(window.o, -1).T.astype(product.dtype))
 
@@ -247,21 +295,21 @@ def _emit_depthwise(product: ProductOperands, window: WindowSizes, w: Array) -> 
         "for (int kh = 0; kh < KH; kh++) {",
         "const int h = h0 + kh * DH;",
         "if ((uint)h >= (uint)H) continue;",
-        f"__global const float *r = x + (n * H + h) * W * C + {channel};",
+        f"__global const {x.pointer.ctype} *r = x + (n * H + h) * W * C + {channel};",
         f"__global const {ctype} *p = w + kh * KW * N + o0;",
-        *_taps(lanes, product, across, window),
+        *_taps(lanes, product, x, across, window),
         "}",
     ]
     for t in range(across):
         place = f"(((n * OH + oh) * OW + ow + {t}) * N + o0)"
         lines.append("{ " + " ".join(product.finish.code(f"s{t}", lanes, place, "o0")) + " }")
     tensors = [
-        Pointer("x", "float", product.x),
+        x.pointer,
         Pointer("w", ctype, packed),
         *product.finish.tensors,
         product.finish.target(),
     ]
-    scalars = window.scalars() | product.finish.scalars
+    scalars = window.scalars() | product.finish.scalars | x.scalars
     baked = {name: scalars.pop(name) for name in ("KH", "KW", "SH", "SW", "DH", "DW")}
     work = (-(-window.o // lanes.n), -(-window.columns.out // across), window.n * window.rows.out)
     low.emit(
@@ -281,7 +329,9 @@ def _emit_depthwise(product: ProductOperands, window: WindowSizes, w: Array) -> 
     )
 
 
-def _taps(lanes: Lanes, product: ProductOperands, across: int, window: WindowSizes) -> list[str]:
+def _taps(
+    lanes: Lanes, product: ProductOperands, x: ProductRows, across: int, window: WindowSizes
+) -> list[str]:
     """Return the statements of one row of taps: whole windows without asking, others tap by tap."""
     last = (across - 1) * window.columns.stride + (
         window.columns.kernel - 1
@@ -294,7 +344,7 @@ def _taps(lanes: Lanes, product: ProductOperands, across: int, window: WindowSiz
         part.append(tap)
         for t in range(across):
             step = t * window.columns.stride + kw * window.columns.dilation
-            value = lanes.load("float32", f"r + (w0 + {step}) * C")
+            value = x.load(lanes, f"r + (w0 + {step}) * C")
             add = f"s{t} = {product.multiply}({value}, t{kw}, s{t});"
             whole.append(add)
             part.append(f"if ((uint)(w0 + {step}) < (uint)W) {add}")

@@ -16,7 +16,7 @@ from trireme.devices.opencl.kernels.convolution import emit_conv, refuse_window
 from trireme.devices.opencl.kernels.elementwise import emit_elementwise
 from trireme.devices.opencl.kernels.products import emit_fully_connected, emit_matmul
 from trireme.devices.opencl.kernels.source import Lanes, c_float, lanes_for
-from trireme.devices.opencl.kernels.tiles import ProductOperands
+from trireme.devices.opencl.kernels.tiles import ProductOperands, widened
 from trireme.devices.opencl.lowering import C_TYPES, KernelName, Lowering, Pointer, Ref
 from trireme.ir.graph import Graph, Node
 from trireme.ir.op import Call, call_of
@@ -61,12 +61,13 @@ def lower_linear(low: Lowering, chain: list[Node]) -> None:
     product = ProductOperands(
         low,
         chain,
-        widened(low, node, x, params.x_zero),
+        x,
         side,
         (weight.id, "integers"),
         "float32",
         Requantize(low, node, params),
         0 if total <= chunk else chunk,
+        params.x_zero,
     )
     _EMIT[node.op](product)
 
@@ -82,35 +83,6 @@ def _most(dtype: str, zero: int) -> int:
     """Return the largest magnitude of a stored integer less its zero point."""
     low, high = q.dtype_limits(dtype)
     return max(high - zero, zero - low, 1)
-
-
-def widened(low: Lowering, node: Node, value: int, zero: int) -> Ref:
-    """Return float32 of a quantised value less its zero point, made once for all readers."""
-    key = (value, zero)
-    if key not in low.widened:
-        type = low.graph.type(value)
-        ref = low.temporary(4 * type.elements)
-        low.widened[key] = ref
-        lanes = Lanes(lanes_for(type.elements, low.tuning.vector))
-        loaded = lanes.convert("float", lanes.load(type.dtype, "x + at"))
-        body = (
-            f"  const int at = min(i0 * {lanes.n}, N - {lanes.n});\n"
-            f"  {lanes.store('float32', f'{loaded} - (float)ZERO', 'y + at')}"
-        )
-        tensors = [
-            Pointer("x", C_TYPES[type.dtype], low.ref(value)),
-            Pointer("y", "float", ref, writes=True),
-        ]
-        items = -(-type.elements // lanes.n)
-        low.emit(
-            [node],
-            KernelName("widen"),
-            tensors,
-            (items,),
-            body,
-            scalars={"N": type.elements, "ZERO": zero},
-        )
-    return low.widened[key]
 
 
 @dataclass

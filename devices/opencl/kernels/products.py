@@ -13,7 +13,14 @@ import math
 
 import numpy as np
 
-from trireme.devices.opencl.kernels import local
+from trireme.devices.opencl.kernels.blocks import (
+    BlockOperands,
+    constant_column,
+    cut_of,
+    dense_reads,
+    emit_blocks,
+    packing_tile,
+)
 from trireme.devices.opencl.kernels.elementwise import broadcast_strides
 from trireme.devices.opencl.kernels.tiles import (
     ProductOperands,
@@ -28,6 +35,7 @@ from trireme.devices.opencl.kernels.tiles import (
     tile_for,
 )
 from trireme.devices.opencl.lowering import C_TYPES, Lowering, Pointer, Ref
+from trireme.devices.opencl.tuning import ProductSizes
 from trireme.ir.graph import Graph, Node
 from trireme.support.dtypes import Array
 
@@ -48,8 +56,13 @@ def emit_fully_connected(product: ProductOperands) -> None:
 
 def emit_rows(product: ProductOperands, name: str, rows: int, b: Array) -> None:
     """Emit a product of dense rows with a constant b [K,N]."""
-    if local.fits(product, rows, b):
-        local.emit_local(product, name, rows, b)
+    sizes = ProductSizes(rows, *b.shape)
+    if cut := cut_of(product, sizes):
+        packed = product.packed("columns", packing_tile(cut.block, b.shape[1]), b)
+        column = constant_column(product, cut.block)
+        reads = dense_reads(product.rows(widen=False), b.shape[0], "x")
+        w = Pointer("w", C_TYPES[product.dtype], packed)
+        emit_blocks(product, name, sizes, cut, BlockOperands(reads, column, [w]))
         return
     tile = tile_for(product.low, rows, b.shape[1])
     packed = product.packed("columns", tile, b)
@@ -67,7 +80,7 @@ def emit_rows(product: ProductOperands, name: str, rows: int, b: Array) -> None:
         *finish_lines(product, tile),
     ]
     tensors = [
-        Pointer("x", "float", product.x),
+        product.rows(widen=True).pointer,
         Pointer("w", ctype, packed),
         *product.finish.tensors,
         product.finish.target(),
@@ -109,8 +122,24 @@ def emit_matmul(product: ProductOperands) -> None:
 
 def _emit_batches(product: ProductOperands, weight: Ref, a: Ints, b: Ints) -> None:
     rows, depth, columns = a[-2], a[-1], b[-1]
-    low = product.low
-    tile, places = tile_for(low, rows, columns), batch_places(a, b)
+    low, places = product.low, batch_places(a, b)
+    table = Pointer("table", "int", low.constant(places, ("batches", a, b)))
+    shared = [Pointer("w", "float", weight), table]
+    sizes = ProductSizes(rows, depth, columns, len(places))
+    if cut := cut_of(product, sizes):
+        vector = f"panel * {cut.block.columns // 4} + v"
+        operands = BlockOperands(
+            dense_reads(product.rows(widen=False), depth, "x + table[3 * batch]"),
+            f"vload4(0, p + k * N + min(({vector}) * 4, N - 4))",
+            shared,
+            (
+                "const int base = table[3 * batch + 2];",
+                "__global const float *p = w + table[3 * batch + 1];",
+            ),
+        )
+        emit_blocks(product, "matmul", sizes, cut, operands)
+        return
+    tile = tile_for(low, rows, columns)
     vectors = [f"p + k * N + o{j}" for j in range(tile.vectors)]
     starts = [f"x + table[3 * i2] + (row + {i}) * K" for i in range(tile.rows)]
     lines = [
@@ -123,9 +152,8 @@ def _emit_batches(product: ProductOperands, weight: Ref, a: Ints, b: Ints) -> No
         *finish_lines(product, tile),
     ]
     tensors = [
-        Pointer("x", "float", product.x),
-        Pointer("w", "float", weight),
-        Pointer("table", "int", low.constant(places, ("batches", a, b))),
+        product.rows(widen=True).pointer,
+        *shared,
         *product.finish.tensors,
         product.finish.target(),
     ]

@@ -15,7 +15,8 @@ import numpy as np
 
 from trireme.devices.opencl.kernels.epilogue import Finish, FloatEpilogue
 from trireme.devices.opencl.kernels.source import Lanes, lanes_for
-from trireme.devices.opencl.lowering import SIGNED, KernelName, Lowering, Ref
+from trireme.devices.opencl.lowering import C_TYPES, SIGNED, KernelName, Lowering, Pointer, Ref
+from trireme.devices.opencl.tuning import BlockCut
 from trireme.ir.graph import Node
 from trireme.support.dtypes import Array
 
@@ -24,7 +25,8 @@ from trireme.support.dtypes import Array
 class ProductOperands:
     """The operands of a product, float or quantised.
 
-    x: the rows, float32
+    x: the value of the rows
+    x_zero: its zero point where it is stored integers; None where it is float32
     weight: the constant side in the op's layout, without its zero point, or the place of b where b
         is not constant
     dtype: the dtype of the packed weight
@@ -34,12 +36,13 @@ class ProductOperands:
 
     low: Lowering
     chain: list[Node]
-    x: Ref
+    x: int
     weight: Array | Ref
     key: Any
     dtype: str
     finish: Finish
     chunk: int = 0
+    x_zero: int | None = None
 
     @property
     def node(self) -> Node:
@@ -61,9 +64,36 @@ class ProductOperands:
         key = (what, self.key, tile, self.dtype)
         return self.low.packed(key, lambda: pack_columns(b, tile, self.dtype))
 
+    def rows(self, widen: bool) -> ProductRows:
+        """Return how x is read; with `widen` a kernel before makes floats of stored integers."""
+        if widen and self.x_zero is not None:
+            ref = widened(self.low, self.node, self.x, self.x_zero)
+            return ProductRows(Pointer("x", "float", ref), "float32")
+        dtype = self.low.graph.type(self.x).dtype
+        return ProductRows(Pointer("x", C_TYPES[dtype], self.low.ref(self.x)), dtype, self.x_zero)
+
     def array(self) -> Array:
         """Return the constant weight."""
         return np.asarray(self.weight)
+
+
+@dataclass(frozen=True)
+class ProductRows:
+    """The argument x of a product: floats, or stored integers with their zero point."""
+
+    pointer: Pointer
+    dtype: str
+    zero: int | None = None
+
+    def load(self, lanes: Lanes, place: str) -> str:
+        """Return an expression of floats."""
+        value = lanes.load(self.dtype, place)
+        return value if self.zero is None else f"({lanes.convert('float', value)} - (float)x_zero)"
+
+    @property
+    def scalars(self) -> dict[str, int]:
+        """The int arguments of `load`."""
+        return {} if self.zero is None else {"x_zero": self.zero}
 
 
 def float_product(low: Lowering, chain: list[Node]) -> ProductOperands:
@@ -72,9 +102,7 @@ def float_product(low: Lowering, chain: list[Node]) -> ProductOperands:
     x, weight = node.used[0], low.graph.values[node.used[1]]
     dtype = "float16" if low.half_weights else "float32"
     side: Array | Ref = low.ref(weight.id) if weight.data is None else weight.data
-    return ProductOperands(
-        low, chain, low.ref(x), side, weight.id, dtype, FloatEpilogue(low, chain)
-    )
+    return ProductOperands(low, chain, x, side, weight.id, dtype, FloatEpilogue(low, chain))
 
 
 @dataclass(frozen=True)
@@ -215,7 +243,12 @@ def indent(lines: Sequence[str]) -> str:
 
 
 def product_name(
-    product: ProductOperands, op: str, tile: ProductTile, family: str = "product", variant: str = ""
+    product: ProductOperands,
+    op: str,
+    tile: ProductTile,
+    family: str = "product",
+    variant: str = "",
+    cut: BlockCut | None = None,
 ) -> KernelName:
     """Return the name of a product's kernel: op, dtype, tile, variant, and the ops fused behind."""
     kind = product.finish.kind
@@ -226,4 +259,34 @@ def product_name(
         (tile.rows, tile.width),
         variant,
         product.finish.fused,
+        cut=cut,
     )
+
+
+def widened(low: Lowering, node: Node, value: int, zero: int) -> Ref:
+    """Return float32 of a quantised value less its zero point, made once for all readers."""
+    key = (value, zero)
+    if key not in low.widened:
+        type = low.graph.type(value)
+        ref = low.temporary(4 * type.elements)
+        low.widened[key] = ref
+        lanes = Lanes(lanes_for(type.elements, low.tuning.vector))
+        loaded = lanes.convert("float", lanes.load(type.dtype, "x + at"))
+        body = (
+            f"  const int at = min(i0 * {lanes.n}, N - {lanes.n});\n"
+            f"  {lanes.store('float32', f'{loaded} - (float)ZERO', 'y + at')}"
+        )
+        tensors = [
+            Pointer("x", C_TYPES[type.dtype], low.ref(value)),
+            Pointer("y", "float", ref, writes=True),
+        ]
+        items = -(-type.elements // lanes.n)
+        low.emit(
+            [node],
+            KernelName("widen"),
+            tensors,
+            (items,),
+            body,
+            scalars={"N": type.elements, "ZERO": zero},
+        )
+    return low.widened[key]
