@@ -20,6 +20,7 @@ from trireme.devices.opencl.kernels.elementwise import (
     row_group,
 )
 from trireme.devices.opencl.kernels.integer import clamped, numbers
+from trireme.devices.opencl.kernels.shared_rows import SharedRows, shared_rows
 from trireme.devices.opencl.kernels.source import Lanes, lanes_for
 from trireme.devices.opencl.kernels.tiles import indent
 from trireme.devices.opencl.lowering import C_TYPES, KernelName, Lowering, Pointer
@@ -144,6 +145,11 @@ def emit_reduction(
         for name, steps in (("y", outer.strides[0]), ("x", outer.strides[1])):
             scalars[f"{name.upper()}{axis}"] = steps[axis]
             places[name].append(f"{coordinate} * {name.upper()}{axis}")
+    if together and len(outer.dims) == len(inner.dims) == 1:
+        shared = shared_rows(low.tuning, n, inner.dims[-1])
+        if shared is not None:
+            _emit_shared(low, chain, how, params, shared, scalars)
+            return
     kind = lanes.type(how.ctype)
     lines = [
         f"const int at = min(i0 * {lanes.n}, N - {lanes.n});",
@@ -172,6 +178,46 @@ def emit_reduction(
         indent(lines),
         scalars=scalars,
         group=row_group(low, items),
+    )
+
+
+def _emit_shared(
+    low: Lowering,
+    chain: list[Node],
+    how: Accumulation,
+    params: q.ReduceParams | None,
+    shared: SharedRows,
+    scalars: dict[str, int],
+) -> None:
+    """Emit a reduction of rows of COUNT elements that lie together."""
+    node, one = chain[0], Lanes(1)
+    dtype = low.graph.type(node.used[0]).dtype
+    lines = [
+        *shared.start(how.ctype, "COUNT"),
+        f"__global const {C_TYPES[dtype]} *r = x + i1 * XS;",
+        f"{how.ctype} s = {how.start};",
+        f"for (int k = lane; k < length; k += {shared.items}) {{",
+        f"const {how.ctype} q = {_element(one, how, dtype, 'r + k')};",
+        *how.more("s", "q", one),
+        "}",
+        *shared.join(how.ctype, "s", how.step),
+        "if (lane == 0 && i1 < ROWS) {",
+        f"s = {how.end.format(s='s')};",
+        *_stored(one, dtype, how, params, "y + i1"),
+        "}",
+    ]
+    low.emit(
+        chain,
+        KernelName(node.op, dtype, "reduce", variant="_shared"),
+        [
+            Pointer("x", C_TYPES[dtype], low.ref(node.used[0])),
+            Pointer("y", C_TYPES[dtype], low.ref(node.outputs[0]), writes=True),
+        ],
+        shared.work,
+        indent(lines),
+        scalars={**scalars, "ROWS": shared.count},
+        group=shared.group,
+        local=True,
     )
 
 
