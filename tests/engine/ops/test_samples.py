@@ -14,6 +14,7 @@ RECURRENT = {
     "layout",
 }
 UNMOVED = {
+    "append_rows": {"in_place"},
     "assign": {"state"},
     "variable": {"state"},
     "batch_normalization": {"momentum", "training_mode"},
@@ -47,7 +48,10 @@ UNMOVED = {
     "top_k": {"sorted"},
     "unique": {"axis"},
 }
-"""Attributes with one value in all samples: the onnx node tests or files of their own move them."""
+"""Attributes with one value in all samples: the onnx node tests or files of their own move them.
+
+in_place: test_rows_in_buffers.py, as the input would change
+"""
 SPATIAL = ("strides", "dilations", "kernel", "output_padding")
 
 
