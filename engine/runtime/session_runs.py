@@ -268,7 +268,7 @@ class SessionRuns(SessionFacts, Closing):
             self._choose_direct()
 
     def leave_turn(self, hung: DeviceError) -> None:
-        """See Turns. A session without failover is a region, or a plan, of one that has it."""
+        """See CallersTurns. A session without failover is a region or a plan of one that has it."""
         if self._failover is not None:
             self._failover.note_hang(hung)
             self._choose_direct()
@@ -276,11 +276,11 @@ class SessionRuns(SessionFacts, Closing):
 
     @property
     def turn(self) -> Lock:
-        """See Turns."""
+        """See CallersTurns."""
         return self._contexts.lock
 
     def begin_turn(self) -> None:
-        """See Turns."""
+        """See CallersTurns."""
         if self._failover is not None:
             self._failover.save()
 
