@@ -236,6 +236,9 @@ def recurrent_reason(graph: Graph, node: Node) -> str | None:
             return f"{node.op} has no native kernel for {type.dtype}"
         if not type.elements:
             return f"{node.op} has no native kernel for empty tensors"
+    lengths = _given(node, 4)
+    if lengths is not None and graph.type(lengths).dtype != "int32":
+        return f"{node.op} has native kernels for lengths of int32 only"
     for position in (1, 2, 3, 7):
         if _given(node, position) is not None:
             missing = constant_reason(graph, node, position, "weights and biases")
