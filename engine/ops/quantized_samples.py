@@ -32,7 +32,7 @@ def with_quantized(op: str, samples: Samples) -> Samples:
 
 def with_table(op: str, samples: Samples) -> Samples:
     """Return the same for an op whose quantised form is a table."""
-    wide = table_samples_16(op) if op in TABLES_16 else ()
+    wide = tuple(table_samples_16(op)) if op in TABLES_16 else ()
     return lambda rng: [*samples(rng), *_table_samples(op), *wide]
 
 

@@ -153,6 +153,7 @@ DIFFERENT = {
             "reduce_min",
             "reduce_log_sum_exp",
             "dynamic_quantize_linear",
+            "tree_ensemble",
         ),
         "ONNX Runtime drops NaN",
     ),
@@ -173,6 +174,7 @@ DIFFERENT = {
         ),
         "ONNX Runtime does otherwise or refuses",
     ),
+    "pair_probabilities": "the peer clips the probabilities of pairs",
     "matmul_nbits": "ONNX Runtime scales each weight, where an infinite scale makes NaN of 0",
     "atan2": "the peer is made of atan, which does not see the sign of 0",
 }

@@ -16,6 +16,8 @@ from trireme.tools.cli import main
 
 onnxruntime = pytest.importorskip("onnxruntime")
 SEED = 20261121
+UNITS_16 = {"softmax": 64, "tanh": 2}
+"""Units by which int16 differs: there LiteRT's rules, which are ours, go along tables."""
 
 
 def is_exact(graph, op):
@@ -42,7 +44,8 @@ def assert_read_back(op, sample):
     assert [v.name for v in again.output_values()] == [v.name for v in graph.output_values()]
     for value, right in zip(again.outputs, wanted, strict=True):
         if found[value].dtype.kind in "iu" and not is_exact(graph, op):
-            assert np.abs(found[value].astype(np.int64) - right).max(initial=0) <= 1
+            most = UNITS_16.get(op.name, 1) if right.dtype == np.int16 else 1
+            assert np.abs(found[value].astype(np.int64) - right).max(initial=0) <= most
         else:
             assert_close(found[value], right, 0 if is_exact(graph, op) else 1e-5)
 

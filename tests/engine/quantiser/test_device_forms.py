@@ -30,7 +30,8 @@ def for_devices(net, **options):
 
 
 def test_every_scheme_can_be_chosen():
-    assert set(AUTOMATIC) == set(SCHEMES) and AUTOMATIC[0] == DEFAULT_SCHEME
+    """All but int16x8, which the caller names."""
+    assert {*AUTOMATIC, "int16x8"} == set(SCHEMES) and AUTOMATIC[0] == DEFAULT_SCHEME
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)

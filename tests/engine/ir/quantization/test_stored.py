@@ -67,7 +67,7 @@ def test_a_file_says_that_samples_were_random():
 
 
 def test_a_file_whose_report_is_none_is_refused(placed, monkeypatch):
-    monkeypatch.setattr("trireme.model_file.writer.report_text", lambda report: "{}")
+    monkeypatch.setattr("trireme.ir.quantization.stored.report_text", lambda report: "{}")
     with pytest.raises(trireme.ModelFileError, match="quantization: is no report: .* no scheme"):
         loads(dumps(placed))
 
