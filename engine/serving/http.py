@@ -320,7 +320,8 @@ def _route_text(request: Any, error: Any) -> str:
     if error.status_code == 404:
         return "there is no such path"
     if error.status_code == 405:
-        allowed = (error.headers or {}).get("Allow", "another method")
+        methods = (error.headers or {}).get("Allow", "another method")
+        allowed = ", ".join(sorted(methods.split(", ")))
         return f"this path takes {allowed}, not {request.method:.20}"
     return f"{request.method} {error.detail}".strip()
 
