@@ -90,8 +90,8 @@ def tree_ensemble(use: NodeUse) -> Sequence[int]:
     """TreeEnsemble(x): as TreeEnsembleRegressor, with nodes and leaves in lists of their own."""
     attrs = use.attrs
     targets = int(use.take("n_targets", 1))
-    aggregate = _NUMBERED[use.take("aggregate_function", 1)]
-    how = _TRANSFORMS[use.take("post_transform", 0)]
+    aggregate = _numbered(use, "aggregate_function", _NUMBERED, 1)
+    how = _numbered(use, "post_transform", _TRANSFORMS, 0)
     splits, modes = attrs["nodes_splits"].reshape(-1), attrs["nodes_modes"].reshape(-1)
     weights = attrs["leaf_weights"].reshape(-1)
     tracks = attrs.get("nodes_missing_value_tracks_true") or [0] * len(modes)
@@ -127,6 +127,14 @@ def tree_ensemble(use: NodeUse) -> Sequence[int]:
             _grow(use, forest, nodes, (False, root))
     scores = _sums(use, forest, targets, aggregate, str(weights.dtype))
     return (transformed(use, scores, how),)
+
+
+def _numbered(use: NodeUse, name: str, words: Sequence[str], default: int) -> str:
+    """Return the word that an attribute gives by its number."""
+    number = int(use.take(name, default))
+    if not 0 <= number < len(words):
+        raise use.error(f"{name} {number} is unknown")
+    return words[number]
 
 
 def _member_sets(values: np.ndarray[Any, Any] | None) -> list[tuple[float, ...]]:

@@ -78,6 +78,14 @@ def test_a_category_that_is_not_known_is_an_error_where_the_model_says_so():
             session.run({"x0": np.array([[4, 5, 1, 4]])})
 
 
+@pytest.mark.parametrize("name", ["aggregate_function", "post_transform"])
+@pytest.mark.parametrize("number", [-1, 9])
+def test_numbers_that_stand_for_no_word_are_refused(name, number):
+    attrs = member_tree([1], 0) | {name: number}
+    with pytest.raises(ConvertError, match=f"{name} {number} is unknown"):
+        trireme.Session(model("TreeEnsemble", ["float32"], {"y": "float32"}, attrs, 5))
+
+
 def member_tree(values, tracks):
     """A TreeEnsemble of one node, with a set of members."""
     return {
