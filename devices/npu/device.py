@@ -6,7 +6,6 @@ The host sees one submit and one completion of a whole task, and accesses NPU me
 from __future__ import annotations
 
 import threading
-import weakref
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -26,6 +25,7 @@ from trireme.ir.graph import Graph, Node
 from trireme.support.dtypes import Array
 from trireme.support.errors import CompileError, DeviceError
 from trireme.support.forks import register_at_fork
+from trireme.support.live_objects import LiveKeys
 
 
 def open_npu(options: NpuOptions, instance: DeviceInstance) -> Npu:
@@ -56,8 +56,7 @@ class Npu(Device):
         self._estimator = Estimator(machine)
         self.reset_after_fork()
         register_at_fork(self)
-        self._reasons: weakref.WeakKeyDictionary[Graph, dict[int, str | None]]
-        self._reasons = weakref.WeakKeyDictionary()
+        self._reasons = LiveKeys[Graph, dict[int, str | None]]()
 
     def reset_after_fork(self) -> None:
         """Reset, with a new lock."""
@@ -66,7 +65,9 @@ class Npu(Device):
     def unsupported_reason(self, graph: Graph, node: Node) -> str | None:
         """Return None or the sentence of the first constraint that the node breaks."""
         with self._lock:
-            known = self._reasons.setdefault(graph, {})
+            known = self._reasons.get(graph)
+            if known is None:
+                known = self._reasons[graph] = {}
         if node.id not in known:
             known[node.id] = reason_against(self.machine, self.options, graph, node)
         return known[node.id]

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
-from weakref import WeakMethod
+from weakref import ref
 
 from trireme.runtime.asked import Asked
 from trireme.runtime.contexts import checked_contexts
@@ -275,12 +275,12 @@ class Session(OpenSession, TakesRequests):
         """Have runs that a device fails go on without it."""
         from trireme.runtime.failover.opening import open_failover
 
-        mine = WeakMethod(self._choose_direct)
+        mine = ref(self)
 
         def choose_again() -> None:
-            choose = mine()
-            if choose is not None:
-                choose()
+            session = mine()
+            if session is not None:
+                session._choose_direct()
 
         how = self.execution_options, self.placement_options
         asked, events = self._asked, self._events

@@ -78,7 +78,9 @@ class SessionRuns(SessionFacts, Closing):
         self._direct: Callable[[Mapping[str, Any]], dict[str, Array]] | None = None
         self._closing = ExitStack()
         self._closing.callback(self._contexts.stop)
-        weakref.finalize(self, self._closing.close).atexit = False
+        end = weakref.finalize(self, self._closing.close)
+        end.atexit = False
+        self._closing.callback(end.detach)  # a session that is closed ends without Python code
         self.dropped: dict[str, str] = {}
         self._events = EventLog()
 

@@ -19,7 +19,6 @@ import os
 import struct
 import sys
 import threading
-import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from functools import partial
@@ -37,6 +36,7 @@ from trireme.support.code_version import code_version
 from trireme.support.disk_cache import MOST_BYTES
 from trireme.support.dtypes import Array
 from trireme.support.errors import TriremeError
+from trireme.support.live_objects import LiveValues
 from trireme.support.mapped import OpenFile, offset_in, stamp_of
 from trireme.support.mapped_cache import MappedCache, padded
 from trireme.support.user_files import USERS_CACHE, cache_folder, calibration_file
@@ -281,7 +281,7 @@ def _places(
     return places
 
 
-_ENTRIES: weakref.WeakValueDictionary[str, StoredEntry] = weakref.WeakValueDictionary()
+_ENTRIES = LiveValues[str, StoredEntry]()
 
 
 def _opened(key: StoredKey, entry: StoredEntry) -> StoredProgram | None:

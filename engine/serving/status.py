@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path
 from typing import Any
-from weakref import WeakKeyDictionary
 
 from trireme.placement.placement import Placement
 from trireme.runtime.session import Session
@@ -18,6 +17,7 @@ from trireme.serving.observed import ObservedModel
 from trireme.serving.protocol import TensorSpec
 from trireme.serving.service import InferenceService
 from trireme.support.errors import TriremeError
+from trireme.support.live_objects import LiveKeys
 from trireme.version import __version__
 
 PAGE = Path(__file__).parent / "page"
@@ -41,7 +41,7 @@ class StatusPage:
         self._service = service
         self._began_s = time.monotonic()
         self._lock = threading.Lock()
-        self._placements: WeakKeyDictionary[Session, dict[str, Any]] = WeakKeyDictionary()
+        self._placements = LiveKeys[Session, dict[str, Any]]()
 
     def status(self) -> dict[str, Any]:
         """Return what changes: the state of the server and of each model."""

@@ -10,10 +10,10 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from enum import Enum, IntEnum
 from typing import Any, NoReturn
-from weakref import WeakSet
 
 from trireme.compat.onnxruntime.errors import InvalidArgument, NotSupported, warn_unused
 from trireme.support.cancel import CancelToken
+from trireme.support.live_objects import LiveObjects
 
 
 class GraphOptimizationLevel(IntEnum):
@@ -178,7 +178,7 @@ class RunOptions(_Checked):
     def __init__(self) -> None:
         self._entries: dict[str, str] = {}
         self._token = CancelToken()
-        self._requests = WeakSet[Future[Any]]()
+        self._requests = LiveObjects[Future[Any]]()
         self.terminate: bool = False
         for name, (default, _) in self._ignored.items():
             object.__setattr__(self, name, default)

@@ -11,13 +11,13 @@ import time
 from collections import deque
 from dataclasses import dataclass, replace
 from typing import Protocol
-from weakref import WeakSet, WeakValueDictionary
 
 from trireme.backend.device import DeviceSpec
 from trireme.support.cancel import Clock
 from trireme.support.errors import FaultKind
 from trireme.support.fault_events import FaultEvent
 from trireme.support.forks import register_at_fork
+from trireme.support.live_objects import LiveObjects, LiveValues
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class CircuitBreaker:
         self.is_out = self._is_lost = False
         self._due_s = 0.0
         self._faults: deque[float] = deque(maxlen=self.rule.faults)
-        self._listeners: WeakSet[BreakerListener] = WeakSet()
+        self._listeners = LiveObjects[BreakerListener]()
         self.reset_after_fork()
         register_at_fork(self)
 
@@ -116,7 +116,7 @@ class Breakers:
     """The breakers of a process, by what tells a device from others: its name and description."""
 
     def __init__(self) -> None:
-        self._made: WeakValueDictionary[tuple[str, str], CircuitBreaker] = WeakValueDictionary()
+        self._made = LiveValues[tuple[str, str], CircuitBreaker]()
         self.reset_after_fork()
         register_at_fork(self)
 

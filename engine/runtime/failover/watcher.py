@@ -9,10 +9,10 @@ import logging
 import threading
 import time
 from typing import Protocol
-from weakref import WeakSet
 
 from trireme.support.errors import RunError
 from trireme.support.forks import register_at_fork
+from trireme.support.live_objects import LiveObjects
 from trireme.support.threads import start_thread
 
 _log = logging.getLogger(__name__)
@@ -37,7 +37,7 @@ class Watcher:
     def reset_after_fork(self) -> None:
         """Look at nothing in a forked child: its sessions add themselves again."""
         self._lock = threading.Lock()
-        self._watched: WeakSet[Watched] = WeakSet()
+        self._watched = LiveObjects[Watched]()
         self._thread: threading.Thread | None = None
 
     def add(self, one: Watched) -> bool:

@@ -1,14 +1,12 @@
 """Loops without end on every route: a timeout, a deadline and an interrupt stop each of them."""
 
-import gc
-import sys
-import threading
 import time
 from dataclasses import dataclass
 
 import numpy as np
 import pytest
 from alarm import Stop, alarms, needs_timers
+from ends import python_of_ends
 from onnx import parser
 from programs import HEAD, NESTED, UNTIL, f32
 
@@ -128,26 +126,11 @@ def test_a_deadline_of_a_run_ends_a_loop_and_the_session_runs_on(route):
 @on_routes
 def test_nothing_that_ends_runs_python_code(route):
     """An interrupt that came while a callback of a weak reference ran, or a __del__, is lost."""
-    called = []
-
-    def profile(frame, event, _):
-        code, names = frame.f_code, frame.f_locals
-        if event != "call" or not (code.co_name == "__del__" or "weakref" in code.co_filename):
-            return
-        if "selfref" not in names or names["selfref"]() is not threading._dangling:
-            called.append((code.co_filename, code.co_qualname))
-
     with open_on(route) as session:
         session.run(route.ends)
-        gc.collect()
-        gc.disable()
-        sys.setprofile(profile)
-        try:
+        with python_of_ends() as called:
             session.run(route.ends)
             ends_in_time(lambda: session.run(route.feeds, timeout_s=SOON_S), DeadlineError)
-        finally:
-            sys.setprofile(None)
-            gc.enable()
     assert not called
 
 
