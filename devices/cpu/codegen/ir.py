@@ -219,6 +219,11 @@ class Function:
         """Emit a store."""
         self.line(f"store {value}, {pointer}, align {align}")
 
+    def prefetch(self, pointer: Value, level: int = 2) -> None:
+        """Bring a line of memory into the cache of a level, 1 or 2; any address will do."""
+        numbers = (Value(self, "i32", str(n)) for n in (0, 4 - level, 1))  # to read, where, data
+        self.call_void("llvm.prefetch.p0", pointer, *numbers)
+
     def load_some(self, type: str, pointer: Value, count: Index, align: int = 4) -> Value:
         """Load the first `count` lanes and no byte beyond them; the other lanes get 0."""
         lanes = lanes_of(type)

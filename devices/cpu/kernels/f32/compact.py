@@ -26,6 +26,7 @@ from trireme.devices.cpu.codegen.llvm_types import vector
 from trireme.devices.cpu.codegen.scalars import bits
 from trireme.devices.cpu.codegen.target import Isa
 from trireme.devices.cpu.kernels.f32.gemm import PACKED, Cut, MatmulEmitter, MatmulShape, Strides
+from trireme.devices.cpu.kernels.f32.register_tile import Ahead
 from trireme.devices.cpu.kernels.f32.tiling import Size, Tiling
 from trireme.devices.cpu.kernels.lowering import begin, deal, finish
 from trireme.support.dtypes import Array
@@ -200,6 +201,7 @@ class _CompactRow(MatmulEmitter):
         b: Value,
         acc: list[list[Var]],
         counts: Sequence[Index],
+        ahead: Ahead | None,
     ) -> None:
         fn, (sums,) = self.fn, acc
         ((a, _),) = lines
@@ -236,7 +238,7 @@ class _CompactRow(MatmulEmitter):
         """Load a compact row as float32."""
         fn, wide = self.fn, vector(LANES, "i32")
         for line in range(0, row_bytes(vectors), 64):
-            _prefetch(fn, fn.at(row, _AHEAD + line, "i8"))
+            fn.prefetch(fn.at(row, _AHEAD + line, "i8"), 1)
         place = fn.at(row, 3 * LANES * vectors, "i8")
         if vectors > 4:
             codes = fn.load(wide, place)
@@ -254,11 +256,6 @@ class _CompactRow(MatmulEmitter):
             word = bits(fn, "or", bits(fn, "or", upper, exponent), fn.convert("zext", low, wide))
             found.append(fn.convert("bitcast", word, self.type))
         return found
-
-
-def _prefetch(fn: Function, place: Value) -> None:
-    numbers = (Value(fn, "i32", str(n)) for n in (0, 3, 1))  # to read, to keep, data
-    fn.call_void("llvm.prefetch.p0", place, *numbers)
 
 
 def has_compact(isa: Isa) -> bool:

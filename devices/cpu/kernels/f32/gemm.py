@@ -20,7 +20,7 @@ from trireme.devices.cpu.codegen.llvm_types import lanes_of, vector
 from trireme.devices.cpu.codegen.target import Isa
 from trireme.devices.cpu.kernels.expressions import COSTS, activate
 from trireme.devices.cpu.kernels.f32.im2row import ImageWindow, emit_gather
-from trireme.devices.cpu.kernels.f32.register_tile import multiply_tile
+from trireme.devices.cpu.kernels.f32.register_tile import Ahead, multiply_tile, part_ahead
 from trireme.devices.cpu.kernels.f32.tiling import Size, Tiling, choose_tiling, lanes_for
 from trireme.devices.cpu.kernels.lowering import begin, finish
 
@@ -232,6 +232,21 @@ class MatmulEmitter:
                 lambda: self._tile(cut.tiles - 1, cut.last_rows, b, column, columns),
             )
 
+    def _ahead(self, tile: Index, b: Value) -> Ahead | None:
+        """What a tile brings into the cache of the panel after the one at b, where B is packed."""
+        fn, product, cut = self.fn, self.product, self.cut
+        if product.b.row:
+            return None
+        return part_ahead(
+            fn,
+            fn.at(b, times(fn, product.size.depth, cut.width)),
+            minus(fn, tile, self.first_tile),
+            cut.tiling.block_tiles,
+            self.count,
+            cut.width,
+            self._unroll,
+        )
+
     def _tile(self, tile: Index, rows: int, b: Value, column: Index, columns: int) -> None:
         """Emit one register tile."""
         fn, product, cut = self.fn, self.product, self.cut
@@ -250,7 +265,7 @@ class MatmulEmitter:
         lines = [(a, r * a_row) for r in range(rows)]
         places = [(c_at, r * product.c.row) for r in range(rows)]
         heavy = COSTS.get(product.activation, 2) > 4 and not is_whole
-        self.register_tile(lines, places, b, column, counts, heavy)
+        self.register_tile(lines, places, b, column, counts, heavy, self._ahead(tile, b))
 
     def register_tile(
         self,
@@ -260,12 +275,14 @@ class MatmulEmitter:
         column: Index,
         counts: Sequence[Index],
         heavy: bool = False,
+        ahead: Ahead | None = None,
     ) -> None:
         """Emit one register tile: load or clear it, walk the depth, finish or store it.
 
         lines, places: where rows of A and of C begin; a known number is apart
         counts: columns of each vector
         heavy: whether the activation comes in a loop
+        ahead: what comes into the cache meanwhile
         """
         fn = self.fn
         types = [self._type(count) for count in counts]
@@ -276,7 +293,7 @@ class MatmulEmitter:
                     for v, accumulator in enumerate(row):
                         at = self._place(place, v)
                         accumulator.set(fn.load_some(types[v], at, counts[v]))
-        self._walk_depth(lines, b, acc, counts)
+        self._walk_depth(lines, b, acc, counts, ahead)
         if not isinstance(self.is_final, Value):
             self._finish(acc, places, column, counts, heavy)
             return
@@ -306,17 +323,22 @@ class MatmulEmitter:
         b: Value,
         acc: list[list[Var]],
         counts: Sequence[Index],
+        ahead: Ahead | None,
     ) -> None:
         fn, product, cut = self.fn, self.product, self.cut
 
         def panel(at: Value) -> list[Value]:
             return [self._b_vector(at, v, count) for v, count in enumerate(counts)]
 
-        depth = product.size.depth
-        exact = isinstance(depth, int)
-        unroll = _unroll(depth, cut.tiling.depth_slice) if exact else 4
         b_row = product.b.row or cut.width
-        multiply_tile(fn, acc, lines, (b, b_row), panel, self.count, unroll, exact)
+        exact = isinstance(product.size.depth, int)
+        multiply_tile(fn, acc, lines, (b, b_row), panel, self.count, self._unroll, exact, ahead)
+
+    @property
+    def _unroll(self) -> int:
+        """Rows of B that a step multiplies; they need not fill a depth that is read."""
+        depth = self.product.size.depth
+        return _unroll(depth, self.cut.tiling.depth_slice) if isinstance(depth, int) else 4
 
     def _b_vector(self, at: Value, v: int, count: Index) -> Value:
         place, type = self.fn.at(at, v * self.lanes), self._type(count)

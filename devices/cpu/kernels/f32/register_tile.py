@@ -3,10 +3,42 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from trireme.devices.cpu.codegen.index import minus, plus, times
 from trireme.devices.cpu.codegen.ir import Function, Index, Value, Var
 from trireme.devices.cpu.codegen.llvm_types import lanes_of
+
+LINE = 16
+"""Elements of a line of the caches."""
+
+
+@dataclass(frozen=True)
+class Ahead:
+    """Memory that a walk brings into the L2 cache: lines of the caches from place on, a step."""
+
+    place: Value
+    lines: int
+
+
+def part_ahead(
+    fn: Function, place: Value, tile: Index, tiles: int, depth: Index, width: int, unroll: int
+) -> Ahead | None:
+    """Return the part of the next panel of B that a register tile should bring into the cache.
+
+    A panel from memory holds back the first tile that reads it, and the tiles after it have time
+    to spare. So each of them brings its part of the panel that comes next. None where the tiles
+    are so many that the first one's wait is small.
+
+    place: where the next panel begins; depth, width: its elements
+    tile, tiles: which of how many register tiles multiply by a panel
+    """
+    lines = max(unroll * width // LINE, 1)
+    if tiles > 2 * lines:
+        return None
+    each = -(-lines // tiles)
+    part = times(fn, depth, each * LINE // unroll)
+    return Ahead(fn.at(place, times(fn, tile, part)), each)
 
 
 def multiply_tile(
@@ -18,6 +50,7 @@ def multiply_tile(
     depth: Index,
     unroll: int,
     exact: bool = True,
+    ahead: Ahead | None = None,
 ) -> None:
     """Emit a register tile's walk over the depth: acc[r][v] += A[r, k] * B[k, v].
 
@@ -25,11 +58,19 @@ def multiply_tile(
     b: where B begins, and the elements between its rows
     panel: loads the vectors of one row of B
     exact: whether `unroll` divides the depth
+    ahead: what comes into the cache meanwhile
     """
     whole = depth if exact else minus(fn, depth, fn.integer("urem", depth, unroll))
     for low, high, steps in ((0, whole, unroll), (whole, depth, 1))[: 2 - exact]:
         for k in fn.range(low, high, steps):
+            if ahead is not None and steps == unroll:
+                _bring(fn, ahead, times(fn, k, ahead.lines * LINE // unroll))
             _multiply_steps(fn, acc, lines, b, panel, k, steps)
+
+
+def _bring(fn: Function, ahead: Ahead, offset: Index) -> None:
+    for line in range(ahead.lines):
+        fn.prefetch(fn.at(ahead.place, plus(fn, offset, line * LINE)))
 
 
 def _multiply_steps(

@@ -18,6 +18,7 @@ from trireme.devices.cpu.codegen.kernel_cache import Code
 from trireme.devices.cpu.codegen.target import Isa
 from trireme.devices.cpu.kernels.f32.gemm import Cut, MatmulEmitter, MatmulShape
 from trireme.devices.cpu.kernels.f32.im2row import emit_gather
+from trireme.devices.cpu.kernels.f32.register_tile import Ahead, part_ahead
 from trireme.devices.cpu.kernels.f32.tiling import Tiling, choose_register_tile, tile_cycles
 from trireme.devices.cpu.kernels.lowering import finish
 from trireme.devices.cpu.kernels.polymorphic.opaque import opaque
@@ -31,6 +32,8 @@ _MOST_LINES = 6
 """Rows of a tile whose distance in A varies: each has an address register of its own."""
 _REST = 4
 """Rows of the tiles at the end of a block: enough to hide the latency of multiply-adds."""
+_BRINGING = 4
+"""Tiles of a block that bring the next panel of B into the cache."""
 _BLOCK_ROWS = 96
 """Rows of a block that a slice of depth is cut for."""
 CUT_WORDS = 4
@@ -257,7 +260,24 @@ class _SizedMatmul(MatmulEmitter):
                 places.append((plus(fn, times(fn, of, c_row), column), 0))
             else:
                 places.append((places[0][0], r * c_row))
-        self.register_tile(lines, places, b, column, counts)
+        ahead = None if reaches else self._rows_ahead(row, b)
+        self.register_tile(lines, places, b, column, counts, ahead=ahead)
+
+    def _rows_ahead(self, row: Index, b: Value) -> Ahead | None:
+        """What a tile brings into the cache: the first tiles of a block bring the next panel."""
+        fn, product, cut = self.fn, self.product, self.cut
+        if not _is_zero(product.b.row):
+            return None
+        tile = fn.integer("udiv", minus(fn, row, self.first_row), cut.tiling.tile_rows)
+        return part_ahead(
+            fn,
+            fn.at(b, times(fn, product.size.depth, cut.width)),
+            fn.minimum(tile, _BRINGING - 1),
+            _BRINGING,
+            self.count,
+            cut.width,
+            self._unroll,
+        )
 
     def _line(self, row: Index, a_row: Index) -> Value:
         """Where a row of A begins at this slice of depth."""

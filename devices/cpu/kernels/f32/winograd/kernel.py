@@ -26,7 +26,7 @@ from trireme.devices.cpu.codegen.llvm_types import vector
 from trireme.devices.cpu.codegen.target import Isa
 from trireme.devices.cpu.kernels.expressions import COSTS, activate
 from trireme.devices.cpu.kernels.f32.im2row import ImageWindow
-from trireme.devices.cpu.kernels.f32.register_tile import multiply_tile
+from trireme.devices.cpu.kernels.f32.register_tile import multiply_tile, part_ahead
 from trireme.devices.cpu.kernels.f32.winograd.layout import WinogradConv, WinogradLayout, layout_of
 from trireme.devices.cpu.kernels.f32.winograd.plan import WinogradCut
 from trireme.devices.cpu.kernels.f32.winograd.transforms import (
@@ -240,13 +240,16 @@ class _WinogradEmitter:
         tiles = self._i64(fn.integer("udiv", self.count + (rows - 1), rows))
         full = self.count - tiles * (rows - 1)
         for i in fn.range(0, full if rows > 1 else tiles):
-            self._tile(self._i64(i) * rows, rows, v, u, m, vectors)
+            self._tile(i, self._i64(i) * rows, rows, v, u, m, vectors)
         if self.cut.is_even or rows == 1:
             return
         for i in fn.range(full, tiles):
-            self._tile(self._i64(i) * (rows - 1) + full, rows - 1, v, u, m, vectors)
+            self._tile(i, self._i64(i) * (rows - 1) + full, rows - 1, v, u, m, vectors)
 
-    def _tile(self, row: Value, rows: int, v: Value, u: Value, m: Value, vectors: int) -> None:
+    def _tile(
+        self, i: Index, row: Value, rows: int, v: Value, u: Value, m: Value, vectors: int
+    ) -> None:
+        """Emit register tile i of a point, from a row on; meanwhile the next point's U comes."""
         fn, channels, width, lanes = self.fn, self.conv.window.channels, self.cut.width, self.lanes
         acc = [[Var(fn, self.type, 0.0) for _ in range(vectors)] for _ in range(rows)]
 
@@ -256,7 +259,10 @@ class _WinogradEmitter:
         unroll = next(u for u in (4, 2, 1) if channels % u == 0)
         a = fn.at(v, row * self.layout.v_row)
         lines = [(a, r * self.layout.v_row) for r in range(rows)]
-        multiply_tile(fn, acc, lines, (u, width), panel, channels, unroll)
+        following = fn.at(u, channels * width)
+        tiles = -(-self.cut.tiles // self.cut.tile_rows)
+        ahead = part_ahead(fn, following, i, tiles, channels, width, unroll)
+        multiply_tile(fn, acc, lines, (u, width), panel, channels, unroll, ahead=ahead)
         m = fn.at(m, row * width)
         for r, accumulators in enumerate(acc):
             for k, accumulator in enumerate(accumulators):
