@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from cpu_run import assert_close, run
 
+import trireme.devices.cpu.compile.table  # noqa: F401  (`build` looks kernels up in it)
 from trireme.devices.cpu.codegen.target import available_isas, choose_isa
 from trireme.devices.cpu.compile import batch_tiling as batches
 from trireme.devices.cpu.compile.fusion import grouped, patterns_of

@@ -236,7 +236,7 @@ def test_the_cut_covers_every_tile_once():
             window = ImageWindow(
                 side, side, channels, channels, side, side, (3, 3), (1, 1), (1, 1), (1, 1)
             )
-            assert choose_size(isa, batch, window, outputs) in (0, *POINTS[3, 1])
+            assert choose_size(isa, window, outputs) in (0, *POINTS[3, 1])
             for size in POINTS[3, 1]:
                 for threads in (1, 2, 64):
                     cut = cut_winograd(isa, batch, window, outputs, size, threads)
@@ -251,3 +251,42 @@ def test_the_cut_covers_every_tile_once():
                         assert 0 < count <= cut.tiles
                         assert 0 <= full <= tiles
                         assert not cut.is_even or full == tiles
+
+
+@pytest.mark.parametrize(
+    ("side", "channels", "stride", "size"),
+    [(56, 64, 1, 4), (28, 128, 1, 4), (14, 256, 1, 2), (7, 512, 1, 2), (14, 512, 2, 0)],
+)
+def test_weights_from_memory_choose_few_points(side, channels, stride, size):
+    """The layers of ResNet choose what is fastest where their weights come from memory."""
+    out = -(-side // stride)
+    window = ImageWindow(
+        side, side, channels, channels, out, out, (3, 3), (stride, stride), (1, 1), (1, 1)
+    )
+    assert choose_size(ISAS["avx512"], window, channels) == size
+
+
+def test_one_thread_transforms_its_input_once():
+    """Groups of panels transform the same tiles again, so there are as many as threads need."""
+    window = ImageWindow(28, 28, 128, 128, 28, 28, (3, 3), (1, 1), (1, 1), (1, 1))
+    for threads in (1, 2):
+        cut = cut_winograd(ISAS["avx512"], 1, window, 128, 4, threads)
+        assert (cut.blocks, cut.groups) == (1, threads)
+
+
+@pytest.mark.parametrize(("side", "channels"), [(28, 128), (14, 256), (7, 512)])
+def test_an_image_has_the_same_bits_in_a_batch(tmp_path, side, channels):
+    """The form of the algorithm does not follow the batch, so an image's bits do not, either."""
+    rng = np.random.default_rng(SEED)
+    device = open_device("cpu", threads=1, cache_dir=tmp_path)
+    weights = rng.standard_normal((channels, 3, 3, channels)).astype(np.float32)
+    results, images = [], None
+    for batch in (8, 1):
+        shape = (batch, side, side, channels, channels, (1, 1, 1, 1))
+        graph, feeds = conv(rng, shape, extra=(False, False), weights=weights)
+        images = feeds[graph.inputs[0]] if images is None else images
+        (y,), kernels, _ = run(device, graph, {graph.inputs[0]: images[:batch]})
+        assert all("winograd" in kernel for kernel in kernels.values()), kernels
+        results.append(y)
+    assert np.array_equal(results[0][:1], results[1])
+    device.close()

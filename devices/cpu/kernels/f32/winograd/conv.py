@@ -37,7 +37,7 @@ def winograd_size(context: Context, node: Node) -> int:
     window = _window(context, node)
     if not context.winograd or node.attrs["groups"] != 1 or not schemes(window):
         return 0
-    size = choose_size(context.isa, context.type(node.used[0]).dims[0], window, outputs)
+    size = choose_size(context.isa, window, outputs)
     return size if size and _is_finite(context.constant(node.used[1])) else 0
 
 

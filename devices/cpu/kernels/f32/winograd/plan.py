@@ -1,8 +1,8 @@
 """When Winograd pays, and how its tiles are cut into chunks: a model in cycles.
 
-The choice of the algorithm depends on shapes and the instruction set only, never on threads. So a
-convolution has the same bits for any number of threads. The cut into chunks may depend on them,
-because no sum crosses a chunk.
+The choice of the algorithm depends on an image's shape and the instruction set only, never on
+threads or the batch. So a convolution has the same bits for any number of both. The cut into chunks
+may depend on them, because no sum crosses a chunk.
 """
 
 from __future__ import annotations
@@ -46,14 +46,12 @@ class WinogradCut:
     last_columns: int
 
 
-_WORTH = 0.85
-"""The share of a product's time that Winograd must save, for the memory of its weights."""
+_PRODUCT = 1.1
+"""Measured over modelled cycles of products whose operands are in the L2 cache."""
+_WEIGHTS_CYCLES = 1 / 4.5
+"""Cycles a byte of weights takes that come from memory, where nothing else is done: 12 GB/s."""
 _CACHE_CYCLES = 1 / 48
 """Cycles a byte of the L2 cache takes where little else is done."""
-_NEXT_CYCLES = 1 / 24
-"""The same for about a cache's worth: some of it comes from the next level."""
-_POINTS_CYCLES = 1 / 32
-"""The same for weights of Winograd beyond the cache, in addition to the products."""
 _MEMORY_CYCLES = 1 / 8
 """The same for memory further away; see tiling.py."""
 
@@ -67,11 +65,9 @@ def schemes(window: ImageWindow) -> tuple[Scheme, ...]:
     return tuple(scheme(kernel, stride, size) for size in sizes)
 
 
-_MOST_POINTS = 8
-"""Points a side whose transforms run at full speed."""
-_MANY_POINTS = 2.0
-"""The factor of transforms of more points: measured at 9, where values are spilled and 81 streams
-of memory are written."""
+_SLOWNESS = {4: 1.0, 5: 1.5, 6: 2.0, 9: 4.0}
+"""Factors of transforms by their points a side: all points are streams of memory that are written,
+and of 9 a side values are spilled, too."""
 
 
 def _input_cycles(made: Scheme) -> float:
@@ -85,14 +81,11 @@ def _output_cycles(made: Scheme) -> float:
 
 
 def _slowness(made: Scheme) -> float:
-    return _MANY_POINTS if made.points > _MOST_POINTS else 1.0
+    return _SLOWNESS[made.points]
 
 
 def winograd_cycles(isa: Isa, batch: int, window: ImageWindow, outputs: int, made: Scheme) -> float:
-    """Return the modelled cycles of one core for a scheme.
-
-    Each point has few rows, so its products wait for their weights.
-    """
+    """Return the modelled cycles of one core for a scheme."""
     size, points = made.outputs, made.points**2
     tiles = batch * -(-window.out_height // size) * -(-window.out_width // size)
     depth, columns = window.channels, -(-outputs // isa.lanes)
@@ -101,9 +94,17 @@ def winograd_cycles(isa: Isa, batch: int, window: ImageWindow, outputs: int, mad
     transforms = tiles * (
         -(-depth // isa.lanes) * _input_cycles(made) + columns * _output_cycles(made)
     )
-    nbytes = 4 * points * depth * outputs
-    near = nbytes <= isa.l2_bytes // 2
-    return transforms + product + nbytes * (_CACHE_CYCLES if near else _POINTS_CYCLES)
+    return transforms + _with_weights(isa, product, points * depth * outputs)
+
+
+def _with_weights(isa: Isa, product: float, weights: int) -> float:
+    """Cycles of products and, meanwhile, of reading their weights once.
+
+    Weights beyond the L2 cache come from memory in every run of a network. Each hides a part of
+    the other: the measured times lie near the root of the sum of squares.
+    """
+    rate = _CACHE_CYCLES if 4 * weights <= isa.l2_bytes else _WEIGHTS_CYCLES
+    return math.hypot(_PRODUCT * product, 4 * weights * rate)
 
 
 def _product_cycles(isa: Isa, rows: int, columns: int, tile_rows: int, vectors: int) -> float:
@@ -120,34 +121,29 @@ def _product_cycles(isa: Isa, rows: int, columns: int, tile_rows: int, vectors: 
     return cycles
 
 
-def direct_cycles(isa: Isa, batch: int, window: ImageWindow, outputs: int) -> float:
-    """Return the modelled cycles of one core for the convolution as one matrix product."""
-    rows = batch * window.out_height * window.out_width
+def direct_cycles(isa: Isa, window: ImageWindow, outputs: int) -> float:
+    """Return the modelled cycles of one core for an image's convolution as a matrix product."""
+    rows = window.out_height * window.out_width
     depth = math.prod(window.kernel) * window.channels
     tile_rows, vectors = choose_register_tile(isa, rows, outputs)
     product = depth * _product_cycles(isa, rows, -(-outputs // isa.lanes), tile_rows, vectors)
     gather = rows * depth * 2.5 / isa.lanes
-    return gather + _with_stream(isa, product, depth * outputs)
-
-
-def _with_stream(isa: Isa, product: float, weights: int) -> float:
-    """Cycles of products and, meanwhile, of reading the weights once."""
-    nbytes = 4 * weights
-    if nbytes <= isa.l2_bytes // 2:
-        return max(product, nbytes * _CACHE_CYCLES)
-    return max(product, nbytes * (_NEXT_CYCLES if nbytes <= isa.l2_bytes else _MEMORY_CYCLES))
+    return gather + _with_weights(isa, product, depth * outputs)
 
 
 @functools.lru_cache(1024)
-def choose_size(isa: Isa, batch: int, window: ImageWindow, outputs: int) -> int:
-    """Return m of the F(m x m, ...) that is fastest by the model, 0 where a product is."""
+def choose_size(isa: Isa, window: ImageWindow, outputs: int) -> int:
+    """Return m of the F(m x m, ...) that is fastest for one image, 0 where a product is.
+
+    The batch does not count, so an image has the same bits alone, in a batch and in a part of one.
+    """
     costs = {
-        made.outputs: winograd_cycles(isa, batch, window, outputs, made) for made in schemes(window)
+        made.outputs: winograd_cycles(isa, 1, window, outputs, made) for made in schemes(window)
     }
     if not costs:
         return 0
     best = min(costs, key=lambda size: costs[size])
-    return best if costs[best] < _WORTH * direct_cycles(isa, batch, window, outputs) else 0
+    return best if costs[best] < direct_cycles(isa, window, outputs) else 0
 
 
 @functools.lru_cache(1024)
@@ -157,7 +153,7 @@ def cut_winograd(
     """Return the cut of a convolution by F(size x size, ...) with the least modelled time."""
     made = scheme(window.kernel[0], window.strides[0], size)
     cuts = _cuts(isa, batch, window, outputs, size)
-    best = min(cuts, key=lambda cut: _makespan(isa, window.channels, cut, made, max(threads, 2)))
+    best = min(cuts, key=lambda cut: _makespan(isa, window.channels, cut, made, max(threads, 1)))
     if best.tile_count < 1:
         raise InternalError("a convolution without outputs")
     return best
