@@ -25,8 +25,10 @@ _HEADER = """# Supported ops
 
 Which device has a kernel for which op, by the dtype of the first input: `reference` runs on the
 numpy reference inside the cpu device (every profile and `explain` say so), `-` is refused with a
-sentence. int8 and uint8 are quantised types. Printed by `trireme supported-ops`; a test keeps it
-current. Control flow and effects run on the `host` device (docs/explanation/execution.md).
+sentence. int8 and uint8 are quantised types. The cpu runs some ops of float16 on the kernel of
+float32, between conversions (docs/explanation/cpu-kernels.md). Printed by `trireme supported-ops`;
+a test keeps it current. Control flow and effects run on the `host` device
+(docs/explanation/execution.md).
 """
 
 

@@ -20,6 +20,7 @@ from trireme.devices.cpu.compile import table
 from trireme.devices.cpu.compile.buffer_aliases import is_alias
 from trireme.devices.cpu.compile.cost_features import TERM_LIMITS, cost_features_of
 from trireme.devices.cpu.compile.executable import CpuExecutable
+from trireme.devices.cpu.compile.half import kernel_reason
 from trireme.devices.cpu.compile.program import REFERENCE, LoweredGroups, build, pack
 from trireme.devices.cpu.compile.states import why_host_keeps
 from trireme.devices.cpu.options import NO_CACHE, CpuOptions
@@ -100,7 +101,7 @@ class CpuDevice(HostMemoryDevice):
         """Return "numpy reference" and why, when no native kernel runs the node."""
         if is_alias(graph, node):
             return ""
-        reason = table.native_reason(graph, node)
+        reason = kernel_reason(graph, node)
         return f"{REFERENCE}: {reason}" if reason else ""
 
     def compile(self, graphs: Sequence[Graph]) -> list[Executable]:

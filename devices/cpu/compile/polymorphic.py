@@ -18,13 +18,13 @@ from trireme.devices.cpu.codegen.kernel_cache import Code, KernelCache
 from trireme.devices.cpu.codegen.target import Isa
 from trireme.devices.cpu.compile.buffer_aliases import find_homes, is_alias
 from trireme.devices.cpu.compile.fusion import Group, Pattern, chain_terms, grouped
+from trireme.devices.cpu.compile.half import kernel_reason
 from trireme.devices.cpu.compile.program import (
     REFERENCE,
     ReferenceStep,
     RegionProgram,
     constants_of,
 )
-from trireme.devices.cpu.compile.table import native_reason
 from trireme.devices.cpu.kernels.lowering import At, Context, Extents, Operand, Step, Temp
 from trireme.devices.cpu.kernels.polymorphic.elementwise import expression_step
 from trireme.devices.cpu.kernels.polymorphic.moves import whole_copy
@@ -66,7 +66,7 @@ def polymorphic_reason(sample: GenericSample, decided: frozenset[int], node: Nod
     if why is None or not decided.isdisjoint(node.used):  # constants once a shape is known
         return why
     node = sample.usual.node(node.id)
-    return None if native_reason(sample.usual, node) else why
+    return None if kernel_reason(sample.usual, node) else why
 
 
 def _lacking(sample: GenericSample, decided: frozenset[int], node: Node) -> str | None:

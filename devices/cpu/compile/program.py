@@ -18,6 +18,7 @@ from trireme.devices.cpu.codegen.target import Isa
 from trireme.devices.cpu.compile.batch_tiling import BatchTile, cut
 from trireme.devices.cpu.compile.buffer_aliases import find_homes, is_alias
 from trireme.devices.cpu.compile.fusion import Group, grouped, lower_group, patterns_of
+from trireme.devices.cpu.compile.half import widened
 from trireme.devices.cpu.compile.states import RegionStates, states_in
 from trireme.devices.cpu.kernels.lowering import (
     CONSTANTS,
@@ -135,6 +136,7 @@ def build(
     lowered: LoweredGroups | None = None,
     parts: bool = True,
     lowered_code: Callable[[Code], None] = ignore_code,
+    serves: Mapping[int, int] | None = None,
 ) -> RegionProgram:
     """Lower a graph to a program without its constants; see `pack`.
 
@@ -142,7 +144,10 @@ def build(
     parts: whether large batches are done a part at a time (batch_tiling.py)
     recipes, lowered: kernels and nodes that were done before are not done again; what is lowered
         here is added to `lowered`
+    serves: the nodes that added conversions serve, of a graph that is widened already (half.py)
     """
+    if serves is None:
+        graph, serves = widened(graph)
     context = Context(graph, isa, threads, winograd, recipes=recipes)
     lowered = LoweredGroups(graph) if lowered is None else lowered
     buffer_aliases, copies = find_homes(graph)
@@ -162,6 +167,7 @@ def build(
                 recipes,
                 parts=False,
                 lowered_code=lowered_code,
+                serves=serves,
             )
             stretches.append((len(items), one, group.parts))
             items += _repeated(one, group.parts)
@@ -170,7 +176,7 @@ def build(
         if group.node.outputs[0] in states.views:
             kernels[group.node.id] = "state"
             continue
-        made = _items_of(context, group, copies, lowered)
+        made = _items_of(context, group, copies, lowered, serves)
         if made is None:
             kernels[group.node.id] = "alias"
             continue
@@ -182,7 +188,7 @@ def build(
             items += made[1:]
         else:
             items += made
-        kernels |= {node.id: _kernel_name(made) for node in group.nodes}
+        _name_kernels(kernels, group, made, serves)
     items += writes
     offsets, nbytes = _place(graph, items, buffer_aliases, states)
     return RegionProgram(
@@ -200,13 +206,17 @@ def build(
 
 
 def _items_of(
-    context: Context, group: Group, copies: Mapping[int, tuple[int, int]], lowered: LoweredGroups
+    context: Context,
+    group: Group,
+    copies: Mapping[int, tuple[int, int]],
+    lowered: LoweredGroups,
+    serves: Mapping[int, int],
 ) -> list[Item] | None:
     """Return the items of a group; None for a node whose output lies where its input does."""
     if len(group.nodes) > 1 or not is_alias(context.graph, group.node):
         made = lowered.get(context.graph, group)
         if made is None:
-            made = _lower(context, group)
+            made = _lower(context, group, serves)
             lowered.add(group, made)
         return made
     if group.node.id in copies:
@@ -226,10 +236,20 @@ def _kernel_name(items: Sequence[Item]) -> str:
     return " + ".join(names) or REFERENCE
 
 
-def _lower(context: Context, group: Group) -> list[Item]:
+def _name_kernels(
+    kernels: dict[int, str], group: Group, made: Sequence[Item], serves: Mapping[int, int]
+) -> None:
+    """Note the kernels of a group's nodes; those of a conversion belong to the node it serves."""
+    name = _kernel_name(made)
+    for id in dict.fromkeys(serves.get(node.id, node.id) for node in group.nodes):
+        before = kernels.get(id)
+        kernels[id] = name if before is None else f"{before} + {name}"
+
+
+def _lower(context: Context, group: Group, serves: Mapping[int, int]) -> list[Item]:
     if not group.native:
         return [ReferenceStep(group.node)]
-    nodes = tuple(node.id for node in group.nodes)
+    nodes = tuple(dict.fromkeys(serves.get(node.id, node.id) for node in group.nodes))
     return [replace(step, nodes=nodes) for step in lower_group(context, group)]
 
 
