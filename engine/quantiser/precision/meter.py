@@ -14,10 +14,8 @@ from typing import Any
 import numpy as np
 
 from trireme.ir.graph import Graph
-from trireme.passes.pipeline import optimise
 from trireme.quantiser.measure import float_outputs
 from trireme.quantiser.precision.budget import TOP1, LossBudget, best_class
-from trireme.quantiser.precision.half_runs import through_floats
 from trireme.quantiser.precision.pieces import SwitchedRuns
 from trireme.quantiser.samples import Feeds
 from trireme.quantiser.trial import QuantTrial
@@ -49,7 +47,7 @@ class LossMeter:
         self._feeds, self._reread, self._threads = feeds, reread, threads
         self._names = [trial.graph.values[v].name for v in float_outputs(trial.graph)]
         emitted = trial(method, switched=True)
-        self._runs = SwitchedRuns(through_floats(emitted.graph), emitted.switches, threads)
+        self._runs = SwitchedRuns(emitted.graph, emitted.switches, threads)
         self._noises: dict[Taken, float] = {}
         self._losses: dict[Taken, float] = {}
         self.start_from(frozenset())
@@ -92,9 +90,8 @@ class LossMeter:
 
     def of_graph(self, graph: Graph) -> tuple[float, float]:
         """Return (noise, loss) of a graph with the same inputs and outputs, as it would run."""
-        wide = through_floats(optimise(graph))
-        names = [wide.values[out].name for out in wide.outputs]
-        with Session(wide, threads=self._threads) as session:
+        names = [graph.values[out].name for out in graph.outputs]
+        with Session(graph, threads=self._threads) as session:
 
             def run(feeds: Feeds) -> Mapping[str, Array]:
                 made = session.run(feeds)

@@ -10,7 +10,6 @@ from mixed_graphs import random_net, trial_of
 from trireme.ir.interpreter import run_reference
 from trireme.quantiser.half import half_alone
 from trireme.quantiser.precision import pieces
-from trireme.quantiser.precision.half_runs import through_floats
 from trireme.quantiser.precision.pieces import SwitchedRuns
 
 SEEDS = range(3)
@@ -39,7 +38,7 @@ def whole(emitted, feeds, taken):
 @pytest.mark.parametrize("seed", SEEDS)
 def test_pieces_give_what_the_whole_graph_gives(seed):
     emitted, feeds, rng = switched(seed)
-    runs = SwitchedRuns(through_floats(emitted.graph), emitted.switches, 1)
+    runs = SwitchedRuns(emitted.graph, emitted.switches, 1)
     for _ in range(4):
         taken = choice(emitted, rng)
         for got, want in zip(
@@ -55,7 +54,7 @@ def test_pieces_give_what_the_whole_graph_gives(seed):
 def test_values_that_are_kept_change_no_output(room, monkeypatch):
     monkeypatch.setattr(pieces, "KEPT_BYTES", room)
     emitted, feeds, rng = switched(1)
-    runs = SwitchedRuns(through_floats(emitted.graph), emitted.switches, 1)
+    runs = SwitchedRuns(emitted.graph, emitted.switches, 1)
     for _ in range(4):
         start = choice(emitted, rng)
         runs.keep(feeds, start)
@@ -69,25 +68,9 @@ def test_values_that_are_kept_change_no_output(room, monkeypatch):
 
 def test_a_choice_shares_the_steps_before_the_first_node_that_differs():
     emitted, _, _ = switched(0)
-    runs = SwitchedRuns(through_floats(emitted.graph), emitted.switches, 1)
+    runs = SwitchedRuns(emitted.graph, emitted.switches, 1)
     last = max(emitted.switches)
     known = {step.key for step in runs.steps(frozenset())}
     keys = [step.key for step in runs.steps(frozenset({last}))]
     assert len(set(keys) - known) <= 2 < len(set(keys) & known)
     runs.close()
-
-
-def test_float16_through_floats_is_what_float16_means():
-    emitted, feeds, _ = switched(0)
-    halves = frozenset(unit for unit in emitted.switches if unit < 0)
-    assert halves
-    wide = through_floats(emitted.graph)
-    assert not any(
-        wide.type(out).dtype == "float16" and node.op != "cast"
-        for node in wide.nodes
-        for out in node.outputs
-    )
-    on = {name: np.array([unit in halves]) for unit, name in emitted.switches.items()}
-    made, want = (run_reference(g, {**feeds[0], **on}) for g in (wide, emitted.graph))
-    for name, y in want.items():
-        assert np.abs(made[name] - y).max() <= 2e-3 * np.abs(y).max()
