@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable
-from dataclasses import dataclass
 from dataclasses import field as fresh
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from trireme.converters.onnx.strip import strip
 from trireme.support.dtypes import Array
 from trireme.support.errors import ModelFileError
 from trireme.support.mapped import OnOpen, ignore_file, open_file
+from trireme.support.records import dataclass
 
 Model = Any
 """An onnx.ModelProto; the onnx package has no types that mypy could use."""

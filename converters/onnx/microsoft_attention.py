@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 
 from trireme.converters.onnx.quantized import real
 from trireme.converters.onnx.scope import NodeUse
 from trireme.ir.graph import Dim
+from trireme.support.records import dataclass
 
 LOWEST = float(np.finfo(np.float32).min)
 _SHARED = "past and present in one buffer are not supported; use the form with a past that grows"

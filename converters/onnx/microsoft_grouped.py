@@ -7,7 +7,6 @@ the positions before. The length of sequence b, new positions included, is seqle
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -26,6 +25,7 @@ from trireme.converters.onnx.microsoft_attention import (
     unsqueeze,
 )
 from trireme.converters.onnx.scope import NodeUse
+from trireme.support.records import dataclass
 
 _REFUSED = {
     "sliding_window_cache": "a cache that wraps around is not supported",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,7 @@ from trireme.ir.python_op import PythonOp
 from trireme.ir.verify import infer_types
 from trireme.support.dtypes import Array, numpy_dtype
 from trireme.support.errors import ConvertError, InternalError, ModelFileError
+from trireme.support.records import dataclass
 
 MOST_NODES = 200_000
 """The most nodes of all unfolded bodies and functions."""

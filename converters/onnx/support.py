@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from trireme.converters.onnx.control import CONTROL
@@ -16,6 +16,7 @@ from trireme.converters.onnx.sequences import MAKES, READS
 from trireme.converters.onnx.table import entry_of
 from trireme.ir.python_op import PythonOp
 from trireme.support.errors import ConvertError, ModelFileError
+from trireme.support.records import dataclass
 
 SAVE_UNBLOCKED = (
     "nchwc ops hold channels in blocks for the CPU that saved the file; save the model with "

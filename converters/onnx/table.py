@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,7 @@ from trireme.converters.onnx import integer_products, quantized, window
 from trireme.converters.onnx.scope import NodeUse
 from trireme.converters.onnx.tensors import dtype_of
 from trireme.ir.op import Attr, get_op, has_op
+from trireme.support.records import dataclass
 
 Rule = Callable[[NodeUse], Sequence[int | None]]
 

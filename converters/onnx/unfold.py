@@ -7,7 +7,7 @@ counted once and its count is multiplied, so the count takes no longer than read
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from trireme.converters.onnx.file import bodies_of, domain_of, label_of, opsets_of
@@ -15,6 +15,7 @@ from trireme.converters.onnx.functions import static_body
 from trireme.converters.onnx.scope import MOST_NODES
 from trireme.converters.onnx.support import is_ours
 from trireme.support.errors import ModelFileError
+from trireme.support.records import dataclass
 
 Functions = Mapping[tuple[str, str], Any]
 _Key = tuple[str, str, int]

@@ -1,10 +1,10 @@
 """The options of a cpu device."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 
 from trireme.backend.device_kind import option
+from trireme.support.records import dataclass
 
 NO_CACHE = Path()
 """A `cache_dir` that keeps no object code on disk."""

@@ -9,9 +9,10 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right, insort
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from trireme.support.errors import InternalError
+from trireme.support.records import dataclass
 from trireme.support.units import bytes_text, time_text
 
 

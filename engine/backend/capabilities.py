@@ -7,13 +7,13 @@ for calls without the capability.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 from trireme.backend.device import BoundCall, Buffer, Device, Event, Executable, LazySpans
 from trireme.ir.decided import DecidedValues
 from trireme.ir.effects import States
 from trireme.ir.graph import Graph, Node
+from trireme.support.records import dataclass
 
 Rebind = Callable[[int], None]
 """Moves one argument of a call to another address, for the launches that follow."""

@@ -13,10 +13,11 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal
 
 from trireme.backend.calibrate_hint import command
+from trireme.support.records import dataclass
 from trireme.support.units import time_text
 
 Apart = Literal["shared", "near", "far"]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
@@ -17,6 +17,7 @@ import numpy as np
 from trireme.ir.graph import Graph, Node, TensorType
 from trireme.support.dtypes import Array, numpy_dtype
 from trireme.support.errors import DeviceError, FaultKind
+from trireme.support.records import dataclass
 
 if TYPE_CHECKING:
     from trireme.backend.core_latency import CoreLatency

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, get_type_hints
 
 from trireme.backend.device import Device
 from trireme.backend.image import OpenImage
 from trireme.support.arguments import check_arguments
 from trireme.support.errors import DeviceError, FaultKind
+from trireme.support.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 from trireme.support.dtypes import Array
+from trireme.support.records import dataclass
 
 
 @dataclass(frozen=True, eq=False)

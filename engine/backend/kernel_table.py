@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from trireme.ir.graph import Graph, Node
 from trireme.ir.interpreter import is_quantized
 from trireme.ir.op import get_op, has_op
+from trireme.support.records import dataclass
 
 K = TypeVar("K")
 

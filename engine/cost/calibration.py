@@ -13,7 +13,7 @@ import logging
 import math
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from trireme.backend.device import Device, DeviceSpec, KernelCost
 from trireme.cost.quality import Judgement
 from trireme.support.atomic import write_atomic
 from trireme.support.errors import ModelFileError
+from trireme.support.records import dataclass
 from trireme.support.user_files import calibration_file
 
 _log = logging.getLogger(__name__)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Literal
+
+from trireme.support.records import dataclass
 
 Source = Literal["calibration", "device", "roofline", "reference", "assumed", "function"]
 

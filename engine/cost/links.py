@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from trireme.backend.device import HOST
+from trireme.support.records import dataclass
 
 
 @dataclass(frozen=True)

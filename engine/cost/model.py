@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass
 
 from trireme.backend.device import HOST, Device, DeviceSpec, KernelCost
 from trireme.cost.calibration import Calibration, Curve, DeviceCalibration, Sharing
@@ -32,6 +31,7 @@ from trireme.ir.graph import Graph, Node
 from trireme.ir.op import get_op
 from trireme.ir.python_op import PythonOp
 from trireme.ops.repeats import bodies_of, turns_of
+from trireme.support.records import dataclass
 
 ASSUMED_TURNS = 10
 """Turns of a loop whose number only the run knows."""

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Literal
 
+from trireme.support.records import dataclass
 from trireme.support.units import rate_text, time_text
 
 Verdict = Literal["used", "too few samples", "outside physical limits", "residual too large"]

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import dataclass
 
 from trireme.backend.device import Device, DeviceSpec, KernelCost
 from trireme.ir.graph import Graph, Node
 from trireme.ir.interpreter import is_quantized
 from trireme.ir.op import call_of, get_op
+from trireme.support.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,9 @@ of the outputs stay as they are?
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
+
+from trireme.support.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,6 @@ fits every set that holds floats.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from trireme.ir.graph import Value
 from trireme.support.dtypes import (
@@ -22,6 +21,7 @@ from trireme.support.dtypes import (
     SIGNED,
 )
 from trireme.support.errors import ShapeError
+from trireme.support.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -9,13 +9,14 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Hashable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from trireme.support.dtypes import Array, itemsize
+from trireme.support.records import dataclass
 
 UNKNOWN = "?"
 """A dimension that only a run can determine (the rows of non_zero, say)."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cache, cached_property
 from typing import Any, Literal, ParamSpec
 
@@ -22,6 +22,7 @@ from trireme.ir.graph import Dim, Graph, Node, Quant, TensorType, Value
 from trireme.ir.python_op import PythonOp
 from trireme.support.dtypes import Array
 from trireme.support.errors import GraphError, InternalError
+from trireme.support.records import dataclass
 
 Effect = Literal["", "reads", "writes", "any"]
 IntegerForm = Literal["", "table", "linear", "own", "same"]

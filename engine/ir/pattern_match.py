@@ -9,13 +9,14 @@ reads. A list gives alternatives. Operands of ops that commute may come in eithe
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import permutations
 
 import numpy as np
 
 from trireme.ir.graph import Graph, Node
 from trireme.ir.op import get_op
+from trireme.support.records import dataclass
 
 Pattern = str | float | tuple["Pattern", ...] | list["Pattern"]
 

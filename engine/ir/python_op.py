@@ -13,7 +13,7 @@ import statistics
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, overload
 
 import numpy as np
@@ -22,6 +22,7 @@ from trireme.ir.graph import TensorType, Value
 from trireme.ir.operand import Operand
 from trireme.support.dtypes import Array, dtype_name, numpy_dtype
 from trireme.support.errors import GraphError, RunError, ShapeError, TriremeError
+from trireme.support.records import dataclass
 
 OP = "python"
 """The name of the op whose nodes call functions."""

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from trireme.ir.graph import Graph
 from trireme.ir.op import OpDef, ops_with
 from trireme.ir.rewriter import GraphRewriter, Rule, Rules
+from trireme.support.records import dataclass
 
 MAX_WALKS = 20
 """The most walks of one pass; it ends earlier when none of its rules finds a root."""

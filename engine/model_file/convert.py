@@ -9,7 +9,6 @@ from __future__ import annotations
 import importlib
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from trireme.model_file.notes import OnNote, log_note
 from trireme.support.arguments import checked, shown
 from trireme.support.errors import ConvertError, ModelFileError
 from trireme.support.mapped import OnOpen, ignore_file
+from trireme.support.records import dataclass
 
 _TRM = "trm"
 

@@ -18,9 +18,9 @@ from __future__ import annotations
 import struct
 import sys
 import zlib
-from dataclasses import dataclass
 
 from trireme.support.errors import ModelFileError
+from trireme.support.records import dataclass
 
 MAGIC = b"TRIREME\n"
 FORMAT_VERSION = 1

@@ -6,9 +6,10 @@ schema. A test compares these lines with the generated code.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any
+
+from trireme.support.records import dataclass
 
 
 class FieldForm(Enum):

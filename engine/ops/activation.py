@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -21,6 +20,7 @@ from trireme.ops.quantized_samples import with_table
 from trireme.ops.shapes import Types, same_type
 from trireme.support.dtypes import FLOATING, REALS, Array
 from trireme.support.errors import GraphError
+from trireme.support.records import dataclass
 
 Function = Callable[..., Array]
 _erf = np.frompyfunc(math.erf, 1, 1)

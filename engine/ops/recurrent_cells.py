@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,6 +10,7 @@ import numpy as np
 from trireme.ops.activation import sigmoid
 from trireme.support.dtypes import Array
 from trireme.support.errors import GraphError
+from trireme.support.records import dataclass
 
 Function = Callable[[Array], Array]
 State = tuple[Array, ...]

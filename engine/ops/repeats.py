@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,6 +12,7 @@ from trireme.ir.graph import Graph, Node, TensorType, Value
 from trireme.ops.shapes import to_ints
 from trireme.support.dtypes import Array, dtype_name, numpy_dtype
 from trireme.support.errors import ShapeError
+from trireme.support.records import dataclass
 
 TURN, GOING = TensorType((), "int64"), TensorType((), "bool")
 """What the body of a loop is given first: the number of the turn, and whether it goes on."""

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from trireme.ir.graph import Node
 from trireme.ir.op import all_ops, get_op, has_op
 from trireme.ir.rewriter import GraphRewriter
+from trireme.support.records import dataclass
 
 ARITHMETIC = ("add", "sub", "mul", "div", "pow", "neg")
 CLOSE = 1e-4

@@ -7,7 +7,6 @@ inputs and attributes of the same node on u: axis a of y is axis perm[a] of u.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,7 @@ from trireme.ir.op import OpDef
 from trireme.ir.rewriter import GraphRewriter
 from trireme.passes.views import Perm
 from trireme.support.dtypes import Array
+from trireme.support.records import dataclass
 
 
 @dataclass(frozen=True)

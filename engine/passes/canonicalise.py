@@ -11,7 +11,6 @@ so results differ in the last place.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -24,6 +23,7 @@ from trireme.passes.linear import LINEAR, Linear, as_linear, channel_axis, per_c
 from trireme.passes.vectors import matmul_of_vector
 from trireme.passes.windows import crop_window
 from trireme.support.dtypes import FLOATS, Array, numpy_dtype
+from trireme.support.records import dataclass
 
 
 def canonicalise(graph: Graph) -> Rewritten:

@@ -6,7 +6,7 @@ Weights are changed in float64 and rounded once to their dtype.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ import numpy as np
 from trireme.ir.graph import Dim, Node
 from trireme.ir.rewriter import GraphRewriter
 from trireme.support.dtypes import FLOATS, Array
+from trireme.support.records import dataclass
 
 LINEAR = ("conv", "conv_transpose", "fully_connected")
 

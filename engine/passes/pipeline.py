@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
 
 from trireme.ir.bind_shapes import retyped
@@ -28,6 +28,7 @@ from trireme.passes.patterns import patterns
 from trireme.passes.quantize_folding import quantize_folding
 from trireme.passes.symbolic_shapes import symbolic_shapes
 from trireme.support.errors import GraphError
+from trireme.support.records import dataclass
 from trireme.support.units import time_text
 
 MAX_ROUNDS = 6

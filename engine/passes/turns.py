@@ -7,11 +7,12 @@ where a turn computes it, then each state that changes, then the rows.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from trireme.ir.graph import Graph, Node, TensorType, Value
 from trireme.ir.verify import check
 from trireme.ops.repeats import Repeat
+from trireme.support.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from trireme.ir.graph import Node
 from trireme.ir.rewriter import GraphRewriter
 from trireme.passes.views import Perm, inverse, is_identity, transposed, untransposed_quant, view_of
+from trireme.support.records import dataclass
 
 
 @dataclass(frozen=True)

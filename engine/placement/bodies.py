@@ -6,7 +6,7 @@ The host drives an `if`, a `loop` or a `scan`. What it runs in a turn is placed 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from trireme.backend.device import Device
 from trireme.cost.estimate import Source
@@ -17,6 +17,7 @@ from trireme.passes.turns import turn_of, with_own_outputs
 from trireme.placement.lock import Lock
 from trireme.placement.placement import Placement
 from trireme.support.errors import PlacementError, PlanError
+from trireme.support.records import dataclass
 
 Fixed = Lock | Placement | None
 PlaceBody = Callable[[Graph, Fixed], Placement]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
+
+from trireme.support.records import dataclass
 
 CandidateKind = Literal["single", "start", "search", "proof"]
 """One device alone, another start of the search, what the search found, what a proof found."""

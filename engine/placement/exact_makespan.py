@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
 
@@ -21,6 +20,7 @@ from trireme.placement.exact_model import Reads, TaskModel
 from trireme.placement.makespan import makespan_s
 from trireme.placement.problem import CALLER, Assignment, Problem
 from trireme.placement.stages import Tasks
+from trireme.support.records import dataclass
 
 _UNITS = 1_000_000
 """Integer units of the known makespan."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from trireme.ir.effects import order_reason
@@ -19,6 +18,7 @@ from trireme.placement.placement import Placement
 from trireme.support.arguments import checked
 from trireme.support.errors import PlacementError
 from trireme.support.fault_events import FaultEvent, event_lines
+from trireme.support.records import dataclass
 from trireme.support.showing import WIDTH, clipped, clipped_name
 from trireme.support.units import bytes_text, time_text
 

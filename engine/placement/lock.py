@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from trireme.backend.device import HOST
 from trireme.ir.graph import Graph, node_names
@@ -16,6 +16,7 @@ from trireme.placement.explain import explain
 from trireme.placement.placement import Placement
 from trireme.placement.pricing import FixedNodes
 from trireme.support.errors import PlacementError
+from trireme.support.records import dataclass
 
 
 @dataclass(frozen=True)

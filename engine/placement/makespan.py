@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 from trireme.backend.links import link_name
 from trireme.placement.budget import streamed_s
 from trireme.placement.problem import CALLER, Problem
 from trireme.placement.stages import Tasks
 from trireme.placement.virtual_time import end_s, hidden_launch_s, timeline
+from trireme.support.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import cast
 
 from trireme.backend.device import Resident
@@ -16,6 +15,7 @@ from trireme.placement.placement import Placement
 from trireme.placement.problem import CALLER, Assignment, Machine, Problem
 from trireme.placement.search import Search
 from trireme.placement.stages import Tasks
+from trireme.support.records import dataclass
 from trireme.support.units import time_text
 
 

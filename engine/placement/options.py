@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Literal, cast
 
 from trireme.placement.lock import Lock
@@ -14,6 +14,7 @@ from trireme.placement.placement import Placement
 from trireme.placement.pricing import FixedNodes
 from trireme.support.arguments import check_arguments, choice
 from trireme.support.errors import PlacementError
+from trireme.support.records import dataclass
 
 FixedPlacement = FixedNodes | Placement | Lock | str | os.PathLike[str]
 """Ways to say where nodes must be: a placement, a lock, the file that holds one, or the nodes."""

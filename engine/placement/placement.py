@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from trireme.backend.arena import MemoryUse
@@ -19,6 +19,7 @@ from trireme.ir.graph import Graph, Node, node_names
 from trireme.ops.repeats import bodies_of
 from trireme.placement.candidate import Candidate
 from trireme.placement.score import SAME, Gap, Score
+from trireme.support.records import dataclass
 from trireme.support.showing import WIDTH, Shown, clipped, clipped_name
 from trireme.support.units import bytes_text, time_text
 

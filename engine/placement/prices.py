@@ -8,12 +8,12 @@ bound by that, and searches start from the sums.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from trireme.placement.budget import memory_uses
 from trireme.placement.makespan import copies_of
 from trireme.placement.problem import Problem
 from trireme.placement.stages import Tasks
+from trireme.support.records import dataclass
 
 INFINITE = float("inf")
 

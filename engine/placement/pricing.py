@@ -7,7 +7,6 @@ Pricing makes the Placement of that assignment.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
 from trireme.backend.device import Resident
 from trireme.cost.model import CostModel
@@ -26,6 +25,7 @@ from trireme.placement.search import Search
 from trireme.placement.stages import Tasks, tasks_of
 from trireme.placement.unused_device import CheapestUse, least_uses
 from trireme.support.errors import PlacementError
+from trireme.support.records import dataclass
 
 
 @dataclass(frozen=True)

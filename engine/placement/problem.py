@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 
 from trireme.backend.device import HOST, DeviceSpec, Resident
 from trireme.cost.links import Links
 from trireme.ir.graph import Graph
+from trireme.support.records import dataclass
 
 Assignment = tuple[int, ...]
 CALLER = -1

@@ -5,13 +5,13 @@
 from __future__ import annotations
 
 import importlib
-from dataclasses import dataclass
 from typing import Any
 
 from trireme.placement.problem import Assignment
 from trireme.placement.stages import Tasks
 from trireme.support.errors import PlacementError
 from trireme.support.installing import install_extra
+from trireme.support.records import dataclass
 
 ROUNDING = 1e-4
 """A bound this near is a proof: the rest is the rounding of prices to units."""

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from trireme.support.records import dataclass
 from trireme.support.units import energy_text, time_text
 
 SAME = 1e-9

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from trireme.cost.model import CostModel
 from trireme.ir.graph import Graph
@@ -19,6 +18,7 @@ from trireme.placement.problem import Assignment, Problem
 from trireme.placement.search import Search
 from trireme.placement.stages import Tasks
 from trireme.support.errors import PlacementError
+from trireme.support.records import dataclass
 
 _log = logging.getLogger(__name__)
 

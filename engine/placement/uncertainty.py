@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import cast
 
 from trireme.backend.device import HOST, DeviceSpec
@@ -28,6 +28,7 @@ from trireme.placement.pricing import Pricing
 from trireme.placement.problem import Assignment
 from trireme.placement.singles import choosing, is_single, singles
 from trireme.placement.stages import Tasks
+from trireme.support.records import dataclass
 
 LEAST_GAIN = 0.05
 """The share of a device's time that sharing its work with another must be predicted to gain. No

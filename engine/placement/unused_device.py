@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
 from trireme.placement.objective import Scorer
 from trireme.placement.problem import CALLER, Assignment, Problem
+from trireme.support.records import dataclass
 
 _ESTIMATED = 12
 """Nodes of least local price that are scored by the rules that matter most."""

@@ -26,8 +26,10 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Protocol
+
+from trireme.support.records import dataclass
 
 
 class QueuedTask(Protocol):

@@ -10,7 +10,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from itertools import accumulate
 
 from trireme.backend.arena import LiveRange, MemoryUse, Packing, pack
@@ -21,6 +21,7 @@ from trireme.placement.placement import Placement
 from trireme.placement.virtual_time import hidden_launch_s, timeline
 from trireme.plan.memory import beside_arena, check_fits
 from trireme.plan.subgraphs import Execution, Subgraphs, TaskGroup, group_nodes
+from trireme.support.records import dataclass
 from trireme.support.units import bytes_text
 
 

@@ -9,11 +9,11 @@ input copies come right before it, and the copies of the graph's outputs right a
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 from trireme.ir.graph import Node
 from trireme.placement.placement import Placement
+from trireme.support.records import dataclass
 
 Subgraphs = Literal["merged", "split"]
 Execution = Literal["sunk", "interactive"]

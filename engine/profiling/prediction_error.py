@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 from trireme.cost.estimate import Source
 from trireme.cost.model import ASSUMED_TURNS
+from trireme.support.records import dataclass
 from trireme.support.units import time_text
 
 TOLERANCE = 0.15

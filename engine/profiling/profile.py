@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, field, replace
 from typing import Any
 
 from trireme.backend.calibrate_hint import command
@@ -33,6 +33,7 @@ from trireme.profiling.rows import (
 )
 from trireme.profiling.spans import TaskSpan
 from trireme.support.fault_events import FaultEvent, event_lines
+from trireme.support.records import dataclass
 from trireme.support.showing import Shown
 from trireme.support.units import bytes_text, time_text
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from trireme.backend.device import Clock
 from trireme.backend.links import link_ends
 from trireme.cost.estimate import SPREAD, Estimate, interval
 from trireme.ir.graph import Graph, Node
 from trireme.plan.plan import Plan, Task
+from trireme.support.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from trireme.backend.device import Done, Event, NodeSpan
+from trireme.support.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from trireme.support.records import dataclass
 
 if TYPE_CHECKING:
     from trireme.backend.device import Device, Progress

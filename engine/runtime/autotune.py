@@ -12,7 +12,7 @@ import random
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
 from typing import Any, Generic, Protocol, TypeVar, cast
 
@@ -31,6 +31,7 @@ from trireme.runtime.executors import Executors
 from trireme.runtime.feeds import random_feeds
 from trireme.support.dtypes import Array
 from trireme.support.errors import PlacementError, TriremeError
+from trireme.support.records import dataclass
 from trireme.support.timing import RepeatLimits, interleave, time_calls
 from trireme.support.units import time_text
 

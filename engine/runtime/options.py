@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
 
 from trireme.ir.python_op import PythonOp
 from trireme.plan.subgraphs import Execution, Subgraphs
 from trireme.support.arguments import check_arguments, choice
 from trireme.support.errors import RunError
+from trireme.support.records import dataclass
 from trireme.support.user_files import USERS_CACHE
 
 Schedule = Literal["static", "dynamic"]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import partial
 
 from trireme.backend.device import HOST, Device, Progress
@@ -42,6 +42,7 @@ from trireme.runtime.states.rules import StateRules, ties_of
 from trireme.runtime.states.variables import as_variables
 from trireme.support.errors import CompileError, DeviceError, PlanError, TriremeError
 from trireme.support.mapped import OpenFile
+from trireme.support.records import dataclass
 
 Hold = Callable[[Sequence[Device], Calibration, Placement], Opened]
 """Opens a session that holds a placement."""

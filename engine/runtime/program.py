@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from trireme.backend.arena import MemoryUse
 from trireme.backend.device import Device, Executable
@@ -11,6 +11,7 @@ from trireme.ir.graph import Graph
 from trireme.plan.memory import compiled_use
 from trireme.plan.plan import Plan
 from trireme.profiling.rows import MemoryRow
+from trireme.support.records import dataclass
 
 
 @dataclass(frozen=True)

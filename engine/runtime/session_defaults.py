@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from trireme.backend.device import Device
 from trireme.backend.registry import DEFAULT_DEVICE
 from trireme.placement.lock import Lock, LockedOptions, devices_of
 from trireme.placement.options import FixedPlacement, PlacementOptions
 from trireme.support.errors import PlacementError
+from trireme.support.records import dataclass
 
 _DEFAULTS = LockedOptions(devices=(DEFAULT_DEVICE,))
 

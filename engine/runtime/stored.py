@@ -20,7 +20,7 @@ import struct
 import sys
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -39,6 +39,7 @@ from trireme.support.errors import TriremeError
 from trireme.support.live_objects import LiveValues
 from trireme.support.mapped import OpenFile, offset_in, stamp_of
 from trireme.support.mapped_cache import MappedCache, padded
+from trireme.support.records import dataclass
 from trireme.support.user_files import USERS_CACHE, cache_folder, calibration_file
 
 if TYPE_CHECKING:

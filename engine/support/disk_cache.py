@@ -19,11 +19,11 @@ import logging
 import os
 import stat
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from trireme.support.atomic import remove_abandoned, replace_file
 from trireme.support.cache_events import count_cache_event
+from trireme.support.records import dataclass
 
 _log = logging.getLogger(__name__)
 MOST_BYTES = 1 << 30

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any, Literal
 
 from trireme.support.errors import FaultKind
+from trireme.support.records import dataclass
 
 Action = Literal["left out", "ran again", "failed", "hangs", "taken out", "brought back"]
 """What became of a device or of a run.

@@ -11,12 +11,12 @@ import io
 import mmap
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from trireme.support.dtypes import Array
+from trireme.support.records import dataclass
 
 ALIGNMENT = 64
 """Alignment in bytes of the memory of a file that is read, so weights keep the file's alignment."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 
 from trireme.support.dtypes import Array
+from trireme.support.records import dataclass
 
 Key = Hashable
 Slots = list[tuple[int, int]]

@@ -20,7 +20,7 @@ import platform
 import struct
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
@@ -31,6 +31,7 @@ from trireme.devices.cpu.codegen.target import Isa, llvm_identity, machine_ident
 from trireme.support.code_version import code_version
 from trireme.support.disk_cache import DiskCache
 from trireme.support.errors import InternalError
+from trireme.support.records import dataclass
 
 P = ParamSpec("P")
 R = TypeVar("R")

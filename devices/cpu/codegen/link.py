@@ -15,12 +15,12 @@ import mmap
 import struct
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from trireme.support.dtypes import Array
 from trireme.support.errors import CompileError
+from trireme.support.records import dataclass
 
 _SECTION, _SYMBOL, _RELOCATION = (struct.Struct(f) for f in ("<IIQQQQIIQQ", "<IBBHQQ", "<QQq"))
 _RELA, _NOBITS, _SYMBOLS = 4, 8, 2

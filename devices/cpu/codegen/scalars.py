@@ -6,11 +6,11 @@ rounded after every op. `load` and `store` go between the two, `convert` is a ca
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
 from trireme.devices.cpu.codegen.ir import Function, Index, Operand, Value
 from trireme.devices.cpu.codegen.llvm_types import element_of, lanes_of, vector
+from trireme.support.records import dataclass
 
 Kind = Literal["single", "double", "signed", "unsigned", "bool"]
 """The arithmetic of an element; "single" is float32 and every type that is computed in float32."""

@@ -10,11 +10,11 @@ import functools
 import importlib.util
 import os
 import platform
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from trireme.support.errors import DeviceError
+from trireme.support.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ Small values stay whole: weights are then read once for all items, and tiles hav
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from trireme.ir.effects import uses_state
 from trireme.ir.graph import Graph, Node, TensorType, Value
 from trireme.placement.shards.rules import Piece, Span, piece, type_of
 from trireme.support.errors import PlacementError
+from trireme.support.records import dataclass
 
 WHOLE = 4
 """A node may read and write so many times `room_bytes` before it is cut."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from time import perf_counter
 
 import numpy as np
@@ -16,6 +15,7 @@ from trireme.devices.cpu.runtime.pool import PoolCall, StepPool
 from trireme.devices.cpu.runtime.server import Stamped
 from trireme.devices.cpu.runtime.step_rows import call_flags, step_rows
 from trireme.support.dtypes import Array
+from trireme.support.records import dataclass
 
 _TRIALS = 32
 """Runs after which a call knows which way is faster (runtime/teams.py)."""

@@ -13,7 +13,7 @@ the core latency, which the device measures (runtime/core_latency.py).
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from trireme.backend.core_latency import BYTES, FLAGS
 from trireme.backend.device import KernelCost
@@ -23,6 +23,7 @@ from trireme.devices.cpu.kernels.expressions import COSTS
 from trireme.devices.cpu.kernels.lowering import CONSTANTS, At, Operand, Step, Temp
 from trireme.devices.cpu.runtime.step_rows import TRY_S
 from trireme.ir.graph import Graph
+from trireme.support.records import dataclass
 
 _HANDED = ("bytes", "far_bytes", "remote_bytes", "cold_bytes", "remote_cold_bytes")
 TERM_LIMITS = {

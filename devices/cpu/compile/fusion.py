@@ -7,7 +7,6 @@ when the consumer is its only reader and makes an output of the same shape.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 
 from trireme.devices.cpu.kernels.expressions import EXPRESSIONS
 from trireme.devices.cpu.kernels.f32.elementwise import (
@@ -25,6 +24,7 @@ from trireme.ir.graph import Graph, Node
 from trireme.ir.interpreter import is_quantized
 from trireme.ir.quantization.dynamic_range import HybridProduct, Levels
 from trireme.support.errors import InternalError
+from trireme.support.records import dataclass
 
 MOST_NODES = 32
 """Nodes of one chain: LLVM takes longer than linear in a block's length, and a pass over memory

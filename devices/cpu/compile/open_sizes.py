@@ -5,8 +5,9 @@ Programs of known shapes import this, and nothing that writes kernels for every 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from trireme.support.records import dataclass
 
 if TYPE_CHECKING:
     from trireme.devices.cpu.compile.polymorphic import PolymorphicProgram

@@ -7,7 +7,7 @@ kernel, and plans the scratch memory. executable.py puts it on addresses and run
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Protocol
 
 from trireme.backend.arena import LiveRange
@@ -36,6 +36,7 @@ from trireme.ir.graph import Graph, Node
 from trireme.support.dtypes import Array
 from trireme.support.errors import InternalError
 from trireme.support.mapped import release
+from trireme.support.records import dataclass
 
 REFERENCE = "numpy reference"
 

@@ -7,13 +7,14 @@ where nothing but steps of the region reads it.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 
 from trireme.devices.cpu.kernels.movement.states import state_reason
 from trireme.ir.effects import uses_state, writes_state
 from trireme.ir.graph import Graph, Node
+from trireme.support.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from trireme.devices.cpu.codegen.index import known, minus, plus, times
 from trireme.devices.cpu.codegen.ir import Function, Index, Value
@@ -16,6 +16,7 @@ from trireme.devices.cpu.codegen.kernel_cache import Code
 from trireme.devices.cpu.codegen.llvm_types import vector
 from trireme.devices.cpu.codegen.target import Isa
 from trireme.devices.cpu.kernels.lowering import begin, deal, finish
+from trireme.support.records import dataclass
 
 Ints = tuple[int, ...]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Concatenate
 
 import numpy as np
@@ -22,6 +22,7 @@ from trireme.ir.graph import Graph, Node, TensorType
 from trireme.support.dtypes import Array
 from trireme.support.errors import InternalError
 from trireme.support.mapped import release
+from trireme.support.records import dataclass
 
 ALONE_S = 1.5e-6
 """A step that takes less is one chunk: handing work over and back costs 0.2 to 0.8 us."""

@@ -9,12 +9,13 @@ if they have as many weights. So a run of them is one convolution with more chan
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from trireme.ir.graph import Graph, Node
 from trireme.support.dtypes import Array
+from trireme.support.records import dataclass
 
 Pair = tuple[int, int]
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -41,6 +41,7 @@ from trireme.devices.cpu.patterns.views import (
 )
 from trireme.ir.graph import Graph, Node
 from trireme.support.dtypes import Array
+from trireme.support.records import dataclass
 
 FEW_KERNELS = 3
 """Attentions that differ in strides alone share code from this number on; LLVM takes 0.1 s each."""

@@ -9,7 +9,6 @@ strides (views.py), which the kernel of the product reads and writes.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from trireme.devices.cpu.kernels.int8.matmul import StoredOperands, matmul_steps
 from trireme.devices.cpu.kernels.int8.matmul_layout import MatmulLayout, MatrixStrides
@@ -23,6 +22,7 @@ from trireme.devices.cpu.patterns.views import (
     plain,
 )
 from trireme.ir.graph import Graph, Node
+from trireme.support.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from trireme.devices.cpu.kernels.copies import dense
 from trireme.ir.graph import Graph, Node
 from trireme.ir.op import get_op
+from trireme.support.records import dataclass
 
 Factor = tuple[int, int]
 """Size and stride."""

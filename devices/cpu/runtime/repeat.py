@@ -7,7 +7,6 @@ turn its number is written and pointers move on; a small slice or row is copied 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -15,6 +14,7 @@ from trireme.backend.capabilities import TurnPart, Turns
 from trireme.devices.cpu.codegen.aligned_memory import aligned_bytes
 from trireme.devices.cpu.runtime import native as runtime
 from trireme.devices.cpu.runtime.pool import PoolCall, StepPool
+from trireme.support.records import dataclass
 
 NO_END = (1 << 63) - 1
 

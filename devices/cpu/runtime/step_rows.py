@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence, Sized
-from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
 from trireme.devices.cpu.runtime import native as runtime
+from trireme.support.records import dataclass
 
 POLL_S = 2e-3
 """Estimated seconds after which native code looks at the clock."""

@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, Literal
 
 import numpy as np
 
 from trireme.ir.graph import Graph, Node
 from trireme.ir.pattern_match import Pattern, Solution, number_of, solve
+from trireme.support.records import dataclass
 
 RoundingKind = Literal["symmetric", "asymmetric", "unsigned"]
 SYMMETRIC: dict[str, Pattern] = {

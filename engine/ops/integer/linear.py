@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from trireme.ops.integer.types import (
 )
 from trireme.support.dtypes import Array
 from trireme.support.errors import GraphError
+from trireme.support.records import dataclass
 
 
 @dataclass(frozen=True, eq=False)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from trireme.ir.op import Call
 from trireme.ops.integer.types import EIGHT_BIT, clamp_limits, quant_of
 from trireme.support.dtypes import Array
 from trireme.support.errors import GraphError
+from trireme.support.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
@@ -20,6 +19,7 @@ from trireme.ops.integer.arithmetic import (
 from trireme.ops.integer.types import SIXTEEN_BIT, clamp_limits, quant_of
 from trireme.support.dtypes import Array
 from trireme.support.errors import GraphError
+from trireme.support.records import dataclass
 
 _ONE = 2.0**-15
 """The only scale of a result of sigmoid, tanh or softmax."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -30,6 +29,7 @@ from trireme.ops.integer.types import (
 )
 from trireme.support.dtypes import Array, numpy_dtype
 from trireme.support.errors import GraphError
+from trireme.support.records import dataclass
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 from trireme.backend.device import HOST
 from trireme.ir.graph import Graph
@@ -22,6 +21,7 @@ from trireme.placement.shards.shard import KINDS, extent, leaving
 from trireme.placement.shards.spec import Request
 from trireme.placement.uncertainty import LEAST_GAIN
 from trireme.support.errors import PlacementError
+from trireme.support.records import dataclass
 
 UNMEASURED_GAIN = 0.25
 """LEAST_GAIN of a shard where what its parts take is neither measured nor modelled, but read off

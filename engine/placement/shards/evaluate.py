@@ -7,7 +7,6 @@ types, so that another cut costs a few estimates.
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
 
 from trireme.ir.graph import Graph, Node
 from trireme.placement.node_pricing import NodePricing, price_node
@@ -16,6 +15,7 @@ from trireme.placement.pricing import Pricing
 from trireme.placement.shards.shard import Kind, Parts, ShardSpec, extent, shard
 from trireme.placement.shards.spec import Request
 from trireme.support.errors import PlacementError
+from trireme.support.records import dataclass
 
 SURE = ("calibration", "device")
 """Sources of estimates that are measured or modelled, not read off a data sheet."""

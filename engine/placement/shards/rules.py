@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,6 +20,7 @@ from trireme.ir.graph import Graph, Node, Quant, TensorType
 from trireme.ir.op import Axes, get_op
 from trireme.support.dtypes import Array
 from trireme.support.errors import PlacementError
+from trireme.support.records import dataclass
 
 
 class Span(NamedTuple):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -21,6 +21,7 @@ from trireme.ir.verify import check
 from trireme.placement.shards.rules import Piece, Span, alignment, piece, refusal, type_of
 from trireme.support.dtypes import Array
 from trireme.support.errors import PlacementError
+from trireme.support.records import dataclass
 
 Kind = Literal["rows", "channels", "batch"]
 KINDS: tuple[Kind, ...] = get_args(Kind)

@@ -10,12 +10,12 @@ them the cost model balances the devices.
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
 
 from trireme.ir.graph import Graph, node_names
 from trireme.ir.selectors import region_called
 from trireme.placement.shards.shard import KINDS, Kind, ShardSpec
 from trireme.support.errors import PlacementError
+from trireme.support.records import dataclass
 
 _FIX = "NODE=cpu,opencl:rows, FIRST..LAST=npu,cpu:channels:96 or *=npu,cpu:batch"
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from trireme.backend.device import Buffer, host_view
 from trireme.ir.graph import Graph, Node
 from trireme.support.dtypes import Array
 from trireme.support.errors import InternalError, RunError
+from trireme.support.records import dataclass
 
 
 @dataclass(frozen=True)

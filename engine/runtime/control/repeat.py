@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -31,6 +30,7 @@ from trireme.runtime.program import Program
 from trireme.support.cancel import check_cancelled
 from trireme.support.dtypes import Array
 from trireme.support.errors import RunError
+from trireme.support.records import dataclass
 
 if TYPE_CHECKING:
     from trireme.runtime.failover.watchdog import TaskWatch

@@ -6,12 +6,13 @@ large and the body's calls can be pointed there. Else both are copied.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 
 from trireme.backend.capabilities import Rebind
 from trireme.support.dtypes import Array
+from trireme.support.records import dataclass
 
 
 @dataclass

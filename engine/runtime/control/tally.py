@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from trireme.backend.device import BodySpan, Event, NodeSpan, held_s
 from trireme.plan.plan import Plan, Task
 from trireme.runtime.context import ExecutionContext
 from trireme.runtime.execute import TaskListener
+from trireme.support.records import dataclass
 
 WATCHED_TURNS = 8
 """Turns of a launch that are watched; what they took stands for the others."""

@@ -9,7 +9,7 @@ nodes wait in the rest, a graph whose inputs get their shapes from the arrays of
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from trireme.backend.device import HOST
 from trireme.ir.bind_shapes import retyped
@@ -17,6 +17,7 @@ from trireme.ir.dims import bounds_of, symbol_name, symbols_of
 from trireme.ir.graph import UNKNOWN, Graph, Node, TensorType
 from trireme.ir.op import call_of, get_op
 from trireme.support.errors import PlacementError
+from trireme.support.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -19,6 +18,7 @@ from trireme.ir.graph import Graph, Value
 from trireme.support.arguments import check_arguments
 from trireme.support.dtypes import Array, numpy_dtype
 from trireme.support.errors import GraphError, RunError
+from trireme.support.records import dataclass
 
 _ANY = "*"
 

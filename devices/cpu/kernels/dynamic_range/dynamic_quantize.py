@@ -19,7 +19,7 @@ floats of one sign, and NaN beyond infinity.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from trireme.devices.cpu.codegen import mathfn
 from trireme.devices.cpu.codegen.ir import Function, Index, Value, Var
@@ -40,6 +40,7 @@ from trireme.devices.cpu.kernels.lowering import (
     finish,
 )
 from trireme.ir.quantization.dynamic_range import RoundingKind
+from trireme.support.records import dataclass
 
 _MAGNITUDE = 0x7FFFFFFF
 _MANY_IMAGES = 8

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 from trireme.devices.cpu.codegen.target import Isa
+from trireme.support.records import dataclass
 
 FEW_QUERIES = 4
 """Queries that are done one by one: a block of them would leave most lanes idle."""

@@ -14,7 +14,7 @@ compact rows come before each plain one.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -30,6 +30,7 @@ from trireme.devices.cpu.kernels.f32.register_tile import Ahead
 from trireme.devices.cpu.kernels.f32.tiling import Size, Tiling
 from trireme.devices.cpu.kernels.lowering import begin, deal, finish
 from trireme.support.dtypes import Array
+from trireme.support.records import dataclass
 
 LANES = 16
 WIDTH = 8 * LANES

@@ -6,7 +6,6 @@ Chunks are of whole rows, so every sum is made in the order of its row.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from trireme.devices.cpu.codegen.index import minus, times
 from trireme.devices.cpu.codegen.ir import Function, Index, Value, Var
@@ -18,6 +17,7 @@ from trireme.devices.cpu.kernels.f32.ranking import rows_along
 from trireme.devices.cpu.kernels.f32.rows import Rows
 from trireme.devices.cpu.kernels.lowering import TABLE, Context, Rule, Step, begin, deal, finish
 from trireme.ir.graph import Graph, Node
+from trireme.support.records import dataclass
 
 
 @dataclass(frozen=True)

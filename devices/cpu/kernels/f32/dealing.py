@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from trireme.devices.cpu.codegen.index import known, minus, times
 from trireme.devices.cpu.codegen.ir import Function, Index, Value
@@ -14,6 +13,7 @@ from trireme.devices.cpu.kernels.lowering import Context, Step, Temp, begin, dea
 from trireme.devices.cpu.kernels.phases import PhaseAxis, PhaseRange, pairs
 from trireme.ir.graph import Node
 from trireme.support.dtypes import Array
+from trireme.support.records import dataclass
 
 
 @dataclass(frozen=True)

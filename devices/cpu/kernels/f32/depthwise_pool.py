@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -44,6 +43,7 @@ from trireme.devices.cpu.kernels.lowering import (
 )
 from trireme.ir.graph import Graph, Node
 from trireme.support.dtypes import Array
+from trireme.support.records import dataclass
 
 DEPTHWISE_CYCLES, POOL_CYCLES = 0.8, 6.0
 _MOST_UNROLLED = 1500

@@ -8,7 +8,7 @@ decoded.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from trireme.devices.cpu.codegen import mathfn
 from trireme.devices.cpu.codegen.ir import Function, Index, Value, Var
@@ -29,6 +29,7 @@ from trireme.devices.cpu.kernels.lowering import (
     float_reason,
 )
 from trireme.ir.graph import Graph, Node
+from trireme.support.records import dataclass
 
 _MOST_ANCHORS = 1 << 14
 """More would make the scans of the second step longer than signals may wait."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from trireme.backend.kernel_table import STORED_8
@@ -38,6 +38,7 @@ from trireme.ir.graph import Graph, Node
 from trireme.ir.op import get_op
 from trireme.support.dtypes import FLOATS, INTS
 from trireme.support.errors import InternalError
+from trireme.support.records import dataclass
 
 MOST_INPUTS = 8
 """Arrays that one kernel reads; more would run out of address registers."""

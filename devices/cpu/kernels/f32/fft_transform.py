@@ -11,7 +11,6 @@ Source: W. Gentleman, G. Sande, Fast Fourier Transforms - For Fun and Profit, 19
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -22,6 +21,7 @@ from trireme.devices.cpu.codegen.target import Isa
 from trireme.devices.cpu.kernels.f32.fft_butterfly import Complex, butterfly
 from trireme.devices.cpu.kernels.lowering import begin, deal, finish
 from trireme.support.dtypes import Array
+from trireme.support.records import dataclass
 
 _FACTORS = (4, 2, 3, 5, 7, 11, 13)
 

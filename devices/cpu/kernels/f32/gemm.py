@@ -11,7 +11,6 @@ B streams by once, and a tile of C stays in registers.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from trireme.devices.cpu.codegen.index import minus, plus, times
 from trireme.devices.cpu.codegen.ir import Function, Index, Value, Var
@@ -23,6 +22,7 @@ from trireme.devices.cpu.kernels.f32.im2row import ImageWindow, emit_gather
 from trireme.devices.cpu.kernels.f32.register_tile import Ahead, multiply_tile, part_ahead
 from trireme.devices.cpu.kernels.f32.tiling import Size, Tiling, choose_tiling, lanes_for
 from trireme.devices.cpu.kernels.lowering import begin, finish
+from trireme.support.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from trireme.devices.cpu.codegen.ir import Function, Index, Value, Var
 from trireme.devices.cpu.codegen.kernel_cache import Code
@@ -31,6 +31,7 @@ from trireme.devices.cpu.kernels.lowering import (
     float_reason,
 )
 from trireme.ir.graph import Graph, Node
+from trireme.support.records import dataclass
 
 _BLOCK_BYTES, _MOST_BLOCKS = 64 << 10, 64
 MOMENTS_COST, NORMALISE_COST = 4, 3

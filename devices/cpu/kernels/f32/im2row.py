@@ -6,10 +6,9 @@ channels of one input position, zero in the padding. Only the rows of one chunk 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from trireme.devices.cpu.codegen.ir import Function, Index, Value
 from trireme.devices.cpu.codegen.llvm_types import vector
+from trireme.support.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 from trireme.devices.cpu.codegen import mathfn
 from trireme.devices.cpu.codegen.ir import Function, Index, Value
@@ -21,6 +20,7 @@ from trireme.devices.cpu.kernels.lowering import (
     float_reason,
 )
 from trireme.ir.graph import Node
+from trireme.support.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -42,6 +41,7 @@ from trireme.devices.cpu.kernels.lowering import (
 )
 from trireme.ir.graph import Graph, Node
 from trireme.support.dtypes import Array
+from trireme.support.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from trireme.backend.kernel_table import STORED_8, Form
 from trireme.devices.cpu.codegen.index import minus, times
@@ -20,6 +19,7 @@ from trireme.devices.cpu.codegen.target import Isa
 from trireme.devices.cpu.kernels.f32.rows import Rows
 from trireme.devices.cpu.kernels.lowering import TABLE, Context, Rule, Step, begin, deal, finish
 from trireme.ir.graph import Graph, Node
+from trireme.support.records import dataclass
 
 
 def rows_along(shape: tuple[int, ...], axis: int) -> Rows:

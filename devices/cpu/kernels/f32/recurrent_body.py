@@ -8,7 +8,6 @@ one is written. Each hidden unit's gates are summed and activated together.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from trireme.devices.cpu.codegen.index import minus, plus, times
 from trireme.devices.cpu.codegen.ir import Function, Index, Value, Var
@@ -30,6 +29,7 @@ from trireme.devices.cpu.kernels.f32.recurrent_layer import (
     vectors_of,
 )
 from trireme.devices.cpu.kernels.lowering import begin, deal, finish
+from trireme.support.records import dataclass
 
 
 def recurrent_kernel(

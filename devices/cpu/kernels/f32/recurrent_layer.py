@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from trireme.devices.cpu.codegen.index import known
 from trireme.devices.cpu.codegen.target import Isa
 from trireme.devices.cpu.kernels.f32.recurrent_cell import Cell, GateProduct
+from trireme.support.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from trireme.devices.cpu.codegen import mathfn
 from trireme.devices.cpu.codegen.ir import Function, Index, Value
@@ -23,6 +22,7 @@ from trireme.devices.cpu.kernels.lowering import (
 )
 from trireme.ir.graph import Graph, Node
 from trireme.support.errors import InternalError
+from trireme.support.records import dataclass
 
 REDUCE_COST, SOFTMAX_COST, NORM_COST = 2, 20, 6
 """Half cycles that a vector of elements takes, as measured."""

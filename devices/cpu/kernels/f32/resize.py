@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -25,6 +24,7 @@ from trireme.ir.graph import Graph, Node
 from trireme.ops.resize import AxisPlan, plan_axes, taps
 from trireme.support.dtypes import Array, itemsize
 from trireme.support.errors import InternalError
+from trireme.support.records import dataclass
 
 MOST_TAPS = 16
 MOST_POSITIONS = 1 << 22

@@ -9,13 +9,13 @@ decides.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
 from trireme.devices.cpu.codegen.index import known, minus, plus, times
 from trireme.devices.cpu.codegen.ir import Function, Index, Value, Var
 from trireme.devices.cpu.codegen.llvm_types import vector
 from trireme.devices.cpu.codegen.target import Isa
 from trireme.devices.cpu.kernels.lowering import deal
+from trireme.support.records import dataclass
 
 Term = Callable[[Value], Value]
 Join = Callable[[Value, Value], Value]

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import functools
 import math
-from dataclasses import dataclass
 
 from trireme.devices.cpu.codegen.target import Isa
 from trireme.support.errors import InternalError
+from trireme.support.records import dataclass
 
 _WAY_BYTES = 4096
 

@@ -10,7 +10,6 @@ is merge-sorted by key and place.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 from trireme.backend.arena import align_up
 from trireme.devices.cpu.codegen.ir import Function, Index, Value, Var
@@ -22,6 +21,7 @@ from trireme.devices.cpu.kernels.f32.ranking import FORMS, Order, order_reason, 
 from trireme.devices.cpu.kernels.f32.rows import Rows
 from trireme.devices.cpu.kernels.lowering import TABLE, Context, Rule, Step, begin, deal, finish
 from trireme.ir.graph import Graph, Node
+from trireme.support.records import dataclass
 
 
 def key_of(fn: Function, order: Order, value: Value, width: int) -> Value:

@@ -8,7 +8,6 @@ data. The weights of the reached leaves are added tree by tree, in float64.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import reduce
 
 import numpy as np
@@ -30,6 +29,7 @@ from trireme.devices.cpu.kernels.lowering import (
 )
 from trireme.ir.graph import Graph, Node
 from trireme.support.dtypes import Array
+from trireme.support.records import dataclass
 
 _WALKS = 8
 _NODE = 4

@@ -18,7 +18,6 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -32,6 +31,7 @@ from trireme.devices.cpu.kernels.lowering import ELEMENTWISE_Q8, Context, Step, 
 from trireme.ir.graph import Node
 from trireme.ops.integer import AddParams, multiply_by_quantized
 from trireme.support.dtypes import Array
+from trireme.support.records import dataclass
 
 _STEPS = (0, 1, -1, 2, -2)
 """Candidates for each number, in units in the last place from the nearest one."""

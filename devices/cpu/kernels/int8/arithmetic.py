@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
 
 from trireme.devices.cpu.codegen.ir import Function, Value
@@ -19,6 +18,7 @@ from trireme.devices.cpu.codegen.target import Isa
 from trireme.ir.graph import Graph, Node
 from trireme.ops.integer import EIGHT_BIT
 from trireme.support.errors import GraphError
+from trireme.support.records import dataclass
 
 ELEMENTS = {"int8": "i8", "uint8": "i8", "int16": "i16"}
 """The LLVM types of stored integers."""

@@ -10,7 +10,6 @@ own.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -19,6 +18,7 @@ from trireme.devices.cpu.codegen.llvm_types import lanes_of, vector
 from trireme.devices.cpu.kernels.int8.arithmetic import widen
 from trireme.devices.cpu.kernels.int8.prepare import Image, LineWindow
 from trireme.support.dtypes import Array
+from trireme.support.records import dataclass
 
 MOST_EDGES = 6
 """Output columns at the left and right edges that may be spelled out one by one."""

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from trireme.devices.cpu.codegen.ir import Function, Index, Value
 from trireme.devices.cpu.codegen.llvm_types import vector
 from trireme.devices.cpu.kernels.int8.arithmetic import ELEMENTS, load_stored, store_stored, widen
 from trireme.devices.cpu.kernels.lowering import ELEMENTWISE_Q8, Context, Step, begin, deal, finish
 from trireme.ir.graph import Graph, Node
 from trireme.ops.integer import EIGHT_BIT, SIXTEEN_BIT, dtype_limits, quant_of
+from trireme.support.records import dataclass
 
 STORED = (*EIGHT_BIT, *SIXTEEN_BIT)
 """The dtypes that floats are rounded to."""

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -33,6 +32,7 @@ from trireme.devices.cpu.kernels.lowering import Context, Operand, Step, begin, 
 from trireme.ir.graph import Graph, Node
 from trireme.ops.integer import FloatSumParams
 from trireme.support.dtypes import Array
+from trireme.support.records import dataclass
 
 
 @dataclass(frozen=True)

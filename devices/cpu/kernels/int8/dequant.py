@@ -11,7 +11,7 @@ too, wherever float32 holds the sums. Stored integers have no such limit.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 import numpy as np
 
@@ -24,6 +24,7 @@ from trireme.devices.cpu.kernels.int8.requant import channel_order
 from trireme.devices.cpu.kernels.lowering import Operand
 from trireme.ops.integer import FloatSumParams
 from trireme.support.dtypes import Array
+from trireme.support.records import dataclass
 
 
 @dataclass(frozen=True)

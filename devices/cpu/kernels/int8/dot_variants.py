@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from trireme.devices.cpu.codegen.target import Isa
 from trireme.devices.cpu.kernels.int8.arithmetic import BYTES, Dot, dot_of
@@ -18,6 +17,7 @@ from trireme.devices.cpu.kernels.int8.pack import (
 from trireme.devices.cpu.kernels.int8.params import ProductParams
 from trireme.devices.cpu.kernels.int8.split import Split, split
 from trireme.support.dtypes import Array
+from trireme.support.records import dataclass
 
 _MOST_AGAIN = 0.25
 """The share of steps done again beyond which wider sums, which repeat more, are not looked at."""

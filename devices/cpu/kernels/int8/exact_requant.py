@@ -29,13 +29,14 @@ there is no fit, and kernels follow the reference's formula.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import fields
 
 import numpy as np
 
 from trireme.devices.cpu.codegen.kernel_cache import KernelCache, encoded
 from trireme.ops.integer import LinearParams, multiply_by_quantized, multiply_rounding_once
 from trireme.support.dtypes import Array
+from trireme.support.records import dataclass
 
 MOST_EXCEPTIONS = 4
 _NEIGHBOURS = (0, -1, 1, -2, 2, -3, 3)

@@ -10,7 +10,7 @@ the right zero point is not 0 in signed bytes, the sums of the rows are taken on
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -60,6 +60,7 @@ from trireme.ir.graph import Graph, Node
 from trireme.ir.op import call_of
 from trireme.ops.integer import LinearParams, matmul_params
 from trireme.support.dtypes import Array, numpy_dtype
+from trireme.support.records import dataclass
 
 
 @dataclass(frozen=True, eq=False)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from trireme.devices.cpu.codegen.ir import Function, Index
 from trireme.devices.cpu.kernels.copies import dense
+from trireme.support.records import dataclass
 
 Ints = tuple[int, ...]
 

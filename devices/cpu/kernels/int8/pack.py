@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -13,6 +12,7 @@ from trireme.devices.cpu.kernels.int8.arithmetic import QUADS, Dot
 from trireme.devices.cpu.kernels.int8.params import ProductParams
 from trireme.devices.cpu.kernels.int8.requant import groups_of, lanes_to_channels
 from trireme.support.dtypes import Array, numpy_dtype
+from trireme.support.records import dataclass
 
 
 @dataclass(frozen=True)

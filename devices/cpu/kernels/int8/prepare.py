@@ -10,13 +10,14 @@ itself.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from trireme.devices.cpu.codegen.ir import Function, Index, Value
 from trireme.devices.cpu.codegen.llvm_types import element_of, lanes_of, vector
 from trireme.devices.cpu.kernels.int8.arithmetic import Dot, load_stored, store_stored, widen
+from trireme.support.records import dataclass
 
 _FRONT_BYTES = 128
 """Room before the first line: the last vector of a copy may begin before it."""

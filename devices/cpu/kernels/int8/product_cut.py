@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from trireme.devices.cpu.codegen.ir import Index
 from trireme.devices.cpu.codegen.target import Isa
 from trireme.devices.cpu.kernels.int8.pack import Int8MatmulShape, RegisterTile
 from trireme.devices.cpu.kernels.int8.prepare import MOST_LOCAL_BYTES, Image, LineWindow
 from trireme.devices.cpu.kernels.lowering import deal
+from trireme.support.records import dataclass
 
 
 @dataclass(frozen=True)

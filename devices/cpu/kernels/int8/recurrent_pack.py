@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from trireme.devices.cpu.kernels.int8.arithmetic import QUADS, Dot
 from trireme.support.dtypes import Array
+from trireme.support.records import dataclass
 
 _PRODUCTS_PER_S = 1e10
 

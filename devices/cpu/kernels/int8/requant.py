@@ -13,7 +13,7 @@ and tables are packed in that order.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal
 
 import numpy as np
@@ -34,6 +34,7 @@ from trireme.devices.cpu.kernels.int8.exact_requant import fit_once
 from trireme.devices.cpu.kernels.lowering import Operand
 from trireme.ops.integer import LinearParams
 from trireme.support.dtypes import Array
+from trireme.support.records import dataclass
 
 Kind = Rounding | Literal["fit"]
 _PACK_WORDS = {

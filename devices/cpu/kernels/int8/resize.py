@@ -8,7 +8,6 @@ each output; the sum of both is rounded once, half away from zero.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -29,6 +28,7 @@ from trireme.ir.graph import Graph, Node
 from trireme.ir.op import call_of
 from trireme.ops.integer import ResizeAxis, resize_axis, resize_reason, same_quant
 from trireme.support.dtypes import Array
+from trireme.support.records import dataclass
 
 _ONE, _HALF, _SHIFT = 1024, 1 << 19, 20
 _MOST_ELEMENTS = (1 << 31) - 1

@@ -15,7 +15,6 @@ a' is unsigned and b' signed. Else elements become 16-bit and their zero point i
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -36,6 +35,7 @@ from trireme.devices.cpu.kernels.int8.matmul_layout import BatchWalk
 from trireme.devices.cpu.kernels.int8.requant import channel_order, groups_of
 from trireme.devices.cpu.kernels.lowering import begin, deal, finish
 from trireme.support.dtypes import Array
+from trireme.support.records import dataclass
 
 _VECTOR_CYCLES = 5.0
 """About the cycles to interleave and store a vector of 512 bits."""

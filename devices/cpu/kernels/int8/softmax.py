@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 
 from trireme.backend.kernel_table import STORED_8
 from trireme.devices.cpu.codegen.intfn import maximum
@@ -47,6 +46,7 @@ from trireme.ir.graph import Graph, Node
 from trireme.ir.op import call_of
 from trireme.ops.integer import SoftmaxParams, softmax_params
 from trireme.support.errors import InternalError
+from trireme.support.records import dataclass
 
 _MOST_POWER = 1 << 23
 _EXACT = 1 << 50

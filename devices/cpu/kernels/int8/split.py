@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -26,6 +25,7 @@ from trireme.devices.cpu.kernels.int8.arithmetic import Dot
 from trireme.devices.cpu.kernels.int8.microkernel import rank_update
 from trireme.devices.cpu.kernels.int8.pack import Int8MatmulShape, RegisterTile, in_order
 from trireme.support.dtypes import Array
+from trireme.support.records import dataclass
 
 MOST = 128
 """The largest sum of weights of one sign in a word."""

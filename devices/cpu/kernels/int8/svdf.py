@@ -7,7 +7,6 @@ is weighted, then neighbouring filters are summed and scaled.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -33,6 +32,7 @@ from trireme.devices.cpu.kernels.int8.recurrent_parts import (
 from trireme.devices.cpu.kernels.lowering import TABLE, Context, Rule, Step, begin, finish
 from trireme.ir.graph import Graph, Node
 from trireme.support.dtypes import Array
+from trireme.support.records import dataclass
 
 _PRODUCTS_PER_S = 1e10
 

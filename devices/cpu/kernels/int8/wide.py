@@ -8,7 +8,6 @@ Then it is added to 64 bits. A kernel of windows skips what lies outside the ima
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from trireme.devices.cpu.codegen.ir import Function, Index, Value, Var
 from trireme.devices.cpu.codegen.kernel_cache import Code
@@ -23,6 +22,7 @@ from trireme.devices.cpu.kernels.int8.arithmetic import (
     store_stored,
 )
 from trireme.devices.cpu.kernels.lowering import begin, deal, finish
+from trireme.support.records import dataclass
 
 MOST_STEPS = 255
 """Steps of any pairs whose sum fits 32 bits: each is 2**23 at most."""

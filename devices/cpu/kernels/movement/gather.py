@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from trireme.devices.cpu.codegen.ir import Function, Index, Value
 from trireme.devices.cpu.codegen.kernel_cache import Code
@@ -28,6 +27,7 @@ from trireme.devices.cpu.kernels.movement.move import Move, copy_step
 from trireme.ir.graph import Graph, Node
 from trireme.ops.bounds import outside_axis
 from trireme.support.dtypes import itemsize
+from trireme.support.records import dataclass
 
 _FEW = 4
 """Constant indices that are copied one by one, as slices."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from trireme.devices.cpu.codegen.index import known, minus, plus, product, times
 from trireme.devices.cpu.codegen.ir import Function, Index, Value, Var
@@ -34,6 +33,7 @@ from trireme.ir.graph import Graph, Node
 from trireme.ops.bounds import outside_axis
 from trireme.support.dtypes import itemsize
 from trireme.support.errors import InternalError
+from trireme.support.records import dataclass
 
 Ints = tuple[int, ...]
 

@@ -8,7 +8,7 @@ quantised tensors too.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -28,6 +28,7 @@ from trireme.devices.cpu.kernels.lowering import (
 from trireme.ir.graph import Graph, Node
 from trireme.ops.slicing import slice_range
 from trireme.support.dtypes import itemsize
+from trireme.support.records import dataclass
 
 Ints = tuple[int, ...]
 

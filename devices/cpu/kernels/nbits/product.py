@@ -12,7 +12,6 @@ a time (rows.py). With bytes the zero point times the block's sum of a is taken 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 from trireme.devices.cpu.codegen.ir import Function, Index, Value, Var
@@ -22,6 +21,7 @@ from trireme.devices.cpu.codegen.scalars import bits as combine
 from trireme.devices.cpu.codegen.target import Isa
 from trireme.devices.cpu.kernels.int8.arithmetic import QUADS, emit_dot, is_x86
 from trireme.devices.cpu.kernels.lowering import begin, deal, finish, split_evenly
+from trireme.support.records import dataclass
 
 Zeros = Literal["middle", "bytes", "floats"]
 _TABLE = "llvm.x86.avx512.permvar.sf.512"

@@ -5,8 +5,6 @@ Source: trireme.ops.block_quantized.rounded, in the same float32 arithmetic
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from trireme.devices.cpu.codegen.ir import Function, Index, Value, Var
 from trireme.devices.cpu.codegen.kernel_cache import Code
 from trireme.devices.cpu.codegen.llvm_types import vector
@@ -15,6 +13,7 @@ from trireme.devices.cpu.codegen.target import Isa
 from trireme.devices.cpu.kernels.int8.arithmetic import store_stored
 from trireme.devices.cpu.kernels.lowering import begin, deal, finish
 from trireme.ops.block_quantized import LEAST
+from trireme.support.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import fields, is_dataclass, replace
 from typing import Any, TypeVar
 
 from trireme.devices.cpu.codegen.ir import Word
 from trireme.ir.graph import UNKNOWN, Graph, Node, TensorType, Value
 from trireme.ir.op import get_op
 from trireme.support.errors import CompileError
+from trireme.support.records import dataclass
 
 HUGE = 1 << 40
 """No size of a real shape is as large, nor a stride or a number of elements."""

@@ -7,7 +7,6 @@ says the words, the chunks and the seconds for a graph of one shape.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from trireme.backend.kernel_table import KernelTable
 from trireme.devices.cpu.codegen.ir import Function, Value
@@ -17,6 +16,7 @@ from trireme.devices.cpu.kernels.lowering import ELEMENTWISE, Context, Operand, 
 from trireme.ir.graph import Graph, Node
 from trireme.support.dtypes import Array
 from trireme.support.errors import CompileError
+from trireme.support.records import dataclass
 
 
 @dataclass(frozen=True, eq=False)

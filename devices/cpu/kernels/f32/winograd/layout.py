@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from trireme.devices.cpu.codegen.target import Isa
 from trireme.devices.cpu.kernels.f32.im2row import ImageWindow
 from trireme.devices.cpu.kernels.f32.winograd.plan import WinogradCut
 from trireme.devices.cpu.kernels.f32.winograd.transforms import Scheme
+from trireme.support.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -10,13 +10,13 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from trireme.devices.cpu.codegen.target import Isa
 from trireme.devices.cpu.kernels.f32.im2row import ImageWindow
 from trireme.devices.cpu.kernels.f32.tiling import choose_register_tile, tile_cycles
 from trireme.devices.cpu.kernels.f32.winograd.transforms import POINTS, Scheme, scheme
 from trireme.support.errors import InternalError
+from trireme.support.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,6 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -35,6 +34,7 @@ from trireme.devices.cpu.codegen.aligned_memory import aligned_bytes
 from trireme.devices.cpu.codegen.ir import Function, Value
 from trireme.support.dtypes import Array
 from trireme.support.errors import InternalError
+from trireme.support.records import dataclass
 
 _FOUR, _FIVE = (0.0, 1.0, -1.0), (0.4, -0.4, 1.3, -1.3)
 _SIX = (0.0, math.sqrt(0.5), -math.sqrt(0.5), math.sqrt(2.0), -math.sqrt(2.0))
