@@ -38,9 +38,9 @@ def test_the_tiles_bring_the_whole_panel(tiles, unroll):
     for tile in range(tiles):
         fn = Function("walk", AVX512, ["ptr a", "ptr b", "ptr next"])
         a, b, following = fn.arguments
-        ahead = part_ahead(fn, following, tile, tiles, unroll, width, unroll)
+        ahead = part_ahead(fn, following, 14, (tile, tiles), (unroll, width), unroll)
         if ahead is None:
-            assert tiles > 2 * unroll * width // LINE
+            assert tiles == 1 or tiles > 2 * unroll * width // LINE
             return
         acc = [[Var(fn, fn.isa.vector, 0.0)]]
         multiply_tile(
@@ -60,10 +60,11 @@ def test_the_tiles_bring_the_whole_panel(tiles, unroll):
 
 
 def test_products_by_weights_prefetch():
-    """Products by packed weights bring the next panel, those of few rows most of all."""
-    product = MatmulShape(Size(49, 512, 256), Strides(256), PACKED, Strides(512))
-    code, _, _ = product_kernel(AVX512, product, cut_product(AVX512, product, 1), "gemm")
-    assert "llvm.prefetch" in code.text
+    """Products by packed weights bring the next panel; one row reads them as fast as they come."""
+    for rows in (49, 1):
+        product = MatmulShape(Size(rows, 512, 256), Strides(256), PACKED, Strides(512))
+        code, _, _ = product_kernel(AVX512, product, cut_product(AVX512, product, 1), "gemm")
+        assert ("llvm.prefetch" in code.text) is (rows > 1)
 
 
 def test_operands_in_place_are_not_prefetched():

@@ -237,15 +237,10 @@ class MatmulEmitter:
         fn, product, cut = self.fn, self.product, self.cut
         if product.b.row:
             return None
-        return part_ahead(
-            fn,
-            fn.at(b, times(fn, product.size.depth, cut.width)),
-            minus(fn, tile, self.first_tile),
-            cut.tiling.block_tiles,
-            self.count,
-            cut.width,
-            self._unroll,
-        )
+        following = fn.at(b, times(fn, product.size.depth, cut.width))
+        turn = minus(fn, tile, self.first_tile), cut.tiling.block_tiles
+        panel = self.count, cut.width
+        return part_ahead(fn, following, cut.tiling.tile_rows, turn, panel, self._unroll)
 
     def _tile(self, tile: Index, rows: int, b: Value, column: Index, columns: int) -> None:
         """Emit one register tile."""

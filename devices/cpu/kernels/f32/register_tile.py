@@ -21,20 +21,31 @@ class Ahead:
     lines: int
 
 
+_LEAST_ROWS = 6
+"""Rows of tiles that have time to spare: a line of weights is used in three cycles or more."""
+
+
 def part_ahead(
-    fn: Function, place: Value, tile: Index, tiles: int, depth: Index, width: int, unroll: int
+    fn: Function,
+    place: Value,
+    rows: int,
+    turn: tuple[Index, int],
+    panel: tuple[Index, int],
+    unroll: int,
 ) -> Ahead | None:
     """Return the part of the next panel of B that a register tile should bring into the cache.
 
     A panel from memory holds back the first tile that reads it, and the tiles after it have time
-    to spare. So each of them brings its part of the panel that comes next. None where the tiles
-    are so many that the first one's wait is small.
+    to spare. So each of them brings its part of the panel that comes next. None for tiles of few
+    rows and a single tile, which are as fast as memory is, and where tiles are so many that the
+    first one's wait is small.
 
-    place: where the next panel begins; depth, width: its elements
-    tile, tiles: which of how many register tiles multiply by a panel
+    place: where the next panel begins; rows: of a tile
+    turn: which of how many tiles multiply by a panel; panel: its depth and width
     """
+    (tile, tiles), (depth, width) = turn, panel
     lines = max(unroll * width // LINE, 1)
-    if tiles > 2 * lines:
+    if rows < _LEAST_ROWS or not 1 < tiles <= 2 * lines:
         return None
     each = -(-lines // tiles)
     part = times(fn, depth, each * LINE // unroll)

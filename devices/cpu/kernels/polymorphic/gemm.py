@@ -260,24 +260,18 @@ class _SizedMatmul(MatmulEmitter):
                 places.append((plus(fn, times(fn, of, c_row), column), 0))
             else:
                 places.append((places[0][0], r * c_row))
-        ahead = None if reaches else self._rows_ahead(row, b)
+        ahead = None if reaches else self._rows_ahead(row, rows, b)
         self.register_tile(lines, places, b, column, counts, ahead=ahead)
 
-    def _rows_ahead(self, row: Index, b: Value) -> Ahead | None:
+    def _rows_ahead(self, row: Index, rows: int, b: Value) -> Ahead | None:
         """What a tile brings into the cache: the first tiles of a block bring the next panel."""
         fn, product, cut = self.fn, self.product, self.cut
         if not _is_zero(product.b.row):
             return None
         tile = fn.integer("udiv", minus(fn, row, self.first_row), cut.tiling.tile_rows)
-        return part_ahead(
-            fn,
-            fn.at(b, times(fn, product.size.depth, cut.width)),
-            fn.minimum(tile, _BRINGING - 1),
-            _BRINGING,
-            self.count,
-            cut.width,
-            self._unroll,
-        )
+        following = fn.at(b, times(fn, product.size.depth, cut.width))
+        turn = fn.minimum(tile, _BRINGING - 1), _BRINGING
+        return part_ahead(fn, following, rows, turn, (self.count, cut.width), self._unroll)
 
     def _line(self, row: Index, a_row: Index) -> Value:
         """Where a row of A begins at this slice of depth."""

@@ -261,7 +261,7 @@ class _WinogradEmitter:
         lines = [(a, r * self.layout.v_row) for r in range(rows)]
         following = fn.at(u, channels * width)
         tiles = -(-self.cut.tiles // self.cut.tile_rows)
-        ahead = part_ahead(fn, following, i, tiles, channels, width, unroll)
+        ahead = part_ahead(fn, following, self.cut.tile_rows, (i, tiles), (channels, width), unroll)
         multiply_tile(fn, acc, lines, (u, width), panel, channels, unroll, ahead=ahead)
         m = fn.at(m, row * width)
         for r, accumulators in enumerate(acc):
