@@ -55,6 +55,8 @@ def _infer_conv_transpose(
     each = channels(w.shape, layout)
     made: Dim = each * groups if isinstance(each, int) else UNKNOWN
     if bias is not None:
+        if len(bias.shape) != 1:
+            raise ShapeError(f"bias is {bias.type}, expected one dimension")
         expect("the bias' length", bias.shape[0], made, "output channels")
     return one(image_shape(x.shape[0], tuple(space), made, layout), x.dtype)
 
