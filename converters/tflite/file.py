@@ -8,6 +8,7 @@ Every count is checked against the size of the file before a loop uses it.
 from __future__ import annotations
 
 import contextlib
+import math
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from typing import Any
 import numpy as np
 import tflite
 
+from trireme.converters.tflite.sparse import MOST_DENSE, dense_constant, read_sparsity
 from trireme.ir.graph import Quant
 from trireme.support.dtypes import Array, numpy_dtype
 from trireme.support.errors import ModelFileError
@@ -100,7 +102,6 @@ class FileTensor:
     quant: Quant | None
     data: Array | None
     variable: bool
-    sparse: bool
 
 
 @dataclass(frozen=True, eq=False)
@@ -182,6 +183,7 @@ class FileReader:
         self.data = data
         self.array = np.frombuffer(data, np.uint8)
         self._budget = len(data)
+        self._dense = 0
         with reading("the root table"):
             self.model = tflite.Model.GetRootAs(data, 0)
         with reading("Model.subgraphs"):
@@ -254,17 +256,15 @@ class FileReader:
                 [d < 0 for d in tensor.ShapeSignatureAsNumpy()] if signed else [False] * rank
             )
             dtype = _DTYPES.get(_TENSOR_TYPES.get(tensor.Type(), ""))
-            sparse = tensor.Sparsity() is not None
             variable = bool(tensor.IsVariable())
         if rank > _MOST_RANK or any(dim < 0 for dim in shape):
             raise ModelFileError(f"{field}.shape is {list(shape[:_MOST_RANK])}")
         if dtype is None:
             raise ModelFileError(f"{field}.type is {tensor.Type()}, which is no known type")
-        plain = not sparse and dtype not in _WITHOUT_DATA
-        data = self._data(tensor, field, shape, dtype) if plain else None
+        data = None if dtype in _WITHOUT_DATA else self._data(tensor, field, shape, dtype)
         quant = self._quant(tensor, field, shape, dtype)
         signature = tuple(-1 if o else d for o, d in zip(open_axes, shape, strict=True))
-        return FileTensor(index, name, shape, signature, dtype, quant, data, variable, sparse)
+        return FileTensor(index, name, shape, signature, dtype, quant, data, variable)
 
     def _data(self, tensor: Any, field: str, shape: tuple[int, ...], dtype: str) -> Array | None:
         """Return the constant's data as a view of the file; None for any other tensor."""
@@ -275,10 +275,11 @@ class FileReader:
             raw = self._raw(index)
         if raw is None:
             return None
-        elements = 1
-        for dim in shape:
-            elements *= dim
         dense = numpy_dtype(dtype)
+        elements = math.prod(shape)
+        with reading(f"{field}.sparsity"):
+            if tensor.Sparsity() is not None:
+                return self._sparse(tensor, field, shape, raw.view(dense.newbyteorder("<")))
         if elements * dense.itemsize != len(raw):
             raise ModelFileError(
                 f"{field}: {dtype}{list(shape)} takes {elements * dense.itemsize} bytes, "
@@ -287,6 +288,14 @@ class FileReader:
         with reading(f"{field}.buffer"):
             typed = raw.view(dense.newbyteorder("<")).reshape(shape)
             return typed if typed.flags.aligned and dense.isnative else typed.astype(dense)
+
+    def _sparse(self, tensor: Any, field: str, shape: tuple[int, ...], stored: Array) -> Array:
+        """Return the data of a constant that is stored sparse, as a dense array."""
+        self._dense += math.prod(shape)
+        if self._dense > MOST_DENSE:
+            raise ModelFileError(f"{field}: sparse tensors take over {MOST_DENSE} elements in all")
+        dense = stored.astype(stored.dtype.newbyteorder("="))
+        return dense_constant(dense, shape, read_sparsity(tensor.Sparsity()))
 
     def _raw(self, index: int) -> Array | None:
         """Return the bytes of a buffer; data beyond 2 GiB lies behind the flatbuffer."""

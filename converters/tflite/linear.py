@@ -236,18 +236,27 @@ def depthwise(use: OperatorUse) -> None:
 
 def transpose_conv(use: OperatorUse) -> None:
     """TRANSPOSE_CONV (output_shape, weights [O,KH,KW,C], x, bias?): pads from the output's size."""
-    target, window = use.numbers(0), kernel_sizes(use)
-    sizes, steps = spatial(use, 2), strides(use)
+    target, window, steps = use.numbers(0), kernel_sizes(use), strides(use)
     if len(target) != 4 or any(dim == 0 for dim in target) or min(steps) < 1:
         raise ModelFileError(f"{use.source}: output shape {list(target)}, strides {steps}")
     _is_same(use, window, steps, [1, 1])
+    transposed(use, 2, target[1:3], steps)
+
+
+def transposed(use: OperatorUse, position: int, target: Sequence[Dim], steps: list[int]) -> None:
+    """Add the node of a transposed convolution whose pads follow from the output's size.
+
+    The weights [O,KH,KW,C] are input 1, x is the input at `position`, and the bias the last one.
+    target, steps: (height, width) of the output, and of the strides
+    """
+    sizes, window = spatial(use, position), kernel_sizes(use)
     totals = [
-        _transposed_total(use, *one) for one in zip(sizes, steps, window, target[1:3], strict=True)
+        _transposed_total(use, *one) for one in zip(sizes, steps, window, target, strict=True)
     ]
     before = [max(total, 0) // 2 for total in totals]
     after = [max(total, 0) - first for total, first in zip(totals, before, strict=True)]
     data, quant = use.constant(1), symmetric(use)
-    if quant is not None and use.quant(2) is None:
+    if quant is not None and use.quant(position) is None:
         raise use.fail("int8 weights under a float input are not supported")
     if quant is not None and quant.axis is not None:
         quant = Quant(quant.scales, quant.zero_points, 3)
@@ -256,9 +265,9 @@ def transpose_conv(use: OperatorUse) -> None:
     )
     use.done(
         "conv_transpose",
-        use.value(2),
+        use.value(position),
         turned,
-        use.optional(3),
+        use.optional(max(position, 1) + 1),
         strides=steps,
         pads=(*before, *after),
         dilations=(1, 1),

@@ -238,6 +238,12 @@ def rfft2d(use: OperatorUse) -> None:
     use.done("rfft2d", use.value(0), fft_length=use.ints(1))
 
 
+def densify(use: OperatorUse) -> None:
+    """DENSIFY of a constant that is stored sparse: the file's reader has made the array dense."""
+    name, data = use.output().name, use.constant(0)
+    use.bind(0, use.builder.constant(name, data, use.quant(0)))
+
+
 def detection_post_process(use: OperatorUse) -> None:
     """TFLite_Detection_PostProcess (boxes, scores, anchors), whose options are a flexbuffer."""
     with reading(f"{use.source} custom_options"):
@@ -285,6 +291,7 @@ COMPUTERS: dict[str, Converter] = {
     "CEIL": same("ceil"),
     "COMPLEX_ABS": same("complex_abs"),
     "COS": same("cos"),
+    "DENSIFY": densify,
     "DEQUANTIZE": dequantize,
     "DIV": fused("div"),
     "ELU": same("elu"),

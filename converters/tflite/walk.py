@@ -20,6 +20,7 @@ from trireme.converters.tflite.control import CONTROL
 from trireme.converters.tflite.entries import FileModel, read_file
 from trireme.converters.tflite.file import FileGraph, FileTensor, open_bytes, reading
 from trireme.converters.tflite.linear import LINEAR
+from trireme.converters.tflite.mediapipe import MEDIAPIPE
 from trireme.converters.tflite.movement import MOVERS
 from trireme.converters.tflite.ops import COMPUTERS
 from trireme.converters.tflite.order import ORDERERS
@@ -38,13 +39,12 @@ from trireme.support.errors import ConvertError, GraphError, ModelFileError
 from trireme.support.mapped import OnOpen, ignore_file
 
 OPERATORS: dict[str, Callable[[OperatorUse], None]] = (
-    COMPUTERS | CONTROL | LINEAR | MOVERS | ORDERERS | RECURRENT | SCATTERS | SEGMENTS
+    COMPUTERS | CONTROL | LINEAR | MEDIAPIPE | MOVERS | ORDERERS | RECURRENT | SCATTERS | SEGMENTS
 )
 """The TensorFlow Lite operators that can be converted, by builtin (or custom) name."""
 
 
 REFUSED: dict[str, Callable[[FileTensor], bool]] = {
-    "stored sparse": lambda t: t.sparse,
     "of strings": lambda t: t.dtype == "string",
     "of packed int4": lambda t: t.dtype == "int4",
 }

@@ -1,5 +1,7 @@
 """Models of one TFLite operator each, by name: float operators, and what all cases share."""
 
+import struct
+
 import numpy as np
 
 from trireme.tools.stress.tflite_builder import Op, T, constant, model, one_op
@@ -222,6 +224,17 @@ def linear():
             StrideH=stride,
             StrideW=stride,
             Padding=pad,
+        )
+    for stride, pad, window, out in ((2, 1, 2, (18, 22)), (2, 2, 3, (19, 23)), (1, 1, 3, (9, 11))):
+        case(
+            f"Convolution2DTransposeBias {stride} {window}",
+            one_op(
+                "Convolution2DTransposeBias",
+                [x, floats(5, window, window, 6), floats(5)],
+                [T((1, *out, 5))],
+                custom=struct.pack("<3i", pad, stride, stride),
+            ),
+            1e-5,
         )
     float_case(
         "FULLY_CONNECTED",

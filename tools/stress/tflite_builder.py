@@ -26,11 +26,26 @@ KINDS = {
 
 
 @dataclass
+class SparseForm:
+    """How a constant is stored sparse; a level is a size, or (segments, indices) in CSR form.
+
+    order, blocked: the axis of each level, and the tensor's axis of each axis within blocks
+    index: the dtype of segments and indices
+    """
+
+    order: list[int]
+    levels: list[int | tuple[list[int], list[int]]]
+    blocked: list[int] = field(default_factory=list)
+    index: str = "uint8"
+
+
+@dataclass
 class T:
     """A tensor: constant when it has data; `scales` and `zeros` quantise it, along `axis`.
 
     variable: whether it keeps its value between runs
     signature: the shape with -1 where it is open
+    stored: how the data, the stored elements alone, make a sparse constant
     """
 
     shape: tuple[int, ...]
@@ -41,6 +56,7 @@ class T:
     data: np.ndarray | None = None
     variable: bool = False
     signature: tuple[int, ...] = ()
+    stored: SparseForm | None = None
 
 
 def constant(data: np.ndarray, *scales: float, zero: int = 0, axis: int = 0) -> T:
@@ -186,7 +202,28 @@ def _tensor(b: flatbuffers.Builder, index: int, t: T, buffers: list[np.ndarray])
         fields["IsVariable"] = True
     if t.signature:
         fields["ShapeSignature"] = _ints(b, list(t.signature))
+    if t.stored:
+        fields["Sparsity"] = _sparsity(b, t.stored)
     return _table(b, "Tensor", **fields)
+
+
+def _sparsity(b: flatbuffers.Builder, stored: SparseForm) -> int:
+    levels = []
+    for level in stored.levels:
+        if isinstance(level, int):
+            levels.append(_table(b, "DimensionMetadata", Format=0, DenseSize=level))
+            continue
+        table = f"{stored.index.capitalize()}Vector"
+        fields: dict[str, int] = {"Format": 1}
+        for name, values in zip(("Segments", "Indices"), level, strict=True):
+            vector = _ints(b, values, np.dtype(stored.index).type)
+            fields[f"Array{name}Type"] = getattr(tflite.SparseIndexVector, table)
+            fields[f"Array{name}"] = _table(b, table, Values=vector)
+        levels.append(_table(b, "DimensionMetadata", **fields))
+    lists = {"TraversalOrder": _ints(b, stored.order), "DimMetadata": _offsets(b, levels)}
+    if stored.blocked:
+        lists["BlockMap"] = _ints(b, stored.blocked)
+    return _table(b, "SparsityParameters", **lists)
 
 
 def _operator(b: flatbuffers.Builder, op: Op, position: int) -> int:
