@@ -13,7 +13,7 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from trireme.ir.alike import sameness
+from trireme.ir.alike import Sameness, sameness
 from trireme.ir.graph import Graph, Node, TensorType
 from trireme.ops.repeats import GOING, TURN, Repeat
 from trireme.passes.bodies import body_of
@@ -124,7 +124,7 @@ class Bodies:
         self._interpreted: OrderedDict[Graph, InterpretedBody] = OrderedDict()
         self._ranges: dict[Hashable, BodyRun | None] = {}
         self._growths: dict[Hashable, Hashable | None] = {}
-        self._same: dict[Graph, Hashable] = {}
+        self._same: dict[Graph, Sameness] = {}
         self._fallbacks = _Fallbacks()
 
     @property
@@ -291,7 +291,7 @@ class Bodies:
                 use.why = why
                 self._told(use)
 
-    def _sameness(self, body: Graph) -> Hashable:
+    def _sameness(self, body: Graph) -> Sameness:
         """Return what is equal for bodies that are made again for other shapes around them."""
         if body not in self._same:
             if len(self._same) >= MOST_BODIES:
