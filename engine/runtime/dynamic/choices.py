@@ -36,6 +36,11 @@ def only_chooses(graph: Graph, shapes: Sequence[Sequence[int]]) -> bool:
     return any(_has_much_work(node, [bound(value) for value in node.used[1:]]) for node in nodes)
 
 
+def has_branches(graph: Graph) -> bool:
+    """Whether a node chooses one of several bodies: one that is not taken may refuse any shapes."""
+    return any(map(_is_choice, graph.nodes))
+
+
 def _is_choice(node: Node) -> bool:
     return bool(bodies_of(node)) and repeat_of(node.attrs) is None and not node.after
 

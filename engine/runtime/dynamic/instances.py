@@ -17,7 +17,7 @@ from trireme.ir.dims import substituted
 from trireme.ir.effects import States
 from trireme.ir.graph import Graph, Node
 from trireme.ir.interpreter import interpret
-from trireme.runtime.dynamic.choices import only_chooses
+from trireme.runtime.dynamic.choices import has_branches, only_chooses
 from trireme.runtime.dynamic.closed import ClosedGraph, why_not_closed
 from trireme.runtime.dynamic.kept import Kept, Shapes
 from trireme.runtime.dynamic.polymorphic import PolymorphicGraph, usual_shapes
@@ -234,6 +234,10 @@ class OpenGraph:
         if not self._chooses:
             return None
         sizes_of(self.graph, shapes)
+        return self._stepwise(shapes, why)
+
+    def _stepwise(self, shapes: Shapes, why: str) -> Instance:
+        """Return the instance in which the host goes from node to node and bodies stay open."""
         stage = Stage(self.graph, None, self.graph.nodes, None)
         by_name = dict(zip(self._names, shapes, strict=True))
         steps = tuple(_step_text(stage, node) for node in self.graph.nodes)
@@ -278,7 +282,13 @@ class OpenGraph:
 
     def _specialised(self, shapes: Shapes, why: str) -> Instance:
         """Return the instance of a program compiled for these shapes."""
-        bound = bind_shapes(self.graph, dict(zip(self._names, shapes, strict=True)))
+        try:
+            bound = bind_shapes(self.graph, dict(zip(self._names, shapes, strict=True)))
+        except ShapeError as error:
+            if not has_branches(self.graph):
+                raise
+            sizes_of(self.graph, shapes)
+            return self._stepwise(shapes, f"{why}; a branch refuses the shapes: {error.summary}")
         stage = cut(self._tools.optimise(bound))
         region = None
         if stage.region is not None and not self._is_small(stage.region):

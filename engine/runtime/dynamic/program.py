@@ -151,12 +151,12 @@ class OpenProgram:
 
     def _run_parts(self, arrays: list[Array]) -> list[Array]:
         self.last = None
-        with ShapesRefused(self._inputs, tuple(array.shape for array in arrays)):
-            return self._run_stages(arrays)
+        return self._run_stages(arrays)
 
     def _run_stages(self, arrays: list[Array]) -> list[Array]:
         done: list[StageReport] = []
-        results = self._open.run(arrays, done)
+        with ShapesRefused(self._inputs, tuple(array.shape for array in arrays)):
+            results = self._open.run(arrays, done)
         self.stages = done
         return results
 
