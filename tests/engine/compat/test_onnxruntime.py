@@ -1,5 +1,6 @@
 """Programs for ONNX Runtime with the import changed: the same answers, both run side by side."""
 
+import importlib
 import json
 import pathlib
 import threading
@@ -446,3 +447,19 @@ def test_calls_without_effect_warn():
     ):
         with pytest.warns(compat.CompatibilityWarning, match="has no effect in trireme"):
             act()
+
+
+@pytest.mark.parametrize(
+    "module, name",
+    [
+        ("_pybind_state", "get_available_providers"),
+        ("_pybind_state", "SessionOptions"),
+        ("onnxruntime_pybind11_state", "InvalidArgument"),
+        ("onnxruntime_inference_collection", "InferenceSession"),
+    ],
+)
+def test_names_that_programs_take_from_inner_modules(module, name):
+    """NudeNet takes providers from `onnxruntime.capi._pybind_state`, for one."""
+    own = importlib.import_module(f"trireme.compat.onnxruntime.capi.{module}")
+    assert set(own.__all__) <= set(dir(importlib.import_module(f"onnxruntime.capi.{module}")))
+    assert getattr(own, name) is getattr(compat, name, getattr(own, name))
