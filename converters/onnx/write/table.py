@@ -122,7 +122,7 @@ def fully_connected(use: WrittenNode) -> Sequence[str]:
     bias = _bias(use, operators()["gemm"])
     if len(x.shape) == 2:
         y = use.one("Gemm", use.operand(0), use.operand(1), bias, transB=1)
-    elif x.quant is not None and _makes_floats(use) and x.type.is_static:
+    elif x.quant is not None and bias and x.type.is_static:
         y = _rows_by_gemm(use, x, x.quant, bias)
     else:
         y = use.one("MatMul", use.operand(0), use.one("Transpose", use.operand(1), perm=[1, 0]))
@@ -130,17 +130,11 @@ def fully_connected(use: WrittenNode) -> Sequence[str]:
     return [activated(use, _with_residual(use, y))]
 
 
-def _makes_floats(use: WrittenNode) -> bool:
-    """Whether a product of quantised values has a float bias, and so a float result."""
-    x, bias = use.value(0), use.value(2)
-    return x is not None and x.quant is not None and bias is not None and bias.dtype == "float32"
-
-
 def _rows_by_gemm(use: WrittenNode, x: Value, quant: Quant, bias: str) -> str:
     """Write the product of the rows of x as Gemm; the stored integers are reshaped.
 
-    ONNX Runtime 1.32 makes a Gemm of MatMul and Add itself. A reshape of floats, its own too, gets
-    a QuantizeLinear that it then refuses.
+    ONNX Runtime 1.32 makes a Gemm of MatMul and Add itself. Its reshape of floats then gets a
+    QuantizeLinear of int8 with a zero point of uint8, which it refuses.
     """
     *lead, depth = x.type.dims
     rows = use.one("Reshape", use.names.stored(x.id), use.constant(np.array([-1, depth])))
