@@ -257,7 +257,8 @@ class SessionRuns(SessionFacts, Closing):
         """
         from trireme.runtime.control.watched import watch_calls
         from trireme.runtime.executors import Executors
-        from trireme.runtime.failover.watchdog import TaskWatch, WatchedRuns, works_beside_host
+        from trireme.runtime.failover.task_watch import TaskWatch, works_beside_host
+        from trireme.runtime.failover.watchdog import WatchedRuns
 
         if self._watched_runs is None and works_beside_host(self.plan):
             watch = TaskWatch(self.plan)
@@ -433,7 +434,7 @@ class SessionRuns(SessionFacts, Closing):
                 return self._streams.begin(make, feeds, depth, self)
             if self.states.types:  # each item begins with the states that the last one left whole
                 return self._streams.begin_open(self.run, feeds)
-            from trireme.runtime.failover.watchdog import TaskWatch
+            from trireme.runtime.failover.task_watch import TaskWatch
 
             if make.func is pipeline:
                 make = partial(make, new_watch=TaskWatch)

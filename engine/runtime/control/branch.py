@@ -15,7 +15,7 @@ from trireme.runtime.execute import serial_order, serial_runner
 from trireme.runtime.program import Program
 
 if TYPE_CHECKING:
-    from trireme.runtime.failover.watchdog import TaskWatch
+    from trireme.runtime.failover.task_watch import TaskWatch
 
 
 class BranchDriver:

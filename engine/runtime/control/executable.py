@@ -31,7 +31,7 @@ from trireme.support.dtypes import Array
 from trireme.support.errors import CompileError, InternalError
 
 if TYPE_CHECKING:
-    from trireme.runtime.failover.watchdog import TaskWatch
+    from trireme.runtime.failover.task_watch import TaskWatch
 
 REFERENCE = "numpy reference"
 Driver = BranchDriver | RepeatDriver

@@ -33,7 +33,7 @@ from trireme.support.errors import RunError
 from trireme.support.records import dataclass
 
 if TYPE_CHECKING:
-    from trireme.runtime.failover.watchdog import TaskWatch
+    from trireme.runtime.failover.task_watch import TaskWatch
 
 _LOOK_TURNS = 16
 """Turns between two looks at the clock."""

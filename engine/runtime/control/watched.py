@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
-    from trireme.runtime.failover.watchdog import TaskWatch
+    from trireme.runtime.failover.task_watch import TaskWatch
 
 
 @runtime_checkable

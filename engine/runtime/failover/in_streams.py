@@ -7,7 +7,7 @@ from typing import Any
 
 from trireme.backend.device import Device
 from trireme.runtime.failover.failover import DeviceOut, Failover, Results
-from trireme.runtime.failover.watchdog import lose
+from trireme.runtime.failover.lost import lose
 from trireme.support.errors import DeviceError, FaultKind
 
 

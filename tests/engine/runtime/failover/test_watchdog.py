@@ -17,7 +17,7 @@ from opencl import need_opencl
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import TensorType
 from trireme.placement.options import PlacementOptions
-from trireme.runtime.failover.watchdog import TaskWatch
+from trireme.runtime.failover.task_watch import TaskWatch
 from trireme.runtime.options import ExecutionOptions
 from trireme.runtime.session import Session
 from trireme.support.errors import DeviceError, FaultKind
