@@ -79,7 +79,7 @@ class WatchedRuns:
     def reset_after_fork(self) -> None:
         """Have no thread in a forked child."""
         self._least_s = math.inf
-        self._is_beside = self._is_taken = False
+        self._is_here = self._is_taken = False
         self._claiming = threading.Lock()
         self._have_no_thread()
 
@@ -95,11 +95,13 @@ class WatchedRuns:
         """
         self._check_not_lost()
         if self._least_s < _LONG_S and self.watch.is_timed and current_token() is None:
+            self._is_here = True
             try:
                 runs.run()
             except BaseException as error:
                 self._end_here(error, runs, borrowed)
                 raise
+            self._is_here = False
             if self._is_taken:
                 self._end_here(None, runs, borrowed)
             return
@@ -113,10 +115,9 @@ class WatchedRuns:
     def look(self) -> None:
         """Take the turn from a run that hangs on its caller's thread. The watcher calls."""
         turns = self._turns()
-        if turns is None or self.lost is not None:
+        if turns is None or self.lost is not None or not self._is_here:
             return
-        is_here = turns.turn.locked() and not self._is_beside
-        stuck = self.watch.stuck() if is_here else None
+        stuck = self.watch.stuck()
         if stuck is None:
             return
         with self._claiming:
@@ -135,7 +136,7 @@ class WatchedRuns:
         """
         for _ in taking(self._claiming):
             try:
-                is_taken = self._is_taken
+                is_taken, self._is_here = self._is_taken, False
                 self.watch.reset()
                 break
             finally:
@@ -191,19 +192,13 @@ class WatchedRuns:
                 failed.append(error)
             over.release()
 
-        self._is_beside = True
-        try:
-            self.watch.reset()
-            self._submit(work)
-            stuck = self._wait(over)
-        except BaseException:
-            self._is_beside = False
-            raise
+        self.watch.reset()
+        self._submit(work)
+        stuck = self._wait(over)
         hung = self.watch.hung if stuck is None else stuck.give_up()
         if hung is not None:
             self._lose(hung, runs, (borrowed, self._thread))
             raise hung
-        self._is_beside = False
         if failed:
             raise failed[0]
 

@@ -14,6 +14,7 @@ from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import TensorType
 from trireme.placement.options import PlacementOptions
 from trireme.runtime.failover import watchdog
+from trireme.runtime.failover.task_watch import LEAST_S
 from trireme.runtime.failover.watcher import WATCHER, Watcher
 from trireme.runtime.options import ExecutionOptions
 from trireme.runtime.session import Session
@@ -125,14 +126,23 @@ def test_states_are_those_of_the_runs_that_ended():
 
 
 @pytest.mark.usefixtures("_short")
-def test_a_run_that_fails_leaves_nothing_to_look_at():
-    """An old begin of a task that failed is no hang of a later run."""
+@pytest.mark.parametrize("timeout_s", [None, 60])
+def test_a_run_that_failed_is_no_hang(timeout_s):
+    """Its last task began and did not end; the plan without the device takes seconds to make."""
     need_opencl()
     with inject(Fault("opencl", "launch", 2)), opened(graph(), "opencl") as session:
+        failover = session._failover
+        open_on = failover._open_on
+
+        def open_slowly(left):
+            time.sleep(4 * LEAST_S)
+            return open_on(left)
+
+        failover._open_on = open_slowly
         session.run({"x": X})
-        session.run({"x": X})
-        watched = session._watched_runs
-        assert not watched.watch._begun and not watched.watch.overdue()
+        for _ in range(2):
+            session.run({"x": X}, timeout_s=timeout_s)
+        assert [one.action for one in session.events] == ["ran again"]
         assert not session.devices["opencl"].is_lost
 
 
@@ -188,13 +198,14 @@ def test_a_pause_of_the_process_is_no_hang(_short):
         watched = session._watched_runs
         WATCHER.drop(watched)
         with session._contexts.alone():
+            watched._is_here = True
             watched.watch.begin((0,))
             watched.watch._begun[0] = TASKS, time.monotonic() - 100
             watched.look()
             assert watched.lost is None
             watched.watch.end((0,))
             watched.look()
-        assert watched.lost is None
+        watched._is_here = False
         watched.watch._begun[0] = TASKS, time.monotonic() - 100
         for _ in range(3):  # an interrupt may leave tasks of a run that is over
             watched.look()
