@@ -54,6 +54,7 @@ class OpenSession(ProgramSession):
     _preparing: RLock
     _shapes_to_store: Callable[[ExecutionContext, Mapping[str, Any] | None], None] | None
     _watch_regions: Callable[[], None] | None = None
+    _regions_are_watched = False
 
     def _prepare_stored(self) -> None:
         """Go from the model to its program, which then runs instead of the stored one."""
@@ -65,6 +66,7 @@ class OpenSession(ProgramSession):
             super().watch_tasks()
         else:
             self._watch_regions()
+            self._regions_are_watched = True
 
     @property
     def has_open_shapes(self) -> bool:
@@ -261,10 +263,23 @@ class OpenSession(ProgramSession):
         if self._open is None:
             return super()._run(feeds, out)
         self._begin_run()
-        results = self._open.run(feeds, out)
+        results = self._run_regions(self._open, feeds, out)
         if self._shapes_to_store is not None:
             self._store_shapes()
         return self._ran(feeds, results) if self._tied is None else results
+
+    def _run_regions(
+        self,
+        program: OpenProgram | DataflowProgram | StatefulProgram,
+        feeds: Mapping[str, Any],
+        out: Mapping[str, Array] | None,
+    ) -> dict[str, Array]:
+        if not self._regions_are_watched:
+            return program.run(feeds, out)
+        from trireme.runtime.failover.turns import holding_turn
+
+        with holding_turn(self):
+            return program.run(feeds, out)
 
     def _run_again(
         self, error: BaseException, feeds: Mapping[str, Any], out: Mapping[str, Array] | None

@@ -245,8 +245,11 @@ class SessionRuns(SessionFacts, Closing):
         failover = self._failover
         if failover is None or not failover.is_fault(error):
             return None
+        from trireme.runtime.failover.turns import holding_turn
+
         try:
-            return failover.run_again(error, feeds, out)
+            with holding_turn(self):
+                return failover.run_again(error, feeds, out)
         finally:
             self._choose_direct()
 

@@ -21,9 +21,8 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from queue import SimpleQueue
-from typing import Protocol
 from weakref import ref
 
 from trireme.backend.device import Device
@@ -31,6 +30,7 @@ from trireme.profiling.spans import TaskSpan
 from trireme.runtime.executors import Executors
 from trireme.runtime.failover.lost import keep_for_ever, lose
 from trireme.runtime.failover.task_watch import StuckTasks, TaskWatch
+from trireme.runtime.failover.turns import CallersTurns, Turns, turns_around
 from trireme.runtime.failover.watcher import LOOK_S, WATCHER
 from trireme.runtime.failures import interrupt_of
 from trireme.support.cancel import current_token, working_for
@@ -41,23 +41,6 @@ from trireme.support.threads import start_thread
 
 _LONG_S = 4e-3
 """A run of so many seconds takes a hundredth longer, or less, for a hand-over."""
-
-
-class CallersTurns(Protocol):
-    """What lets one run after another go through a plan.
-
-    turn: the lock of the run that has the turn
-    """
-
-    @property
-    def turn(self) -> threading.Lock:
-        """See above."""
-
-    def leave_turn(self, hung: DeviceError) -> None:
-        """Let others run: the run that has the turn hangs on its caller's thread."""
-
-    def begin_turn(self) -> None:
-        """Prepare for what the caller that hung does next: it has the turn again."""
 
 
 class WatchedRuns:
@@ -73,6 +56,7 @@ class WatchedRuns:
         self.watch, self._devices, self._turns = watch, devices, ref(turns)
         self.lost: DeviceError | None = None
         self._runs: Executors | None = None
+        self._around: Turns = ()
         self.reset_after_fork()
         register_at_fork(self)
 
@@ -95,6 +79,7 @@ class WatchedRuns:
         """
         self._check_not_lost()
         if self._least_s < _LONG_S and self.watch.is_timed and current_token() is None:
+            self._around = turns_around()
             self._is_here = True
             try:
                 runs.run()
@@ -121,13 +106,15 @@ class WatchedRuns:
         if stuck is None:
             return
         with self._claiming:
+            self._is_taken = True  # a run that ends now asks under the lock
             self._is_taken = stuck.claim()
         runs = self._runs
         if self._is_taken and runs is not None:
             hung = stuck.give_up()
             runs.give_up(hung)
             self._lose(hung, runs, None)
-            turns.leave_turn(hung)
+            for one in reversed(self._all_turns()):
+                one.leave_turn(hung)
 
     def _end_here(self, failed: BaseException | None, runs: Executors, borrowed: object) -> None:
         """After a run on its caller's thread: raise what ends it, if that is not its own error.
@@ -143,25 +130,32 @@ class WatchedRuns:
                 self._claiming.release()
         if is_taken:
             keep_for_ever(borrowed)
-            turns = self._turns()
-            raise self._come_back(turns, failed) from failed
+            raise self._come_back(self._all_turns(), failed) from failed
         if self.watch.hung is not None and isinstance(failed, DeviceError):
             self._lose(self.watch.hung, runs, borrowed)
 
-    def _come_back(self, turns: CallersTurns | None, failed: BaseException | None) -> BaseException:
-        """Take the turn again after a launch that hung; return what ends the run."""
-        if turns is None or self.watch.hung is None:
+    def _all_turns(self) -> list[CallersTurns]:
+        """Return the turns of the run that is under way, the outermost first."""
+        found = [one() for one in (*self._around, self._turns)]
+        return [one for one in found if one is not None]
+
+    def _come_back(
+        self, turns: Sequence[CallersTurns], failed: BaseException | None
+    ) -> BaseException:
+        """Take the turns again after a launch that hung; return what ends the run."""
+        if self.watch.hung is None:
             return InternalError("a turn was taken from a run that nobody watches")
         interrupt = None if failed is None else interrupt_of(failed)
-        has_turn = False
-        while not has_turn:
-            try:
-                for _ in taking(turns.turn):
-                    has_turn = True
-                    break
-            except BaseException as error:
-                interrupt = interrupt_of(error)
-        turns.begin_turn()
+        for one in turns:
+            has_turn = False
+            while not has_turn:
+                try:
+                    for _ in taking(one.turn):
+                        has_turn = True
+                        break
+                except BaseException as error:
+                    interrupt = interrupt_of(error)
+            one.begin_turn()
         if interrupt is not None and not isinstance(interrupt, Exception):
             return interrupt
         return self.watch.hung

@@ -26,9 +26,9 @@ HALF = ExecutionOptions(device_options={"npu": {"float32": "float16"}})
 WITHIN_S, TASKS = 60, (0,)
 
 
-def graph():
+def graph(rows=X.shape[0]):
     b = GraphBuilder("two")
-    x = b.input("x", TensorType(X.shape, "float32"))
+    x = b.input("x", TensorType((rows, X.shape[1]), "float32"))
     return b.finish(b.add("tanh", b.add("sigmoid", x, names=["a"]), names=["b"]))
 
 
@@ -47,14 +47,15 @@ def _short(monkeypatch):
     monkeypatch.setattr(watchdog, "_LONG_S", 1e6)
 
 
-def opened(graph, device, mode="serial"):
+def opened(graph, device, mode="serial", others=("cpu",), **more):
     return Session(
         graph,
-        devices=[device, "cpu"],
+        devices=[device, *others],
         placement_options=PlacementOptions(pins={"a": device}),
         execution_options=HALF,
         fallback=True,
         mode=mode,
+        **more,
     )
 
 
@@ -89,6 +90,65 @@ def test_other_callers_run_and_the_first_comes_back(device, mode):
             assert time.monotonic() - begun_s < 20
         np.testing.assert_array_equal(held.result(WITHIN_S)["b"], want)
         np.testing.assert_array_equal(session.run({"x": X})["b"], want)
+        session.close()
+
+
+def run_beside_a_held_caller(session, points, want):
+    """A caller hangs, others run meanwhile; then the first comes back. Outputs are `want`."""
+    with ThreadPoolExecutor(3) as pool:
+        held = pool.submit(session.run, {"x": X})
+        try:
+            until(lambda: any(one.kind is FaultKind.HANG for one in points.raised))
+            others = [pool.submit(session.run, {"x": X}) for _ in range(2)]
+            for one in others:
+                np.testing.assert_array_equal(one.result(WITHIN_S)["b"], want)
+            assert not held.done()
+        finally:
+            points.over.set()
+        np.testing.assert_array_equal(held.result(WITHIN_S)["b"], want)
+    np.testing.assert_array_equal(session.run({"x": X})["b"], want)
+
+
+@pytest.mark.usefixtures("_short")
+@pytest.mark.parametrize("device, buckets", [("opencl", None), ("npu", {"n": [8]})])
+def test_other_callers_of_open_shapes_run(device, buckets):
+    need_opencl()
+    with Session(graph("n"), devices=["cpu"], buckets=buckets) as session:
+        want = session.run({"x": X})["b"]
+    with inject(Fault(device, "launch", 2, FaultKind.HANG)) as points:
+        session = opened(graph("n"), device, buckets=buckets)
+        session.run({"x": X})
+        run_beside_a_held_caller(session, points, want)
+        assert [one.action for one in session.events][:2] == ["hangs", "taken out"]
+        assert session.devices[device].is_lost
+        session.close()
+
+
+@pytest.mark.usefixtures("_short")
+@pytest.mark.parametrize("rows", [8, "n"])
+def test_other_callers_run_while_the_plan_without_a_device_hangs(rows):
+    """The caller that hangs has the turns of the session and of that plan."""
+    need_opencl()
+    buckets = None if rows == 8 else {"n": [8]}
+    with Session(graph(rows), devices=["cpu"], buckets=buckets) as session:
+        want = session.run({"x": X})["b"]
+    faults = [
+        Fault("npu", "launch", 2, FaultKind.LOST),
+        Fault("opencl", "launch", 3, FaultKind.HANG),
+    ]
+    with inject(*faults) as points:
+        session = Session(
+            graph(rows),
+            devices=["npu", "opencl", "cpu"],
+            placement_options=PlacementOptions(pins={"a": "npu", "b": "opencl"}),
+            execution_options=HALF,
+            fallback=True,
+            buckets=buckets,
+        )
+        for _ in range(2):
+            session.run({"x": X})
+        run_beside_a_held_caller(session, points, want)
+        assert session.devices_out == {"npu", "opencl"} and session.devices["opencl"].is_lost
         session.close()
 
 
