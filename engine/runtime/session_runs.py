@@ -439,18 +439,17 @@ class SessionRuns(SessionFacts, Closing):
                 return self._streams.begin_open(self.run, feeds)
             from trireme.runtime.failover.task_watch import TaskWatch
 
-            if make.func is pipeline:
-                make = partial(make, new_watch=TaskWatch)
-            again = self._stream_failover(self._streams)
+            make = partial(make, new_watch=TaskWatch)
+            again = self._stream_failover()
             return self._streams.begin(make, feeds, depth, self, again)
 
-    def _stream_failover(self, memory: object) -> StreamFailover | None:
+    def _stream_failover(self) -> StreamFailover | None:
         """Return what runs items of a stream again; None where nothing does."""
         if self._failover is None:
             return None
         from trireme.runtime.failover.in_streams import StreamFailover
 
-        return StreamFailover(self._failover, self.devices, memory, self._finish)
+        return StreamFailover(self._failover, self._finish)
 
     def close(self) -> None:
         """Give back threads, memory and the devices that this session opened."""

@@ -5,28 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from trireme.backend.device import Device
 from trireme.runtime.failover.failover import DeviceOut, Failover, Results
-from trireme.runtime.failover.lost import lose
-from trireme.support.errors import DeviceError, FaultKind
 
 
 class StreamFailover:
     """The RunsAgain of a session without states.
 
-    devices: of the session; memory: what the stream runs on
     finish: returns when no launch of the session is under way
     """
 
-    def __init__(
-        self,
-        failover: Failover,
-        devices: Mapping[str, Device],
-        memory: object,
-        finish: Callable[[], None],
-    ) -> None:
-        self._failover, self._devices, self._memory = failover, devices, memory
-        self._finish = finish
+    def __init__(self, failover: Failover, finish: Callable[[], None]) -> None:
+        self._failover, self._finish = failover, finish
 
     def check(self) -> None:
         """See RunsAgain."""
@@ -38,7 +27,5 @@ class StreamFailover:
         """See RunsAgain."""
         if not self._failover.is_fault(error):
             return None
-        if isinstance(error, DeviceError) and error.kind is FaultKind.HANG:
-            lose(self._devices, error, self._memory)
         self._finish()
         return self._failover.run_again(error, feeds, None)

@@ -4,6 +4,9 @@ An item is one run. A context has the memory of one run and the steps of it. Eve
 thread and runs one step at a time, the oldest item's first. Cheap steps run on the thread that made
 them ready, where their queue is free. A context whose devices queue launches by themselves needs no
 thread: its items are launched whole. An item that fails says why; the others go on.
+
+Where a launch never returns, its thread is left behind: the reader looks at the watches of the
+contexts while it waits. All items under way end with an error then, and no further one begins.
 """
 
 from __future__ import annotations
@@ -19,8 +22,12 @@ from typing import Any
 from trireme.backend.device import Event
 from trireme.plan.flow import Flow
 from trireme.runtime.context import ExecutionContext
+from trireme.runtime.failover.lost import lose
+from trireme.runtime.failover.task_watch import TaskWatch
+from trireme.runtime.failover.watcher import LOOK_S
 from trireme.runtime.io_binding import Given
 from trireme.runtime.program import Program
+from trireme.support.errors import DeviceError, FaultKind
 from trireme.support.forks import register_at_fork
 from trireme.support.threads import start_thread
 
@@ -47,12 +54,14 @@ class StreamContext:
     between: (a, b): step b waits for step a of the item before
     launch: where there are no steps: launches a run without waiting for any of it, and adds each
         event as soon as it is launched
+    watch: of the tasks of its steps; None where nothing is given up
     """
 
     execution: ExecutionContext
     steps: Sequence[StreamStep] = ()
     between: Sequence[tuple[int, int]] = ()
     launch: Callable[[list[Event]], None] | None = None
+    watch: TaskWatch | None = None
 
     @cached_property
     def followers(self) -> list[list[int]]:
@@ -89,12 +98,15 @@ class Dispatcher:
 
     flow: depth, memory and predicted steady state
     queues: the names of the queues; none where every context is launched
+    lost: the error of a task that hangs; nothing begins any more then
     """
 
     def __init__(
         self, flow: Flow, contexts: Sequence[StreamContext], queues: Sequence[str]
     ) -> None:
         self.flow, self.contexts, self.queues = flow, contexts, queues
+        self.lost: DeviceError | None = None
+        self._is_watched = any(one.watch is not None for one in contexts)
         self.reset_after_fork()
         register_at_fork(self)
 
@@ -113,9 +125,14 @@ class Dispatcher:
         self.busy = [False] * len(self.queues)
         self.threads: list[threading.Thread] = []
         self.stopping = False
+        self._items: list[Item] = []
+        self._running: list[tuple[StreamContext, int] | None] = [None for _ in self.queues]
+        self._stuck: set[int] = set()
 
     def start(self) -> None:
         """Start a thread a queue, if they are not there."""
+        if self.lost is not None:
+            return
         if self.stopping:
             self.end()  # an interrupt kept the last from its end
         for queue in range(len(self.threads), len(self.queues)):
@@ -125,17 +142,29 @@ class Dispatcher:
             self.threads.append(thread)
 
     def end(self) -> None:
-        """Stop the threads; what runs is waited for, what is ready is not begun."""
+        """Stop the threads; what runs is waited for, what is ready is not begun.
+
+        A thread that hangs is left alone.
+        """
         with self.lock:
             self.stopping = True
             for steps, call in zip(self.ready, self.calls, strict=True):
                 steps.clear()
                 call.notify()
             self.done.notify_all()
-        for thread in self.threads:
+        for queue, thread in enumerate(self.threads):
             if thread is not threading.current_thread():  # a collector may run this anywhere
-                thread.join()
-        self.reset_after_fork()
+                self._join(queue, thread)
+        if self.lost is None:
+            self.reset_after_fork()
+
+    def _join(self, queue: int, thread: threading.Thread) -> None:
+        """Return when the thread of a queue has ended, or hangs."""
+        while thread.is_alive() and queue not in self._stuck:
+            thread.join(LOOK_S if self._is_watched else None)
+            with self.lock:
+                if self.lost is None and thread.is_alive():
+                    self._look()
 
     def submit(self, item: Item, before: Item | None) -> None:
         """Begin a run, whose inputs are in its context; `before` is the run before it."""
@@ -149,6 +178,11 @@ class Dispatcher:
         item.left = [len(step.waits) for step in context.steps]
         item.unfinished = len(item.left)
         with self.lock:
+            if self.lost is not None:
+                item.error, item.unfinished = self._lost_error(), 0
+                return
+            if self._is_watched:
+                self._items.append(item)
             for a, b in context.between:
                 if before is not None and a not in before.over:
                     item.left[b] += 1
@@ -167,7 +201,40 @@ class Dispatcher:
         item.events = []
         with self.lock:
             while item.unfinished > 0:
-                self.done.wait()
+                if not self.done.wait(LOOK_S if self._is_watched else None):
+                    self._look()
+            if item in self._items:
+                self._items.remove(item)
+
+    def _look(self) -> None:
+        """Give up a task that hangs, and with it all items under way."""
+        for context in self.contexts:
+            stuck = None if context.watch is None else context.watch.stuck()
+            if stuck is not None and stuck.claim():
+                self._lose(context, stuck.give_up(), stuck.tasks)
+                return
+
+    def _lose(self, context: StreamContext, hung: DeviceError, tasks: Sequence[int]) -> None:
+        """Begin nothing more; a thread hangs at one of some tasks of a context."""
+        self.lost, self.stopping = hung, True
+        lose(context.execution.program.devices, hung, self)
+        steps = range(1) if len(context.steps) == 1 else tasks
+        for queue, running in enumerate(self._running):
+            if running is not None and running[0] is context and running[1] in steps:
+                self._stuck.add(queue)
+        for item in self._items:
+            error = hung if item.context is context else self._lost_error()
+            item.error, item.unfinished = item.error or error, 0
+        self._items.clear()
+        for call in self.calls:
+            call.notify()
+        self.done.notify_all()
+
+    def _lost_error(self) -> DeviceError:
+        assert self.lost is not None
+        found = DeviceError(self.lost.summary).of_device(self.lost.device)
+        found.of_kind(FaultKind.LOST)
+        return found
 
     def _push(self, item: Item, step: int) -> None:
         queue = item.context.steps[step].queue
@@ -188,10 +255,14 @@ class Dispatcher:
             while mine and not self.stopping:
                 step, item = mine.popleft()
                 if item.error is None:
+                    self._running[queue] = item.context, step
                     try:
                         item.context.steps[step].run()
                     except BaseException as error:
+                        if isinstance(error, DeviceError) and error.kind is FaultKind.HANG:
+                            lose(item.context.execution.program.devices, error, self)
                         item.error = item.error or error
+                    self._running[queue] = None
                 self._finish(step, item, mine)
 
     def _finish(self, step: int, item: Item, mine: deque[tuple[int, Item]]) -> None:

@@ -15,7 +15,7 @@ from trireme.plan.flow import flow_of, state_waits
 from trireme.plan.plan import Plan
 from trireme.runtime.context import ExecutionContext
 from trireme.runtime.dispatch import CHEAP_S
-from trireme.runtime.execute import TaskListener
+from trireme.runtime.failover.task_watch import TaskWatch
 from trireme.runtime.failures import raise_named
 from trireme.runtime.program import Program
 from trireme.runtime.streams.dispatcher import Dispatcher, StreamContext, StreamStep
@@ -25,12 +25,12 @@ def pipeline(
     program: Program,
     depth: int | None = None,
     states: States | None = None,
-    new_watch: Callable[[Plan], TaskListener] | None = None,
+    new_watch: Callable[[Plan], TaskWatch] | None = None,
 ) -> Dispatcher:
     """Return what runs a program with `depth` runs in flight; None for the least that is enough.
 
     states: those of the session, which all runs share
-    new_watch: makes what waits for the tasks of each run in flight; None for their own waits
+    new_watch: makes what gives up tasks of each run in flight that hang; None for nothing
     Errors: PlanError, if the contexts do not fit a device's memory
     """
     plan = program.plan
@@ -39,15 +39,15 @@ def pipeline(
     first = ExecutionContext(program, states=states)
     others = [ExecutionContext(program, first.scratch, states=states) for _ in range(1, flow.depth)]
     between = state_waits(plan)
-    contexts = [
-        StreamContext(one, _steps(one, queues, new_watch and new_watch(plan)), between)
-        for one in (first, *others)
-    ]
+    contexts = []
+    for one in (first, *others):
+        watch = None if new_watch is None else new_watch(plan)
+        contexts.append(StreamContext(one, _steps(one, queues, watch), between, watch=watch))
     return Dispatcher(flow, contexts, queues)
 
 
 def _steps(
-    context: ExecutionContext, queues: Sequence[str], watch: TaskListener | None
+    context: ExecutionContext, queues: Sequence[str], watch: TaskWatch | None
 ) -> list[StreamStep]:
     """Return a step for each task."""
     return [
@@ -61,7 +61,7 @@ def _steps(
     ]
 
 
-def _run(context: ExecutionContext, task: int, watch: TaskListener | None) -> None:
+def _run(context: ExecutionContext, task: int, watch: TaskWatch | None) -> None:
     """Run a task and wait for it."""
     try:
         if watch is None:
@@ -71,4 +71,6 @@ def _run(context: ExecutionContext, task: int, watch: TaskListener | None) -> No
             watch.wait(context.calls[task].launch(), (task,))
             watch.end((task,))
     except Exception as error:
+        if watch is not None:
+            watch.claim((task,))  # it is under way no more
         raise_named(context.program.plan, [task], error)

@@ -13,6 +13,7 @@ from typing import Any
 from trireme.backend.device import Device
 from trireme.backend.registry import DEFAULT_DEVICE
 from trireme.model_file.cache import Model
+from trireme.runtime.failover.task_watch import TaskWatch
 from trireme.runtime.session import Session
 from trireme.runtime.streams.round_robin import round_robin, round_robin_flow
 from trireme.runtime.streams.stream import Feeds, Stream, Streams
@@ -60,7 +61,8 @@ class Replicas(Closing):
                     )
             programs = [session.program for session in self.sessions]
             flow = round_robin_flow([program.plan for program in programs], f"{count} replicas")
-            self._dispatcher = round_robin(programs, flow)
+            new_watch = TaskWatch if self.sessions[0].fails_over else None
+            self._dispatcher = round_robin(programs, flow, new_watch)
         except BaseException:
             self.close()
             raise
@@ -72,7 +74,7 @@ class Replicas(Closing):
 
         Errors: RunError, if a stream is under way
         """
-        again = self.sessions[0]._stream_failover(self._dispatcher)
+        again = self.sessions[0]._stream_failover()
         return self._streams.begin(lambda _: self._dispatcher, feeds, None, self, again)
 
     def close(self) -> None:

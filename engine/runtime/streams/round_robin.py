@@ -6,7 +6,7 @@ long as another. The instances are alike, so the bits are those of a run on any 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -23,6 +23,7 @@ from trireme.plan.plan import Plan, make_plan
 from trireme.runtime.compile import compile_plan
 from trireme.runtime.context import ExecutionContext
 from trireme.runtime.execute import serial_runner
+from trireme.runtime.failover.task_watch import TaskWatch
 from trireme.runtime.failures import raise_named
 from trireme.runtime.program import Program
 from trireme.runtime.streams.dispatcher import Dispatcher, StreamContext, StreamStep
@@ -110,39 +111,59 @@ def pipeline_or_round_robin(
     calibration: Calibration,
     depth: int | None,
     states: States | None = None,
+    new_watch: Callable[[Plan], TaskWatch] | None = None,
 ) -> Dispatcher:
     """Return a pipeline of a program, or instances of a device that take whole runs in turn.
 
     The instances are taken where they are predicted to be faster. A depth is a pipeline's.
+    new_watch: see `pipeline`
     """
-    found, devices = pipeline(program, depth, states), program.devices
+    found, devices = pipeline(program, depth, states, new_watch), program.devices
     planned = plan_round_robin(graph, devices, calibration) if depth is None else None
     flow = planned.flow_beside(found.flow) if planned is not None else None
     if planned is None or flow is None:
         return found
     return round_robin(
-        [compile_plan(plan, {name: devices[name]}) for name, plan in planned.plans.items()], flow
+        [compile_plan(plan, {name: devices[name]}) for name, plan in planned.plans.items()],
+        flow,
+        new_watch,
     )
 
 
-def round_robin(programs: Sequence[Program], flow: Flow) -> Dispatcher:
+def round_robin(
+    programs: Sequence[Program],
+    flow: Flow,
+    new_watch: Callable[[Plan], TaskWatch] | None = None,
+) -> Dispatcher:
     """Return what gives whole runs to programs in turn.
 
     Where all devices queue launches by themselves, a run is launched whole; else every program has
-    a thread.
+    a thread. Runs that are watched have threads, because a launch that hangs holds its own.
     flow: memory and predicted steady state, if the programs share nothing
+    new_watch: see `pipeline`
     """
     made = [ExecutionContext(program) for _ in range(_AHEAD) for program in programs]
-    if all(driver_queue_of(call) for one in made for call in one.calls):
+    if new_watch is None and all(driver_queue_of(call) for one in made for call in one.calls):
         return Dispatcher(
             flow, [StreamContext(one, launch=partial(_launch, one)) for one in made], ()
         )
-    runs = [serial_runner(one.program.plan, one.calls) for one in made]
-    contexts = [
-        StreamContext(one, [StreamStep(number % len(programs), (), False, run)])
-        for number, (one, run) in enumerate(zip(made, runs, strict=True))
-    ]
+    contexts = []
+    for number, one in enumerate(made):
+        plan = one.program.plan
+        watch = None if new_watch is None else new_watch(plan)
+        run = serial_runner(plan, one.calls, watch)
+        if watch is not None:
+            run = partial(_run_watched, run, watch)
+        steps = [StreamStep(number % len(programs), (), False, run)]
+        contexts.append(StreamContext(one, steps, watch=watch))
     return Dispatcher(flow, contexts, [f"replica-{number}" for number in range(len(programs))])
+
+
+def _run_watched(run: Callable[[], None], watch: TaskWatch) -> None:
+    try:
+        run()
+    finally:
+        watch.reset()  # of a run that failed nothing is under way any more
 
 
 def _launch(context: ExecutionContext, events: list[Event]) -> None:
