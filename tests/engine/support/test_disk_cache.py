@@ -87,6 +87,18 @@ def test_a_process_prunes_a_folder_once_and_then_as_it_stores(folder, monkeypatc
     for number in range(12):
         DiskCache(folder, ".bin", 64).store(str(number), b"data")
     assert len(pruned) == 3  # behind the first, and behind every fifth
+
+
+@pytest.mark.skipif(os.name != "posix", reason="it forks")
+def test_a_forked_child_removes_what_a_killed_writer_left(folder):
+    assert kept(folder) == b"data"
+    (folder / ".key.bin.0123456789abcdef.tmp").touch(mode=0o600)
+    child = os.fork()
+    if not child:
+        kept(folder)
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert [one.name for one in folder.iterdir()] == ["key.bin"]
     for number in range(100):
         DiskCache(folder, ".bin", 64).store(str(number), b"data")
     assert 64 <= len(list(folder.iterdir())) <= 64 + 5
