@@ -1,9 +1,9 @@
 """Make instances before a run needs them: in a thread of its own, while runs go on.
 
-A shape whose program is compiled for it costs a load at its first run. `Ahead` makes the instances
-of shapes that the caller expects. A run that comes first waits for the instance that is under way,
-and finds those that are ready; the bits are the same, because it is the instance that the run would
-have made.
+A shape whose program is compiled for it costs a load at its first run. `ShapesAhead` makes the
+instances of shapes that the caller expects. A run that comes first waits for the instance that is
+under way, and finds those that are ready; the bits are the same, because it is the instance that
+the run would have made.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class PreparedShapes:
         return f"{shapes}: {self.state}{took}{': ' + self.error if self.error else ''}"
 
 
-class Ahead:
+class ShapesAhead:
     """The thread that makes instances, and what became of them."""
 
     def __init__(self) -> None:

@@ -22,7 +22,7 @@ from trireme.placement.options import PlacementOptions
 from trireme.runtime.control.body import Workshop
 from trireme.runtime.control.dynamic import ControlFlow
 from trireme.runtime.control.open_body import open_body
-from trireme.runtime.dynamic.ahead import Ahead
+from trireme.runtime.dynamic.ahead import ShapesAhead
 from trireme.runtime.dynamic.buckets import BucketFit, Buckets
 from trireme.runtime.dynamic.instances import (
     Instance,
@@ -75,7 +75,7 @@ class OpenProgram:
         self._kept: Kept[Instance] = Kept(tools.most)
         served = graph if buckets is None else buckets.graph
         self._open = kind(served, tools, self._kept, states)
-        self.ahead, self._most = Ahead(), tools.most
+        self.ahead, self._most = ShapesAhead(), tools.most
         self._inputs = list(graph.input_values())
         self._outputs = list(graph.output_values())
         self._names = frozenset(feeds_of(self._inputs))
@@ -86,7 +86,7 @@ class OpenProgram:
     def beside(self) -> OpenProgram:
         """Return the same for another session: instances are shared, what ran last is its own."""
         made = copy(self)
-        made.ahead, made.last, made.stages = Ahead(), None, []
+        made.ahead, made.last, made.stages = ShapesAhead(), None, []
         return made
 
     @property
