@@ -16,8 +16,9 @@ from trireme.ir.graph import Graph, Value
 from trireme.support.dtypes import Array, numpy_dtype
 from trireme.support.errors import ConvertError
 
-_BIAS_DTYPES = ("int32",)
-"""DequantizeLinear takes these, with no zero point; QuantizeLinear makes none of them."""
+_BIAS_DTYPES = ("int32", "int64")
+"""Dtypes of biases: no zero point is written for them."""
+MOST_INT32 = (1 << 31) - 1
 
 
 class OnnxNames:
@@ -90,12 +91,26 @@ class OnnxNames:
         if value.quant is None:
             return self.stored(id, channels_first)
         key = (id, channels_first)
+        if key not in self._real and value.data is not None and value.dtype == "int64":
+            self._real[key] = self._wide_bias(value, value.data)
         if key not in self._real:
             source = self.stored(id, channels_first)
             scale, zero, attrs = self._quant(value, channels_first)
             inputs = [source, scale, zero] if value.dtype not in _BIAS_DTYPES else [source, scale]
             self._real[key] = self.emit("DequantizeLinear", inputs, "real", **attrs)[0]
         return self._real[key]
+
+    def _wide_bias(self, value: Value, data: Array) -> str:
+        """Return the name of a bias of int64, which DequantizeLinear does not take.
+
+        It is written as int32 where it fits, else as its real numbers.
+        """
+        if np.abs(data).max(initial=0) <= MOST_INT32:
+            scale, _, attrs = self._quant(value, False)
+            source = self.constant(data.astype(np.int32), value.first_name)
+            return self.emit("DequantizeLinear", [source, scale], "real", **attrs)[0]
+        scales = np.array(value.quant.scales if value.quant else 1, np.float64)
+        return self.constant((data * scales).astype(np.float32), value.first_name)
 
     def bind(self, id: int, name: str, channels_first: bool = False) -> None:
         """Take the real form of a value that a node made, and quantise it where its type says."""

@@ -14,6 +14,8 @@ from ort_integers import adds_exactly
 from quantising_peers import installed
 
 import trireme
+from trireme.converters.onnx.write import names
+from trireme.ir.interpreter import run_reference
 
 SEED = 20261126
 NETS = {"conv_net": (conv_net, {}), "encoder_block": (encoder_block, {"products": "integers"})}
@@ -49,6 +51,17 @@ def test_a_whole_net_is_near_onnx_runtime(name):
     shares = [row.within for row in qdq_nodes.whole(graph, feeds) if row.units is not None]
     assert np.mean(shares) > 0.9
     qdq_nodes.session(graph, optimised=True)  # whose optimiser refused products of rows
+
+
+@pytest.mark.parametrize("wide", [False, True])
+def test_a_net_of_int16_is_near_onnx_runtime(wide, monkeypatch):
+    """Its biases of int64 are int32 in the file, or floats where they do not fit."""
+    graph, feeds = made("conv_net", "int16x8")
+    if wide:
+        monkeypatch.setattr(names, "MOST_INT32", 0)
+    (found,) = qdq_nodes.session(graph, optimised=False).run(None, feeds)
+    (right,) = run_reference(graph, feeds).values()
+    assert np.square(found - right).sum() < 1e-5 * np.square(right).sum()
 
 
 @pytest.mark.slow
