@@ -26,7 +26,7 @@ from trireme.devices.cpu.codegen.llvm_types import vector
 from trireme.devices.cpu.codegen.scalars import bits
 from trireme.devices.cpu.codegen.target import Isa
 from trireme.devices.cpu.kernels.f32.gemm import PACKED, Cut, MatmulEmitter, MatmulShape, Strides
-from trireme.devices.cpu.kernels.f32.register_tile import Ahead
+from trireme.devices.cpu.kernels.f32.register_tile import Prefetch
 from trireme.devices.cpu.kernels.f32.tiling import Size, Tiling
 from trireme.devices.cpu.kernels.lowering import begin, deal, finish
 from trireme.support.dtypes import Array
@@ -202,7 +202,7 @@ class _CompactRow(MatmulEmitter):
         b: Value,
         acc: list[list[Var]],
         counts: Sequence[Index],
-        ahead: Ahead | None,
+        ahead: Prefetch | None,
     ) -> None:
         fn, (sums,) = self.fn, acc
         ((a, _),) = lines

@@ -19,7 +19,7 @@ from trireme.devices.cpu.codegen.llvm_types import lanes_of, vector
 from trireme.devices.cpu.codegen.target import Isa
 from trireme.devices.cpu.kernels.expressions import COSTS, activate
 from trireme.devices.cpu.kernels.f32.im2row import ImageWindow, emit_gather
-from trireme.devices.cpu.kernels.f32.register_tile import Ahead, multiply_tile, part_ahead
+from trireme.devices.cpu.kernels.f32.register_tile import Prefetch, multiply_tile, part_ahead
 from trireme.devices.cpu.kernels.f32.tiling import Size, Tiling, choose_tiling, lanes_for
 from trireme.devices.cpu.kernels.lowering import begin, finish
 from trireme.support.records import dataclass
@@ -232,7 +232,7 @@ class MatmulEmitter:
                 lambda: self._tile(cut.tiles - 1, cut.last_rows, b, column, columns),
             )
 
-    def _ahead(self, tile: Index, b: Value) -> Ahead | None:
+    def _ahead(self, tile: Index, b: Value) -> Prefetch | None:
         """What a tile brings into the cache of the panel after the one at b, where B is packed."""
         fn, product, cut = self.fn, self.product, self.cut
         if product.b.row:
@@ -270,7 +270,7 @@ class MatmulEmitter:
         column: Index,
         counts: Sequence[Index],
         heavy: bool = False,
-        ahead: Ahead | None = None,
+        ahead: Prefetch | None = None,
     ) -> None:
         """Emit one register tile: load or clear it, walk the depth, finish or store it.
 
@@ -318,7 +318,7 @@ class MatmulEmitter:
         b: Value,
         acc: list[list[Var]],
         counts: Sequence[Index],
-        ahead: Ahead | None,
+        ahead: Prefetch | None,
     ) -> None:
         fn, product, cut = self.fn, self.product, self.cut
 

@@ -14,7 +14,7 @@ LINE = 16
 
 
 @dataclass(frozen=True)
-class Ahead:
+class Prefetch:
     """Memory that a walk brings into the L2 cache: lines of the caches from place on, a step."""
 
     place: Value
@@ -32,7 +32,7 @@ def part_ahead(
     turn: tuple[Index, int],
     panel: tuple[Index, int],
     unroll: int,
-) -> Ahead | None:
+) -> Prefetch | None:
     """Return the part of the next panel of B that a register tile should bring into the cache.
 
     A panel from memory holds back the first tile that reads it, and the tiles after it have time
@@ -49,7 +49,7 @@ def part_ahead(
         return None
     each = -(-lines // tiles)
     part = times(fn, depth, each * LINE // unroll)
-    return Ahead(fn.at(place, times(fn, tile, part)), each)
+    return Prefetch(fn.at(place, times(fn, tile, part)), each)
 
 
 def multiply_tile(
@@ -61,7 +61,7 @@ def multiply_tile(
     depth: Index,
     unroll: int,
     exact: bool = True,
-    ahead: Ahead | None = None,
+    ahead: Prefetch | None = None,
 ) -> None:
     """Emit a register tile's walk over the depth: acc[r][v] += A[r, k] * B[k, v].
 
@@ -79,7 +79,7 @@ def multiply_tile(
             _multiply_steps(fn, acc, lines, b, panel, k, steps)
 
 
-def _bring(fn: Function, ahead: Ahead, offset: Index) -> None:
+def _bring(fn: Function, ahead: Prefetch, offset: Index) -> None:
     for line in range(ahead.lines):
         fn.prefetch(fn.at(ahead.place, plus(fn, offset, line * LINE)))
 

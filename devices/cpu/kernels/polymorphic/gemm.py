@@ -18,7 +18,7 @@ from trireme.devices.cpu.codegen.kernel_cache import Code
 from trireme.devices.cpu.codegen.target import Isa
 from trireme.devices.cpu.kernels.f32.gemm import Cut, MatmulEmitter, MatmulShape
 from trireme.devices.cpu.kernels.f32.im2row import emit_gather
-from trireme.devices.cpu.kernels.f32.register_tile import Ahead, part_ahead
+from trireme.devices.cpu.kernels.f32.register_tile import Prefetch, part_ahead
 from trireme.devices.cpu.kernels.f32.tiling import Tiling, choose_register_tile, tile_cycles
 from trireme.devices.cpu.kernels.lowering import finish
 from trireme.devices.cpu.kernels.polymorphic.opaque import opaque
@@ -263,7 +263,7 @@ class _SizedMatmul(MatmulEmitter):
         ahead = None if reaches else self._rows_ahead(row, rows, b)
         self.register_tile(lines, places, b, column, counts, ahead=ahead)
 
-    def _rows_ahead(self, row: Index, rows: int, b: Value) -> Ahead | None:
+    def _rows_ahead(self, row: Index, rows: int, b: Value) -> Prefetch | None:
         """What a tile brings into the cache: the first tiles of a block bring the next panel."""
         fn, product, cut = self.fn, self.product, self.cut
         if not _is_zero(product.b.row):
