@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from trireme.converters.tflite.write.elementwise import ELEMENTWISE
 from trireme.converters.tflite.write.movement import MOVEMENT
+from trireme.converters.tflite.write.pools import POOLS
 from trireme.converters.tflite.write.products import PRODUCTS
 from trireme.converters.tflite.write.reductions import REDUCTIONS
 from trireme.converters.tflite.write.use import WriteRule
 from trireme.converters.tflite.write.windows import WINDOWS
 
-RULES: dict[str, WriteRule] = ELEMENTWISE | MOVEMENT | PRODUCTS | REDUCTIONS | WINDOWS
+RULES: dict[str, WriteRule] = ELEMENTWISE | MOVEMENT | POOLS | PRODUCTS | REDUCTIONS | WINDOWS
 """The ops that can be written."""
 
 

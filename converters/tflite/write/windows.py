@@ -1,4 +1,4 @@
-"""Write ops with windows: convolutions, pools; pads that are neither SAME nor VALID come before."""
+"""Write convolutions; pads of a window that are neither SAME nor VALID come before it."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ from trireme.converters.tflite.write.activations import FUSED, activate, fused
 from trireme.converters.tflite.write.use import NodeWriter, WriteRule
 from trireme.ir.dims import add
 from trireme.ir.graph import Dim, Quant, TensorType
-from trireme.support.dtypes import Array
 
-_SAME, _VALID = tflite.Padding.SAME, tflite.Padding.VALID
+SAME, VALID = tflite.Padding.SAME, tflite.Padding.VALID
 
 
 @dataclass(frozen=True)
@@ -88,9 +87,9 @@ def padded(
     fill: the border's stored value; None for 0, or for the zero point of a quantised x
     """
     if window.is_valid:
-        return x, _VALID
+        return x, VALID
     if window.is_same:
-        return x, _SAME
+        return x, SAME
     if min(map(min, window.pads)) < 0:
         raise use.error("negative pads are not written")
     type = use.tensors.type_of(x)
@@ -98,13 +97,14 @@ def padded(
     shape = tuple(add(dim, sum(pair)) for dim, pair in zip(type.shape, pairs, strict=True))
     to = TensorType(shape, type.dtype, type.quant)
     if fill is None:
-        return use.add("PAD", [x, use.ints(pairs)], to, "PadOptions"), _VALID
+        return use.add("PAD", [x, use.ints(pairs)], to, "PadOptions"), VALID
     border = use.tensors.constant(np.array(fill, type.dtype), f"{use.name}_border", type.quant)
     inputs = [x, use.ints(pairs), border]
-    return use.add("PADV2", inputs, to, "PadV2Options"), _VALID
+    return use.add("PADV2", inputs, to, "PadV2Options"), VALID
 
 
-def _steps(window: WrittenWindow) -> dict[str, int]:
+def steps_of(window: WrittenWindow) -> dict[str, int]:
+    """Return the options of a window's strides."""
     return dict(zip(("StrideH", "StrideW"), window.strides, strict=True))
 
 
@@ -183,7 +183,7 @@ def _conv_2d(use: NodeWriter, x: int, window: WrittenWindow, y: TensorType) -> C
     """Return the operator of a convolution: code, inputs, kind of options, options."""
     groups, channels = use.attrs["groups"], use.type(0).shape[-1]
     x, padding = padded(use, x, window)
-    options = {"Padding": padding, **_steps(window), **_dilations(window)}
+    options = {"Padding": padding, **steps_of(window), **_dilations(window)}
     if groups > 1 and groups == channels:
         w = _weights(use, window, (3, 1, 2, 0), 3)
         options["DepthMultiplier"] = use.type(1).dims[0] // groups
@@ -308,96 +308,16 @@ def _transposed_padding(use: NodeWriter) -> tuple[int, tuple[int, ...]]:
     kernel = use.type(1).dims[1:3]
     axes = list(zip(space, y, kernel, attrs["strides"], attrs["pads"][:2], strict=True))
     if all(pad == 0 and out >= (n - 1) * s + k for n, out, k, s, pad in axes):
-        return _VALID, y
+        return VALID, y
     totals = [max((-(-out // s) - 1) * s + k - out, 0) for _, out, k, s, _ in axes]
     fits = all(-(-out // s) == n for n, out, _, s, _ in axes)
     if fits and all(total // 2 == axis[4] for total, axis in zip(totals, axes, strict=True)):
-        return _SAME, y
-    return _VALID, tuple(max((n - 1) * s + k, pad + out) for n, out, k, s, pad in axes)
-
-
-def pool(code: str) -> WriteRule:
-    """Return the rule of a pool."""
-
-    def rule(use: NodeWriter) -> None:
-        if len(use.node.outputs) > 1:
-            raise use.error("the places of the maxima have no form in TensorFlow Lite")
-        use.check_dtype(0, "float32 qint8 quint8 qint16")
-        use.check_one_quant(0)
-        kernel = use.attrs["kernel"]
-        if len(kernel) != 2 or any(d != 1 for d in use.attrs["dilations"]):
-            raise use.error("a pool over two axes without dilations is needed")
-        window = window_of(use, kernel)
-        if code == "MAX_POOL_2D":
-            _pooled(use, code, *padded(use, use.x(0), window, _least(use.type(0))), window)
-        else:
-            _average(use, window)
-
-    return rule
-
-
-def _least(type: TensorType) -> float:
-    return float("-inf") if type.dtype == "float32" else int(np.iinfo(type.dtype).min)
-
-
-def _options(padding: int, window: WrittenWindow) -> dict[str, int]:
-    size = {"FilterHeight": window.kernel[0], "FilterWidth": window.kernel[1]}
-    return {"Padding": padding, **_steps(window), **size}
-
-
-def _pooled(use: NodeWriter, code: str, x: int, padding: int, window: WrittenWindow) -> None:
-    fused(use, code, [x], "Pool2DOptions", **_options(padding, window))
-
-
-def _average(use: NodeWriter, window: WrittenWindow) -> None:
-    """Write AVERAGE_POOL_2D, whose border does not count; else floats are corrected."""
-    code, attrs = "AVERAGE_POOL_2D", use.attrs
-    beyond = attrs["ceil_mode"] and window.pads != _given_pads(use)
-    if window.is_valid or (window.is_same and not attrs["count_include_pad"]):
-        _pooled(use, code, *padded(use, use.x(0), window), window)
-        return
-    x, padding = _padded_zero(use, window)
-    if attrs["count_include_pad"] and not beyond:
-        _pooled(use, code, x, padding, window)
-        return
-    y = use.output()
-    if use.is_quantised or beyond or not y.is_static:
-        raise use.error("an average whose border does not count is written with SAME pads only")
-    means = use.add(code, [x], None, "Pool2DOptions", **_options(padding, window))
-    fused(use, "MUL", [means, use.array(_shares(use, window))], "MulOptions")
-
-
-def _given_pads(use: NodeWriter) -> tuple[tuple[int, int], ...]:
-    pads = use.attrs["pads"]
-    return ((pads[0], pads[2]), (pads[1], pads[3]))
-
-
-def _padded_zero(use: NodeWriter, window: WrittenWindow) -> tuple[int, int]:
-    """Return x padded with zeros, also where SAME has these pads."""
-    type = use.type(0)
-    pairs = [(0, 0), *window.pads, (0, 0)]
-    shape = tuple(add(dim, sum(pair)) for dim, pair in zip(type.shape, pairs, strict=True))
-    to = TensorType(shape, type.dtype, type.quant)
-    return use.add("PAD", [use.x(0), use.ints(pairs)], to, "PadOptions"), _VALID
-
-
-def _shares(use: NodeWriter, window: WrittenWindow) -> Array:
-    """Return [1,OH,OW,1] of a window's elements over those of them that are no border."""
-    counts = []
-    for axis in range(2):
-        (first, _), size = window.pads[axis], window.sizes[axis]
-        starts = np.arange(use.output().dims[1 + axis]) * window.strides[axis] - first
-        ends = np.minimum(starts + window.kernel[axis], int(size))
-        counts.append(ends - np.maximum(starts, 0))
-    inside = counts[0][:, None] * counts[1][None, :]
-    share = window.kernel[0] * window.kernel[1] / inside
-    return np.asarray(share, np.float32)[None, :, :, None]
+        return SAME, y
+    return VALID, tuple(max((n - 1) * s + k, pad + out) for n, out, k, s, pad in axes)
 
 
 WINDOWS: dict[str, WriteRule] = {
-    "average_pool": pool("AVERAGE_POOL_2D"),
     "conv": conv,
     "conv_transpose": conv_transpose,
-    "max_pool": pool("MAX_POOL_2D"),
 }
-"""The rules of ops with windows."""
+"""The rules of convolutions."""
