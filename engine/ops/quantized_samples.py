@@ -15,11 +15,12 @@ import numpy as np
 from trireme.ir.graph import Quant
 from trireme.ir.op import Sample
 from trireme.ops.integer import TABLES_16
+from trireme.ops.quantized_draws import per_tensor, stored, window
 from trireme.ops.quantized_samples_16 import SAMPLERS_16, table_samples_16
+from trireme.ops.quantized_samples_products import PRODUCT_SAMPLERS
 from trireme.support.dtypes import Array, numpy_dtype
 
 Samples = Callable[[np.random.Generator], Iterable[Sample]]
-FIXED = frozenset({1, 2})
 
 
 def with_quantized(op: str, samples: Samples) -> Samples:
@@ -34,153 +35,6 @@ def with_table(op: str, samples: Samples) -> Samples:
     """Return the same for an op whose quantised form is a table."""
     wide = tuple(table_samples_16(op)) if op in TABLES_16 else ()
     return lambda rng: [*samples(rng), *_table_samples(op), *wide]
-
-
-def per_tensor(scale: float, zero: int) -> Quant:
-    """Return one scale, as float32 holds it, and one zero point."""
-    return Quant((float(np.float32(scale)),), (zero,))
-
-
-def per_channel(rng: np.random.Generator, channels: int, axis: int) -> Quant:
-    """Return a scale for each channel, zero points 0."""
-    scales = rng.uniform(0.005, 0.02, channels).astype(np.float32)
-    return Quant(tuple(float(s) for s in scales), (0,) * channels, axis)
-
-
-def stored(rng: np.random.Generator, dtype: str, *shape: int) -> Array:
-    """Return integers from the whole range of a dtype."""
-    info = np.iinfo(numpy_dtype(dtype))
-    return rng.integers(info.min, info.max + 1, shape, numpy_dtype(dtype))
-
-
-def _bias(rng: np.random.Generator, channels: int) -> Array:
-    return rng.integers(-3000, 3000, channels, np.int32)
-
-
-def _window(rank: int = 2, **attrs: Any) -> dict[str, Any]:
-    plain = {"strides": (1,) * rank, "pads": (0,) * 2 * rank, "dilations": (1,) * rank}
-    return {**plain, "layout": "NHWC", **attrs}
-
-
-_CONVS: tuple[tuple[str, tuple[int, ...], tuple[int, ...], dict[str, Any]], ...] = (
-    ("3x3", (1, 9, 11, 8), (16, 3, 3, 8), {"pads": (1, 1, 1, 1)}),
-    (
-        "stride 2, odd channels",
-        (2, 9, 7, 5),
-        (19, 3, 3, 5),
-        {"strides": (2, 2), "pads": (0, 0, 1, 1)},
-    ),
-    ("pointwise relu6", (1, 5, 7, 37), (24, 1, 1, 37), {"activation": "relu6"}),
-    (
-        "depthwise",
-        (1, 8, 7, 19),
-        (19, 3, 3, 1),
-        {"groups": 19, "pads": (1, 1, 1, 1), "activation": "relu"},
-    ),
-    (
-        "depthwise, multiplier 2, stride 2",
-        (2, 9, 9, 8),
-        (16, 5, 5, 1),
-        {"groups": 8, "strides": (2, 2), "pads": (1, 1, 2, 2)},
-    ),
-    ("dilated", (1, 11, 11, 4), (8, 3, 3, 4), {"dilations": (2, 3), "pads": (2, 3, 2, 3)}),
-    ("two groups", (1, 6, 6, 8), (6, 3, 3, 4), {"groups": 2}),
-    ("one pixel", (1, 1, 1, 3), (1, 1, 1, 3), {}),
-)
-
-
-def _conv(rng: np.random.Generator) -> Iterator[Sample]:
-    for note, x_shape, w_shape, attrs in _CONVS:
-        for dtype, zero, w_zero in (("int8", -7, 0), ("uint8", 131, 119)):
-            channels = w_shape[0]
-            signed = dtype == "int8"
-            w_quant = per_channel(rng, channels, 0) if signed else per_tensor(0.011, w_zero)
-            reach = np.sqrt(np.prod(w_shape[1:]))
-            yield Sample(
-                (stored(rng, dtype, *x_shape), stored(rng, dtype, *w_shape), _bias(rng, channels)),
-                _window(**attrs),
-                FIXED,
-                (per_tensor(0.037, zero), w_quant, None),
-                (per_tensor(0.02 * float(reach), zero + 3),),
-                f"{dtype} {note}",
-            )
-    yield from _float_convs(rng)
-
-
-def _float_bias(rng: np.random.Generator, channels: int) -> Array:
-    """Return a bias that makes the result of a product float32."""
-    return rng.standard_normal(channels).astype(np.float32)
-
-
-def _float_convs(rng: np.random.Generator) -> Iterator[Sample]:
-    for note, x_shape, w_shape, attrs in _CONVS:
-        for dtype, zero, w_zero in (("int8", -7, 0), ("uint8", 131, 119)):
-            channels = w_shape[0]
-            w_quant = per_channel(rng, channels, 0) if dtype == "int8" else per_tensor(0.01, w_zero)
-            x, w = stored(rng, dtype, *x_shape), stored(rng, dtype, *w_shape)
-            yield Sample(
-                (x, w, _float_bias(rng, channels)),
-                _window(**attrs),
-                FIXED,
-                (per_tensor(0.037, zero), w_quant, None),
-                (None,),
-                f"{dtype} to floats, {note}",
-            )
-
-
-def _conv_transpose(rng: np.random.Generator) -> Iterator[Sample]:
-    for dtype, zero, w_zero in (("int8", 5, 0), ("uint8", 120, 131)):
-        signed = dtype == "int8"
-        w_quant = per_channel(rng, 7, 3) if signed else per_tensor(0.011, w_zero)
-        yield Sample(
-            (stored(rng, dtype, 1, 5, 4, 6), stored(rng, dtype, 6, 3, 3, 7), _bias(rng, 7)),
-            _window(strides=(1, 2) if signed else (2, 1), pads=(0, 0, 1, 1)),
-            FIXED,
-            (per_tensor(0.037, zero), w_quant, None),
-            (per_tensor(0.1, zero),),
-            dtype,
-        )
-
-
-def _fully_connected(rng: np.random.Generator) -> Iterator[Sample]:
-    for rows, columns, outs in ((1, 64, 10), (5, 37, 19), (3, 129, 1), (16, 64, 96)):
-        for dtype, zero, w_zero in (("int8", 9, 0), ("uint8", 117, 140)):
-            x, w = stored(rng, dtype, rows, columns), stored(rng, dtype, outs, columns)
-            yield Sample(
-                (x, w, _bias(rng, outs)),
-                {"activation": "relu" if rows == 5 else ""},
-                FIXED,
-                (per_tensor(0.023, zero), per_tensor(0.0137, w_zero), None),
-                (per_tensor(0.02 * columns**0.5, zero),),
-                f"{dtype} {rows}x{columns}x{outs}",
-            )
-    x, w = stored(rng, "int8", 3, 40), stored(rng, "int8", 7, 40)
-    quants = (per_tensor(0.02, 3), per_channel(rng, 7, 0))
-    yield Sample((x, w), {}, FIXED, quants, (per_tensor(0.1, -4),), "per channel, no bias")
-    yield from _float_fully_connected(rng)
-
-
-def _float_fully_connected(rng: np.random.Generator) -> Iterator[Sample]:
-    for rows, columns, outs in ((1, 64, 10), (5, 37, 19), (16, 64, 96)):
-        for dtype, zero, w_zero in (("int8", 9, 0), ("uint8", 117, 140)):
-            x, w = stored(rng, dtype, rows, columns), stored(rng, dtype, outs, columns)
-            w_quant = per_channel(rng, outs, 0) if dtype == "int8" else per_tensor(0.01, w_zero)
-            yield Sample(
-                (x, w, _float_bias(rng, outs)),
-                {"activation": "relu" if rows == 5 else ""},
-                FIXED,
-                (per_tensor(0.023, zero), w_quant, None),
-                (None,),
-                f"{dtype} {rows}x{columns}x{outs} to floats",
-            )
-
-
-def _matmul(rng: np.random.Generator) -> Iterator[Sample]:
-    for dtype, zero in (("int8", 0), ("uint8", 128)):
-        a, b = stored(rng, dtype, 2, 5, 19), stored(rng, dtype, 2, 19, 7)
-        quants = (per_tensor(0.02, zero + 3), per_tensor(0.03, zero - 5))
-        out = (per_tensor(0.11, zero + 8),)
-        yield Sample((a, b), {}, frozenset(), quants, out, f"{dtype} batch 2")
 
 
 def _binary(rng: np.random.Generator) -> Iterator[Sample]:
@@ -258,8 +112,8 @@ def _pool(rng: np.random.Generator) -> Iterator[Sample]:
             ("beside the image", {"kernel": (1, 2), "pads": (2, 0, 1, 3)}),
         ):
             x = (stored(rng, dtype, 2, 6, 7, 19),)
-            window = _window(**attrs)
-            yield Sample(x, window, frozenset(), (quant,), (quant,), f"{dtype} {note}")
+            plain = window(**attrs)
+            yield Sample(x, plain, frozenset(), (quant,), (quant,), f"{dtype} {note}")
 
 
 def _reduce(rng: np.random.Generator) -> Iterator[Sample]:
@@ -387,21 +241,18 @@ def _resize_through_floats(x: Array, quant: Quant) -> Iterator[Sample]:
 
 
 _SAMPLERS: dict[str, Callable[[np.random.Generator], Iterator[Sample]]] = {
+    **PRODUCT_SAMPLERS,
     "add": _binary,
     "sub": _binary,
     "mul": _binary,
     "prelu": _prelu,
     "max": _same_quant,
     "min": _same_quant,
-    "conv": _conv,
-    "conv_transpose": _conv_transpose,
-    "matmul": _matmul,
     "squared_difference": _difference,
     "div": _div,
     "clip": _clip,
     "pow": _pow,
     "log_softmax": _log_softmax,
-    "fully_connected": _fully_connected,
     "average_pool": _pool,
     "max_pool": _pool,
     "reduce_mean": _reduce,
