@@ -61,7 +61,7 @@ class OpenSession(ProgramSession):
         raise NotImplementedError
 
     def watch_tasks(self) -> None:
-        """See SessionRuns. Of a model of open shapes the sessions of its regions are watched."""
+        """See SessionFaults. Of a model of open shapes the sessions of its regions are watched."""
         if self._watch_regions is None:
             super().watch_tasks()
         else:
@@ -291,7 +291,7 @@ class OpenSession(ProgramSession):
         return None if results is None else self._tied.keep(results, asked)
 
     def _choose_direct(self) -> None:
-        """See SessionRuns; states that grow in place are stepped on where nothing watches runs."""
+        """See SessionFaults; states that grow in place are stepped on where nothing is watched."""
         from trireme.runtime.open_programs import step_of
 
         if self._open is None:
