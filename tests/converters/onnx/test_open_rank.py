@@ -73,6 +73,33 @@ def test_another_condition_is_refused(asks, compares):
         trireme.convert(model)
 
 
+def pooled(shape, kept):
+    """y = sigmoid(mean of x over its last axis, but for `kept`).squeeze()."""
+    nodes = [
+        helper.make_node("ReduceMean", ["x"], ["mean"], axes=[len(shape) - 1], keepdims=kept),
+        helper.make_node("Squeeze", ["mean"], ["less"]),
+        helper.make_node("Sigmoid", ["less"], ["y"]),
+    ]
+    return made(nodes, [value("x", *shape)])
+
+
+@pytest.mark.parametrize("shape", [("n", 4), ("n", 1, 2, 3), ("n", 1, "t")])
+def test_squeeze_without_axes_takes_the_open_batch_as_one(shape):
+    model, rng = pooled(shape, 1), np.random.default_rng(SEED)
+    sizes = [dim if isinstance(dim, int) else 5 for dim in shape[1:]]
+    with trireme.Session(model) as session:
+        agrees(session, model, {"x": rng.standard_normal((1, *sizes)).astype(np.float32)})
+        with pytest.raises(RunError, match="is 3, expected 1|elements do not reshape"):
+            session.run({"x": np.zeros((3, *sizes), np.float32)})
+    with trireme.Session(model, shapes={"x": (3, *sizes)}) as session:
+        agrees(session, model, {"x": rng.standard_normal((3, *sizes)).astype(np.float32)})
+
+
+def test_squeeze_without_axes_of_another_open_axis_is_refused():
+    with pytest.raises(ConvertError, match="the rank of the result is open"):
+        trireme.convert(pooled(("n", "t", 4), 0))
+
+
 def rate(name, start):
     """A branch for signals of `start` + 1 samples: x[..., start:].squeeze(-1) W V."""
     nodes = [
