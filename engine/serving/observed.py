@@ -7,6 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from trireme.plan.plan import Plan
 from trireme.profiling.spans import TaskSpan
 from trireme.runtime.requests.batch_statistics import BatchReport
 from trireme.runtime.requests.batcher import Batcher
@@ -15,7 +16,7 @@ from trireme.serving.config import ModelSettings
 from trireme.serving.models import SessionModel
 from trireme.serving.usage import SAMPLE_EVERY, FinishedRun, RunFacts, Usage, busy_of
 from trireme.support.dtypes import Array
-from trireme.support.errors import DeviceError
+from trireme.support.errors import DeviceError, RunError
 
 
 class ObservedModel(SessionModel):
@@ -80,7 +81,11 @@ class ObservedModel(SessionModel):
     def _watched_if_well(self, feeds: Mapping[str, Array]) -> dict[str, Array] | None:
         """Return the outputs of a run that is watched; None where a plain run is to follow."""
         try:
-            return self._watched(feeds)[0]
+            plan = self._plan(feeds)
+        except RunError:  # it runs in stages, and no one plan runs these feeds
+            return None
+        try:
+            return self._watched(feeds, plan)[0]
         except DeviceError as error:
             if not self.session.fails_over:
                 raise
@@ -90,13 +95,17 @@ class ObservedModel(SessionModel):
     def run_traced(self, feeds: Mapping[str, Array]) -> tuple[dict[str, Array], list[TaskSpan]]:
         """See ServedModel; with batches, the request runs alone."""
         try:
-            return self._watched(feeds)
+            return self._watched(feeds, self._plan(feeds))
         except DeviceError as error:
             self._usage.add_fault(error)
             raise
 
-    def _watched(self, feeds: Mapping[str, Array]) -> tuple[dict[str, Array], list[TaskSpan]]:
-        plan = self.session.at(feeds).plan if self.session.has_open_shapes else self.session.plan
+    def _plan(self, feeds: Mapping[str, Array]) -> Plan:
+        return self.session.at(feeds).plan if self.session.has_open_shapes else self.session.plan
+
+    def _watched(
+        self, feeds: Mapping[str, Array], plan: Plan
+    ) -> tuple[dict[str, Array], list[TaskSpan]]:
         began_s = time.perf_counter()
         outputs, spans = self.session.run_traced(feeds)
         took_s = time.perf_counter() - began_s
