@@ -11,9 +11,8 @@ import random
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Generic, TypeVar
-
-from trireme.support.records import dataclass
 
 T = TypeVar("T")
 Clock = Callable[[], float]

@@ -126,7 +126,10 @@ def samples():
 
 
 def test_a_node_without_an_entry_is_never_said_to_run_on_a_kernel(opened):
-    """The table is where devices look: what it misses they refuse, or note as the reference."""
+    """The table is where devices look: what it misses they refuse, or note as the reference.
+
+    Nodes of float16 are the exception: the cpu's kernels of float32 run those without an entry.
+    """
     missed = dict.fromkeys(opened, 0)
     for graph in samples():
         (node,) = graph.nodes
@@ -135,7 +138,9 @@ def test_a_node_without_an_entry_is_never_said_to_run_on_a_kernel(opened):
                 continue
             missed[name] += 1
             native = device.unsupported_reason(graph, node) is None
-            assert not native or device.kernel_note(graph, node), (name, graph)
+            is_half = any(value.dtype == "float16" for value in graph.values.values())
+            note = device.kernel_note(graph, node) or (name == "cpu" and is_half)
+            assert not native or note, (name, graph)
     assert all(missed.values())
 
 

@@ -192,5 +192,8 @@ def test_modules_that_a_session_loads_write_no_methods() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     eager = re.compile(r"^from dataclasses import .*\bdataclass\b", re.MULTILINE)
-    found = [one for one in done.stdout.split() if eager.search(Path(one).read_text())]
-    assert found == [], "trireme.support.records has the decorator for these"
+    found = [Path(one) for one in done.stdout.split() if eager.search(Path(one).read_text())]
+    alone = ["timing.py"]  # workers of `trireme bench` load this file, and nothing of trireme
+    assert [path.name for path in found] == alone, (
+        "trireme.support.records has the decorator for these"
+    )
