@@ -77,21 +77,47 @@ class Loops(Statements):
     @contextmanager
     def _inside(self, node: ast.For | ast.While) -> Iterator[Loop]:
         """Open a loop: its breaks are its own, and its `else` runs where none happened."""
-        saved = {flag: self.frame.names[flag] for flag in (BREAK, CONTINUE)}
-        self.frame.names |= {BREAK: False, CONTINUE: False}
+        frame, depth = self.frame, len(self.loops)
+        saved = {flag: frame.names[flag] for flag in (BREAK, CONTINUE)}
+        frame.names |= {BREAK: False, CONTINUE: False}
         loop = Loop()
         self.loops.append(loop)
-        yield loop
-        self.loops.pop()
-        self.frame.names[CONTINUE] = False
-        if node.orelse:
-            flags = (RETURNED, BREAK)
-            stop = self.stopped(flags)
-            if isinstance(stop, Traced):
-                self.where_not(stop, flags, partial(self.block, node.orelse))
-            elif not stop:
-                self.block(node.orelse)
-        self.frame.names |= saved
+        try:
+            yield loop
+            stop, broken = self.stopped((RETURNED, BREAK)), frame.names[BREAK]
+        finally:
+            del self.loops[depth:]
+            frame.names |= saved
+        if node.orelse and isinstance(stop, Traced):
+            self._unbroken(node, loop, stop, broken)
+        elif node.orelse and not stop:
+            self.block(node.orelse)
+
+    def _unbroken(
+        self, node: ast.For | ast.While, loop: Loop, stop: Traced, broken: bool | Traced
+    ) -> None:
+        """Run the `else` of a loop where no exit happened; it may leave the loop around it."""
+        returned = self.frame.names[RETURNED]
+
+        def unbroken() -> None:
+            self.frame.names[RETURNED] = False
+            self.block(node.orelse)
+
+        def stopped() -> None:
+            if broken is False:
+                self.frame.names[RETURNED] = True
+            elif returned is False:
+                self._set_at_breaks(loop)
+
+        self.branch(self.negate(stop), unbroken, stopped)
+
+    def _set_at_breaks(self, loop: Loop) -> None:
+        """Note, after a break, that the variables of every break of a loop are set."""
+        known = set.intersection(*loop.breaks) if loop.breaks else set()
+        for frame in self.frames:
+            for name, value in frame.names.items():
+                if (id(frame), name) in known:
+                    frame.names[name] = plain(value)
 
     def _for(self, node: ast.For) -> None:
         values = self.evaluate(node.iter)
@@ -293,11 +319,7 @@ class Loops(Statements):
         if not endless:
             return
         if loop.breaks:
-            known = set.intersection(*loop.breaks)
-            for frame in self.frames:
-                for name, value in frame.names.items():
-                    if (id(frame), name) in known:
-                        frame.names[name] = plain(value)
+            self._set_at_breaks(loop)
         elif isinstance(self.frame.names[RETURNED], Traced):
             self.frame.names[RETURNED] = True
         else:
