@@ -40,12 +40,25 @@ def updated(recorder: Recorder, names: Names, name: str, old: Any, key: Any, val
     parts = key if isinstance(key, tuple) else (key,)
     if any(isinstance(part, slice) or part is None or part is Ellipsis for part in parts):
         raise Refused("elements are assigned at a slice that only a run knows")
-    columns = [cast(lifted(recorder, part), np.dtype(np.int64)).reshape(1, 1) for part in parts]
+    return _at_traced(recorder, array, [lifted(recorder, part) for part in parts], one)
+
+
+def _at_traced(recorder: Recorder, array: Traced, parts: Sequence[Traced], value: Traced) -> Any:
+    """Replace the elements at places that only a run knows: numbers, or vectors of one length."""
+    most = max(len(part.shape) for part in parts)
+    if most > 1 or not all(part.type.is_static and part.dtype.kind in "iu" for part in parts):
+        raise Refused("elements are assigned at places other than numbers or vectors of numbers")
+    count = max((part.type.elements for part in parts if part.shape), default=1)
+    shape = np.array([count, 1], np.int64)
+    columns = []
+    for part in parts:
+        column = cast(part, np.dtype(np.int64)).reshape(-1, 1)
+        columns.append(recorder.apply("expand", [column, shape], {}) if most else column)
     where = recorder.apply("concat", columns, {"axis": 1})
     rest = array.shape[len(parts) :]
     if not all(isinstance(dim, int) for dim in rest):
         raise Refused("elements of an array of unknown shape are assigned")
-    rows = recorder.apply("expand", [one, np.array((1, *rest), np.int64)], {})
+    rows = recorder.apply("expand", [value, np.array((count, *rest), np.int64)], {})
     return recorder.apply("scatter_nd", [array, where, rows], {})
 
 

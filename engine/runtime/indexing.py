@@ -80,7 +80,9 @@ def _unfolded(x: Operand, parts: Sequence[Any]) -> list[Any]:
 
 def _indices(x: Operand, part: Any) -> list[Any]:
     """Return one part as it is, or a list or mask as arrays of indices."""
-    if isinstance(part, list):
+    if isinstance(part, list) and any(isinstance(one, Operand) for one in part):
+        part = int_vector(x, part)
+    elif isinstance(part, list):
         part = np.asarray(part) if part else np.zeros(0, np.int64)
     if isinstance(part, (bool, np.bool_)):
         raise ShapeError(f"{part} is no index of an axis", fix="x[None] adds an axis")
