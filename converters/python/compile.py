@@ -22,6 +22,7 @@ from trireme.converters.python.trace import (
     drawn,
     example_of,
     place,
+    place_of,
     record,
 )
 from trireme.ir.graph import Graph
@@ -29,7 +30,7 @@ from trireme.runtime.eager import Tensor, tensor
 from trireme.runtime.session import Session
 from trireme.support.arguments import checked
 from trireme.support.dtypes import Array
-from trireme.support.errors import ConvertError, RunError
+from trireme.support.errors import ConvertError, GraphError, RunError
 
 _MOST_GRAPHS = 8
 
@@ -91,7 +92,7 @@ class CompiledFunction:
         self._options: dict[str, Any] = {} if devices is None else {"devices": devices}
         self._most = most_graphs
         self._paths: list[_Path] = []
-        self._draws = False
+        self._only_python = False
         self._stats = CompileStats()
         self._lock = threading.RLock()
 
@@ -120,9 +121,16 @@ class CompiledFunction:
                     self._paths = [path, *(one for one in self._paths if one is not path)]
                     return made
             self._count(eager_runs=1, guard_misses=int(bool(known)))
-            if len(self._paths) < self._most and not self._draws:
+            if len(self._paths) >= self._most or self._only_python:
+                return self._function(*args, **named)
+            try:
                 return self._trace(arguments, outer)
-        return self._function(*args, **named)
+            except GraphError as error:
+                made = self._function(*args, **named)  # raises too if its arguments are wrong
+                self._only_python = True
+                text = f"{place_of(error)}: {error.summary}; every call runs as Python"
+                warnings.warn(text, TraceWarning, 2)
+                return made
 
     def close(self) -> None:
         """Close the sessions of the graphs; further calls trace again."""
@@ -174,7 +182,7 @@ class CompiledFunction:
 
         made = record(self._function, arguments, None, on_value, None)
         made.recorder.on_value = None
-        self._draws = made.draws
+        self._only_python = made.draws
         if made.draws:
             warnings.warn(f"{drawn(self._function)}, so every call runs as Python", TraceWarning, 3)
         else:
@@ -242,7 +250,7 @@ def compile(
     graph was traced. What its code reads outside it (numbers, arrays, lists, attributes of objects,
     functions and what they read) is guarded too. Else the call runs as Python, and its path becomes
     another graph. Prints and other effects happen at eager runs only. A function that draws random
-    numbers always runs as Python, and a TraceWarning says so.
+    numbers, or does what no op stands for, always runs as Python, and a TraceWarning says so.
 
     devices: where the graphs run, as for a Session
     most_graphs: the most graphs that are kept; calls of further paths run as Python

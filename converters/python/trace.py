@@ -6,6 +6,7 @@ import inspect
 import os
 import random
 import sys
+import traceback
 import warnings
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
@@ -92,6 +93,14 @@ def place() -> str:
     """Return the line of the program that is running, as "model.py:12"."""
     file, line = _line()
     return f"{os.path.basename(file)}:{line}"
+
+
+def place_of(error: Exception) -> str:
+    """Return the line of the program at which an error arose, as "model.py:12"."""
+    frames = list(traceback.walk_tb(error.__traceback__))
+    own = [one for one in frames if not _is_ours(one[0].f_globals.get("__name__", ""))]
+    frame, line = (own or frames)[-1]
+    return f"{os.path.basename(frame.f_code.co_filename)}:{line}"
 
 
 def _line() -> tuple[str, int]:

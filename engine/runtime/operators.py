@@ -67,6 +67,12 @@ class Operators(Arithmetic):
         found: Self = index(self, key)
         return found
 
+    def __setitem__(self, key: Any, value: Any) -> None:
+        raise GraphError(
+            f"elements of {self.type} are assigned; a tensor does not change",
+            fix="np.where makes another tensor; trireme.capture reads such assignments",
+        )
+
     def __len__(self) -> int:
         if not self.shape:
             raise GraphError(f"{self.type} has no axes, so no length")
@@ -114,6 +120,19 @@ class Operators(Arithmetic):
         name = dtype if isinstance(dtype, str) else dtype_name(dtype)
         made: Self = cast(self, numpy_dtype(name))
         return made
+
+    def copy(self) -> Self:
+        """Return the tensor itself: a tensor does not change."""
+        return self
+
+    def dot(self, other: Any) -> Any:
+        """Return the product with a vector or a matrix.
+
+        Errors: ShapeError, if an operand has no axes or more than two
+        """
+        if not 1 <= self.ndim <= 2 or not 1 <= np.ndim(other) <= 2:
+            raise ShapeError(f"dot of {self.ndim} and {np.ndim(other)} axes", fix="x @ y")
+        return self @ other
 
     def reshape(self, *shape: Any) -> Self:
         """Return the elements in order in another shape, given as ints or as one tuple; -1 is the
