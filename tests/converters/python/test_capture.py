@@ -6,6 +6,7 @@ import pytest
 import small_programs
 from bad_programs import BAD
 from python_meaning import MEANING
+from same_as_python import expect_same, flat, in_python
 from small_programs import PROGRAMS
 
 import trireme
@@ -17,32 +18,9 @@ PROGRAMS = PROGRAMS | dict.fromkeys(MEANING, (lambda rng: rng.uniform(-4, 4, 4).
 by_name = pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
 
 
-def flat(value):
-    if isinstance(value, (tuple, list)):
-        return [leaf for part in value for leaf in flat(part)]
-    return [np.asarray(value)]
-
-
 def draws(program, count=12):
     rng = np.random.default_rng([SEED, len(program.__name__)])
     return [[draw(rng) for draw in PROGRAMS[program]] for _ in range(count)]
-
-
-def in_python(program, case):
-    with np.errstate(all="ignore"):
-        return program(*[np.copy(one)[()] for one in case])
-
-
-def expect_same(got, wanted, case, close=1e-12):
-    """Equal shapes and dtypes; numbers within the rounding of their dtype."""
-    got, wanted = flat(got), flat(wanted)
-    assert len(got) == len(wanted)
-    for one, other in zip(got, wanted, strict=True):
-        why = f"seed {SEED}: {case}"
-        assert one.shape == other.shape, why
-        assert one.dtype == other.dtype, why
-        within = max(close, 1e-5 if one.dtype == np.float32 else 0)
-        np.testing.assert_allclose(one, other, rtol=within, atol=within, err_msg=why)
 
 
 @by_name
