@@ -20,7 +20,9 @@ from typing import Any
 import trireme
 from trireme.backend.device_kind import Option
 from trireme.backend.registry import device_names, kind_named
-from trireme.tools.cli import COMMANDS, EXAMPLES, EXIT_CODES, make_parser
+from trireme.tools.cli import EXIT_CODES
+from trireme.tools.command_table import COMMANDS, EXAMPLES
+from trireme.tools.parser import make_parser
 from trireme.tools.reference_modules import MODULES
 from trireme.tools.serving_reference import config_page, metrics_page
 

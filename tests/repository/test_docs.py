@@ -14,7 +14,7 @@ from zoo import CHECKOUT, zoo_folder
 import trireme
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import TensorType
-from trireme.tools.cli import make_parser
+from trireme.tools.parser import make_parser
 
 DOCS = CHECKOUT / "docs"
 PAGES = [CHECKOUT / "README.md", CHECKOUT / "CONTRIBUTING.md", *sorted(DOCS.rglob("*.md"))]

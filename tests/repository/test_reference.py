@@ -5,7 +5,8 @@ import shlex
 import pytest
 
 from trireme.tools import generate_reference
-from trireme.tools.cli import EXAMPLES, make_parser
+from trireme.tools.command_table import EXAMPLES
+from trireme.tools.parser import make_parser
 
 
 def test_the_pages_are_current():

@@ -73,7 +73,8 @@ def commands(block):
 
 def run_command(words, zoo):
     """Run one command; return False where the page ends for want of a file."""
-    from trireme.tools.cli import main, make_parser
+    from trireme.tools.cli import main
+    from trireme.tools.parser import make_parser
 
     line = " ".join(words)
     if words[0] == "trireme" and words[1] in PARSED:

@@ -13,8 +13,9 @@ from forced import open_all
 import trireme
 from trireme.devices.cpu.runtime.cores import all_cores
 from trireme.devices.cpu.runtime.native import has_futex
-from trireme.tools import cli
 from trireme.tools.cli import main
+from trireme.tools.command_table import COMMANDS, EXAMPLES
+from trireme.tools.parser import make_parser
 
 pytestmark = pytest.mark.usefixtures("no_calibration")
 
@@ -268,9 +269,9 @@ def test_replay(model, tmp_path, capsys):
 
 
 def test_help_groups_options_and_ends_with_examples_that_parse(capsys):
-    assert set(cli.EXAMPLES) == set(cli.COMMANDS)
-    parser = cli.make_parser()
-    for name, examples in cli.EXAMPLES.items():
+    assert set(EXAMPLES) == set(COMMANDS)
+    parser = make_parser()
+    for name, examples in EXAMPLES.items():
         with pytest.raises(SystemExit):
             parser.parse_args([name, "--help"])
         out = capsys.readouterr().out

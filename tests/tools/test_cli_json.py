@@ -5,7 +5,7 @@ import json
 import pytest
 from commands import call, save_small
 
-from trireme.tools.cli import COMMANDS
+from trireme.tools.command_table import COMMANDS
 
 pytestmark = pytest.mark.usefixtures("no_calibration")
 

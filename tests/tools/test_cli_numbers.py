@@ -6,7 +6,8 @@ import pytest
 from commands import call, save_small
 
 from trireme.support.errors import RunError, TriremeError
-from trireme.tools.cli import COMMANDS, make_parser
+from trireme.tools.command_table import COMMANDS
+from trireme.tools.parser import make_parser
 
 SENSELESS = ("-1", "nan", "inf", "-inf", "1" + "0" * 400, "x", "")
 SHOULD_COUNT = {

@@ -12,7 +12,8 @@ pytest.importorskip("resource")
 from trireme.plan.plan import Plan  # noqa: E402
 from trireme.support.errors import RunError  # noqa: E402
 from trireme.testing.random_graphs import random_graph  # noqa: E402
-from trireme.tools.cli import main, make_parser  # noqa: E402
+from trireme.tools.cli import main  # noqa: E402
+from trireme.tools.parser import make_parser  # noqa: E402
 from trireme.tools.stress import bounded, command, faults, race_cases  # noqa: E402
 from trireme.tools.stress.guard_cases import GuardedMemory  # noqa: E402
 from trireme.tools.stress.part import SIZES, StressPart, StressRun  # noqa: E402
