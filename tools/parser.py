@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from trireme import __version__
+from trireme.backend.registry import device_names
 from trireme.support import errors
 from trireme.tools.command_table import COMMANDS, EXAMPLES
 from trireme.tools.completion import is_asked
@@ -36,10 +37,14 @@ class CommandParser(argparse.ArgumentParser):
         return options, unknown
 
     def _nearest(self, unknown: str) -> str:
-        """Return which option is meant by one that there is not."""
-        flags = [flag for action in self._actions for flag in action.option_strings]
-        near = difflib.get_close_matches(unknown.partition("=")[0], flags, 1)
-        return f"; {near[0]} is near" if near else ""
+        """Return what is meant by an argument that there is not, as the end of a sentence."""
+        word = unknown.partition("=")[0]
+        if word in device_names():
+            return "; several devices are one argument, as in --devices npu,cpu"
+        flags = [(flag, one) for one in self._actions for flag in one.option_strings]
+        near = [flag for flag, one in flags if str(one.metavar).lower() == word.strip("-")]
+        near = near or difflib.get_close_matches(word, [flag for flag, _ in flags], 1)
+        return f"; did you mean {' or '.join(near)}?" if near else ""
 
     def error(self, message: str) -> NoReturn:
         """End the process with the usage and the message."""

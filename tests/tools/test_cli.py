@@ -126,13 +126,26 @@ def test_usage_errors_exit_2(capsys):
     )
 
 
-def test_an_unknown_option_shows_the_subcommands_usage(capsys):
+@pytest.mark.parametrize(
+    ("words", "unknown"),
+    [
+        ("explain model.trm --sco rk3588", "--sco rk3588; did you mean --soc?"),
+        ("serve model.trm --port 80", "--port 80; did you mean --http or --grpc?"),
+        ("explain model.trm --qqqq", "--qqqq ("),
+        (
+            "run model.trm --devices npu cpu",
+            "cpu; several devices are one argument, as in --devices npu,cpu",
+        ),
+    ],
+)
+def test_an_unknown_argument_shows_the_usage_and_what_is_meant(words, unknown, capsys):
     with pytest.raises(SystemExit) as caught:
-        main(["explain", "model.trm", "--sco", "rk3588"])
+        main(words.split())
     assert caught.value.code == 2
     usage, message = capsys.readouterr().err.splitlines()
-    assert usage == "usage: trireme explain [options] model [NODE ...]"
-    assert message.startswith("trireme explain: unknown arguments: --sco rk3588; --soc is near")
+    name = words.split()[0]
+    assert usage.startswith(f"usage: trireme {name} [options]")
+    assert message.startswith(f"trireme {name}: unknown arguments: {unknown}")
 
 
 def test_interrupt_is_130(model, capsys, monkeypatch):
