@@ -77,6 +77,9 @@ def prepare(name, folder, threads):
     samples, options = samples[:SAMPLES], {"repairs": "none", "ranges": "min_max"}
     made = trireme.quantize(path, samples, **options)
     ours("ours int8", made, threads, feeds)
+    if name != "bert_mini":
+        ends = trireme.quantize(path, samples, io="int8", **options)
+        ours("ours int8, integers in and out", ends, threads, feeds)
     ours("ours float32", path, threads, feeds)
     openvino("OpenVINO, NNCF int8", nncf_model(path, samples, "bert" in name), threads, feeds)
     if name == "bert_mini":

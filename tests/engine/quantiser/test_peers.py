@@ -49,10 +49,15 @@ MODELS = [
 ]
 
 
+def _printed(name, result, seconds):
+    """Print a row when it is there, since a model takes minutes; return it."""
+    print(f"{name}: {result}, {seconds:.0f} s", flush=True)
+    return name, result, seconds
+
+
 def assert_at_least_the_best_peer(found):
     """Print all figures; compare signal-to-noise, whole and of what depends on the input."""
-    for name, result, _ in found:
-        print(f"{name}: {result}")
+    found = [_printed(*row) for row in found]
     made = {name: result for name, result, _ in found if isinstance(result, Agreement)}
     (ours,) = (made.pop(name) for name in (OURS, OURS_DYNAMIC) if name in made)
     assert made, "no peer has a figure"
@@ -70,7 +75,7 @@ def test_a_small_net_agrees_as_well_as_the_best_peer(name, tmp_path):
     ranges, feeds = (rng.standard_normal((n, *x.type.dims)).astype(np.float32) for n in (32, 64))
     path = tmp_path / "net.onnx"
     trireme.export(net, path)
-    assert_at_least_the_best_peer(list(agreements(path, ranges, feeds, None, settings)))
+    assert_at_least_the_best_peer(agreements(path, ranges, feeds, None, settings))
 
 
 @pytest.mark.slow
@@ -83,4 +88,4 @@ def test_a_model_agrees_as_well_as_the_best_peer(name, tmp_path):
     from lively_models import write
 
     path, (ranges, feeds), classes = write(name, tmp_path)
-    assert_at_least_the_best_peer(list(agreements(path, ranges, feeds, classes, WHOLE)))
+    assert_at_least_the_best_peer(agreements(path, ranges, feeds, classes, WHOLE))
