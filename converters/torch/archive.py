@@ -7,6 +7,7 @@ before torch sees it.
 
 from __future__ import annotations
 
+import importlib
 import io
 import json
 import re
@@ -39,6 +40,8 @@ _FUNCTIONS = """
 """The functions of expressions, by name."""
 _CODE = ("exec", "eval", "attrgetter", "methodcaller")
 """Functions of `operator` and its like that reach further than numbers do."""
+
+_QUANTIZED, _QUANTIZED_OPS = "quantized_decomposed", "torch.ao.quantization.fx._decomposed"
 
 
 @contextmanager
@@ -127,6 +130,11 @@ def _check_program(name: str, program: Any) -> None:
         target, text = part.get("target"), part.get("expr_str")
         if isinstance(target, str) and "inputs" in part and not _is_op(target):
             raise ModelFileError(f"{name} calls '{target}', which is no op")
+        if isinstance(target, str) and "inputs" in part and not _is_registered(target):
+            raise ModelFileError(
+                f"{name} calls '{target}', an op that is not registered in this process",
+                fix="import the library that defines it, then convert the file",
+            )
         if isinstance(text, str) and not _is_arithmetic(text):
             raise ModelFileError(f"{name} has the expression {text!r}, which is no arithmetic")
 
@@ -134,6 +142,16 @@ def _check_program(name: str, program: Any) -> None:
 def _is_op(target: str) -> bool:
     last = target.rpartition(".")[2]
     return bool(_TARGET.fullmatch(target)) and last not in _CODE and not last.startswith("__")
+
+
+def _is_registered(target: str) -> bool:
+    """Whether torch knows an op by name; the ops of torch.ao are registered by a module of it."""
+    if not target.startswith("torch.ops."):
+        return True
+    library, name = target.split(".")[2:4]
+    if library == _QUANTIZED and not hasattr(getattr(torch.ops, library), name):
+        importlib.import_module(_QUANTIZED_OPS)
+    return hasattr(getattr(torch.ops, library), name)
 
 
 def _is_arithmetic(text: str) -> bool:

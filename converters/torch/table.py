@@ -18,6 +18,7 @@ from trireme.converters.torch.indexing import INDEXING
 from trireme.converters.torch.layers import LAYERS
 from trireme.converters.torch.linear import LINEAR
 from trireme.converters.torch.movement import MOVEMENT
+from trireme.converters.torch.quantized import QUANTIZED
 from trireme.converters.torch.reduction import REDUCTION
 from trireme.converters.torch.running import RUNNING
 from trireme.converters.torch.sizes import ATEN_NUMBERS, NUMBERS
@@ -51,6 +52,7 @@ _TABLES = (
 ATEN: dict[str, Rule] = {
     **{name: rule for table in _TABLES for name, rule in _by_overload(table).items()},
     **EXPERTS,
+    **QUANTIZED,
 }
 """The rules of ops on tensors."""
 
