@@ -64,7 +64,7 @@ class FunctionSource:
 def read_source(function: Callable[..., Any]) -> FunctionSource:
     """Return the source of a function.
 
-    Errors: ConvertError, if there is no source, or several lambdas are on one line
+    Errors: ConvertError, if there is no source
     """
     name = getattr(function, "__qualname__", repr(function))
     if not inspect.isfunction(function):
@@ -97,26 +97,46 @@ def with_owner(function: Any) -> tuple[Any, Any]:
 @functools.cache
 def _tree(code: CodeType) -> Function:
     """Return the definition of a function: one object for one code, with the lines of its file."""
+    if code.co_name == "<lambda>":
+        return _lambda(code)
     lines, first = inspect.getsourcelines(code)
     tree = ast.parse(textwrap.dedent("".join(lines)))
     ast.increment_lineno(tree, max(first, 1) - 1)
-    return _only(tree, code)
+    found = tree.body[0]
+    if not isinstance(found, ast.FunctionDef):
+        raise ConvertError(f"line {first} holds no `def`")
+    return found
 
 
-def _only(tree: ast.Module, code: CodeType) -> Function:
-    """Return the definition in some lines of source."""
-    first = tree.body[0]
-    if isinstance(first, ast.FunctionDef):
-        return first
+def _lambda(code: CodeType) -> ast.Lambda:
+    """Return the lambda of a code: its lines may hold several, and a part of a statement."""
+    lines, _ = inspect.findsource(code)
     names = list(code.co_varnames[: code.co_argcount])
+    places = [
+        (line, column)
+        for line, _, column, end in list(code.co_positions())[1:]  # after RESUME
+        if line is not None and column is not None and column != end
+    ]
     found = [
         node
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Lambda) and [arg.arg for arg in node.args.args] == names
+        for node in ast.walk(ast.parse("".join(lines)))
+        if isinstance(node, ast.Lambda)
+        and node.lineno == code.co_firstlineno
+        and [arg.arg for arg in (*node.args.posonlyargs, *node.args.args)] == names
+        and all(_begin(node.body) <= place < _end(node.body) for place in places)
     ]
-    if len(found) != 1:
-        raise ConvertError(f"{len(found)} lambdas on line {first.lineno} could be the function")
-    return found[0]
+    if not found or (len(found) > 1 and not places):
+        where = f"line {code.co_firstlineno}"
+        raise ConvertError(f"{len(found)} lambdas on {where} could be the function")
+    return max(found, key=lambda node: _begin(node.body))  # the innermost
+
+
+def _begin(node: ast.expr) -> tuple[int, int]:
+    return node.lineno, node.col_offset
+
+
+def _end(node: ast.expr) -> tuple[int, int]:
+    return node.end_lineno or node.lineno, node.end_col_offset or node.col_offset
 
 
 def body_of(tree: Function) -> list[ast.stmt]:
