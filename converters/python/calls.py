@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from trireme.converters.python.dtypes import adopt, as_weak
+from trireme.converters.python.numpy_calls import several_ops
 from trireme.converters.python.scope import Recorder, Traced
 from trireme.ir.python_op import PythonOp
 from trireme.runtime.eager import Eager
@@ -365,7 +366,7 @@ def _table() -> dict[Any, Known]:
         table[function] = partial(_pair, *pair)
     for function, name in _METHODS.items():
         table[function] = partial(_method, name)
-    return table
+    return table | several_ops(lifted, _concatenate)
 
 
 _KNOWN = _table()

@@ -130,8 +130,9 @@ class Operators(Arithmetic):
 
         Errors: ShapeError, if an operand has no axes or more than two
         """
-        if not 1 <= self.ndim <= 2 or not 1 <= np.ndim(other) <= 2:
-            raise ShapeError(f"dot of {self.ndim} and {np.ndim(other)} axes", fix="x @ y")
+        axes = len(other.shape if isinstance(other, Operators) else np.shape(other))
+        if not 1 <= self.ndim <= 2 or not 1 <= axes <= 2:
+            raise ShapeError(f"dot of {self.ndim} and {axes} axes", fix="x @ y")
         return self @ other
 
     def reshape(self, *shape: Any) -> Self:

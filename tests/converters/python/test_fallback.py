@@ -23,7 +23,7 @@ def in_a_loop(m, n):
     x = m + 0.0
     for _ in range(n):
         u, s, w = np.linalg.svd(x)
-        x = u @ np.diag(s / s[0]) @ w + 0.1
+        x = np.linalg.multi_dot([u, np.diag(s / s[0]), w]) + 0.1
     return x
 
 
@@ -53,7 +53,7 @@ def square(rng):
 
 PROGRAMS = {
     solved: (lambda rng: (square(rng), rng.standard_normal(3)), ["svd(", "solve("]),
-    in_a_loop: (lambda rng: (square(rng), np.int64(rng.integers(0, 5))), ["svd(", "diag("]),
+    in_a_loop: (lambda rng: (square(rng), np.int64(rng.integers(0, 5))), ["svd(", "multi_dot("]),
     caught: (lambda rng: (np.float64(rng.integers(0, 3)),), ["try"]),
 }
 
