@@ -53,6 +53,20 @@ def bodies_of(node: Node) -> dict[str, Graph]:
     return {key: value for key, value in node.attrs.items() if isinstance(value, Graph)}
 
 
+def pinned_inside(graph: Graph) -> Node | None:
+    """Return a node of a body, or of the bodies in it, that is pinned to a device; None if none is.
+
+    A pin to the host is left out: the host runs what no device takes.
+    """
+    for node in graph.nodes:
+        if node.pin not in (None, "host"):
+            return node
+        for body in bodies_of(node).values():
+            if (found := pinned_inside(body)) is not None:
+                return found
+    return None
+
+
 def repeat_of(attrs: Mapping[str, Any]) -> Repeat | None:
     """Return how a node with these attributes repeats its body; None if it is an `if`."""
     if "body" not in attrs:

@@ -12,7 +12,7 @@ from trireme.backend.device import Device
 from trireme.cost.estimate import Source
 from trireme.cost.model import NATIVE_TURN_S, TURN_S, BodyCost
 from trireme.ir.graph import Graph, Node, node_names
-from trireme.ops.repeats import bodies_of, repeat_of
+from trireme.ops.repeats import bodies_of, pinned_inside, repeat_of
 from trireme.passes.turns import turn_of, with_own_outputs
 from trireme.placement.lock import Lock
 from trireme.placement.placement import Placement
@@ -59,7 +59,8 @@ def place_bodies(
 
     place_body: places a body, given where its nodes are to be; fixed_body: returns what is fixed of
         the body of a node, by its name, the attribute and the body as the node has it
-    Errors: PlacementError, if what is fixed is of another body
+    Errors: PlacementError, if what is fixed is of another body, or a pin in a body of known types
+        cannot be honoured
     """
     names = node_names(graph)
     placements: dict[Graph, Placement] = {}
@@ -73,6 +74,9 @@ def place_bodies(
             try:
                 placements[original] = place_body(prepared, fixed)
             except (PlacementError, PlanError) as error:
+                is_static = all(prepared.type(value).is_static for value in prepared.inputs)
+                if is_static and pinned_inside(prepared) is not None:
+                    raise
                 refusals[original] = error.summary
     return PlacedBodies(placements, refusals)
 

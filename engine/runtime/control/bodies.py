@@ -15,7 +15,7 @@ from typing import Literal
 
 from trireme.ir.alike import Sameness, sameness
 from trireme.ir.graph import Graph, Node, TensorType
-from trireme.ops.repeats import GOING, TURN, Repeat
+from trireme.ops.repeats import GOING, TURN, Repeat, pinned_inside
 from trireme.passes.bodies import body_of
 from trireme.passes.pipeline import optimise
 from trireme.runtime.control.body import Body, Workshop
@@ -26,7 +26,7 @@ from trireme.runtime.control.open_body import Compile, OpenBody, pattern_of
 from trireme.runtime.control.open_loop import OpenLoop
 from trireme.runtime.dynamic.stage import has_little_work
 from trireme.support.dtypes import Array, dtype_name
-from trireme.support.errors import TriremeError
+from trireme.support.errors import PlacementError, TriremeError
 
 MANY_TURNS, ASSUMED_TURNS = 256, 1000
 """Turns from which a loop is compiled whose types vary from run to run: a turn takes numpy 20 us,
@@ -178,13 +178,15 @@ class Bodies:
         else:
             self._uses.move_to_end(key)
         run = use.body if isinstance(use.body, Body) else self._by_numpy(body)
+        if run is not use.body and (node := pinned_inside(body)) is not None:
+            raise PlacementError(f"{node.label} is pinned to {node.pin}: {use.why}")
         return BodyRun(self._told(use), run, takes)
 
     def _little(self, body: Graph, arrays: Arrays) -> BodyRun | None:
         """Return numpy for a body with little work even at the next larger powers of two."""
         types = tuple(map(_rounded, _types(arrays)))
         try:
-            if not has_little_work(body_of(body, types)):
+            if not has_little_work(body_of(body, types)) or pinned_inside(body) is not None:
                 return None
         except TriremeError:
             return None
@@ -309,7 +311,7 @@ class Bodies:
         """Compile a body for these types, or say why numpy runs it."""
         try:
             bound = body_of(body, types)
-            if _varies(body) and has_little_work(bound):
+            if _varies(body) and has_little_work(bound) and pinned_inside(body) is None:
                 use.why = LITTLE
                 return
             use.body, use.why = Body(optimise(bound), self._workshop), ""

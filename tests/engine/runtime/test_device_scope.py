@@ -126,3 +126,56 @@ def test_a_block_ends_with_an_error_and_is_of_one_thread():
 def test_a_name_is_a_text(name):
     with pytest.raises(PlacementError, match="expected the name of a device"), trireme.device(name):
         pass
+
+
+def doubled(x, n):
+    """A loop whose body has a block for the npu."""
+    for _ in range(n):
+        with trireme.device("npu"):
+            x = np.maximum(x, 0) + x
+    return x
+
+
+def branched(x):
+    """A branch that has a block for the npu."""
+    if x.sum() > 0:
+        with trireme.device("npu"):
+            x = np.maximum(x, 0) * 2
+    return x
+
+
+def growing(x, n):
+    """A loop of growing shapes whose body has a block for the npu."""
+    for _ in range(n):
+        with trireme.device("npu"):
+            x = np.maximum(x, 0)
+        x = np.concatenate([x, x])
+    return x
+
+
+PROGRAMS = {doubled: (np.int64(3),), branched: (), growing: (np.int64(2),)}
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda one: one.__name__)
+def test_pins_in_bodies_are_honoured(program):
+    case = X, *PROGRAMS[program]
+    graph = trireme.capture(program, *case).graph()
+    names = [value.name for value in graph.input_values()]
+    with trireme.Session(graph, devices=["cpu", "npu"]) as session:
+        (got,) = session.run(dict(zip(names, map(np.asarray, case), strict=True))).values()
+        if program is not growing:  # it runs in stages
+            feeds = dict(zip(names, map(np.asarray, case), strict=True))
+            assert "npu      virtual" in str(session.profile(feeds, runs=1))
+    np.testing.assert_allclose(got, program(*case), rtol=1e-2)
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda one: one.__name__)
+def test_a_pin_in_a_body_that_a_device_refuses_is_an_error(program):
+    """Bodies of types that only a run knows are placed, and refused, by the run."""
+    case = X.astype(np.float32), *PROGRAMS[program]
+    graph = trireme.capture(program, *case).graph()
+    names = [value.name for value in graph.input_values()]
+    with pytest.raises(PlacementError, match="relu.*npu|no device can run relu"):
+        session = trireme.Session(graph, devices=["cpu", "npu"])
+        assert program is growing, "known types are refused before a run"
+        session.run(dict(zip(names, map(np.asarray, case), strict=True)))
