@@ -270,7 +270,7 @@ class Loops(Statements):
 
     def _while(self, node: ast.While) -> None:
         with self._inside(node) as loop:
-            first = self.truth(node.test)
+            first = self.tested(node.test)
             if first is False:
                 return
             turns = partial(self._while_turns, node)
@@ -282,7 +282,7 @@ class Loops(Statements):
     def _while_turns(self, node: ast.While) -> bool:
         """Read the turns of a loop over Python values; return whether no tensor decides."""
         for _ in range(self._unroll + 1):
-            known = self.truth(node.test)
+            known = self.tested(node.test)
             if isinstance(known, Traced):
                 return False
             if not known:
@@ -308,10 +308,10 @@ class Loops(Statements):
             self.node = node
             stop = self.stopped((RETURNED, BREAK))
             if not isinstance(stop, Traced):
-                return not stop and self.truth(node.test)
+                return not stop and self.tested(node.test)
             if endless:
                 return self.negate(stop)
-            return self.branch(self.negate(stop), lambda: self.truth(node.test), lambda: False)
+            return self.branch(self.negate(stop), lambda: self.tested(node.test), lambda: False)
 
         condition = first if isinstance(first, Traced) else None
         assigned = self._assigned([test, *node.body])

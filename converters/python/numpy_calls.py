@@ -27,12 +27,15 @@ def several_ops(lift: Lift, join: Callable[..., Any]) -> dict[Any, Known]:
     lift: returns a value as a tensor
     join: np.concatenate, recorded
     """
-    return {
+    table = {
         **_sorting(lift),
         **_rearranging(lift, join),
         **_comparing(lift),
-        **_algebra(lift, join),
+        **_algebra(lift),
     }
+    for function, own in table.items():
+        own.__qualname__ = function.__name__  # what a TypeError calls it
+    return table
 
 
 def _length(x: Traced, axis: int) -> int:
@@ -184,7 +187,7 @@ def _comparing(lift: Lift) -> dict[Any, Known]:
     }
 
 
-def _algebra(lift: Lift, join: Callable[..., Any]) -> dict[Any, Known]:
+def _algebra(lift: Lift) -> dict[Any, Known]:
     def diff(recorder: Recorder, x: Any, n: int = 1, axis: int = -1) -> Any:
         value = lift(recorder, x)
         before = (slice(None),) * value._axis(axis)

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from trireme.converters.python.assign import augmented, updated
-from trireme.converters.python.calls import contains_traced
+from trireme.converters.python.calls import contains_traced, truth
 from trireme.converters.python.control import Refused
 from trireme.converters.python.expressions import BINARY, Expressions
 from trireme.converters.python.fallback import run_in_python
@@ -35,6 +35,7 @@ from trireme.support.errors import InternalError, TriremeError
 
 RETURNED, BREAK, CONTINUE, RESULT = "<returned>", "<break>", "<continue>", "<return>"
 EXITS = (RETURNED, BREAK, CONTINUE)
+TEST = "_test"
 
 
 class Statements(Expressions):
@@ -154,19 +155,9 @@ class Statements(Expressions):
 
     def _falls_back(self, statement: ast.stmt, error: Exception) -> bool:
         """Whether a Python operator stands for a statement now."""
-        why = f"{type(error).__name__}: {error}".split("\n")[0]
-        if isinstance(error, Refused):
-            why = "" if error.final else error.why
-        if not self.fallback or not why:
+        made = self._in_python(statement, error)
+        if made is None:
             return False
-        try:
-            made = run_in_python(self.recorder, self.frame.source, statement, self._variable)
-        except InternalError:
-            raise
-        except Exception:  # the statement fails in Python too, or cannot stand alone
-            return False
-        line = ast.unparse(statement).split("\n")[0]
-        self.fallbacks[self.frame.source.place(statement), f"`{line}`: {why}"] = None
         if isinstance(statement, ast.Return):
             (result,) = made.values()
             self.frame.names |= {RESULT: result, RETURNED: True}
@@ -174,6 +165,42 @@ class Statements(Expressions):
         for name, value in made.items():
             self.store(ast.Name(name, ast.Store()), value)
         return True
+
+    def _in_python(self, statement: ast.stmt, error: Exception) -> dict[str, Any] | None:
+        """Return what a statement assigns, by a Python operator; None where none can stand for it.
+
+        error: why no graph can express the statement
+        """
+        why = f"{type(error).__name__}: {error}".split("\n")[0]
+        if isinstance(error, Refused):
+            why = "" if error.final else error.why
+        if not self.fallback or not why:
+            return None
+        try:
+            made = run_in_python(self.recorder, self.frame.source, statement, self._variable)
+        except InternalError:
+            raise
+        except Exception:  # the statement fails in Python too, or cannot stand alone
+            return None
+        line = ast.unparse(statement).split("\n")[0].removeprefix(f"{TEST} = ")
+        self.fallbacks[self.frame.source.place(statement), f"`{line}`: {why}"] = None
+        return made
+
+    def tested(self, test: ast.expr) -> Any:
+        """Return whether the test of an `if` or a `while` holds; a Python operator may say so."""
+        try:
+            return self.truth(test)
+        except InternalError:
+            raise
+        except Exception as error:
+            statement = ast.copy_location(ast.Assign([ast.Name(TEST, ast.Store())], test), test)
+            made = self._in_python(ast.fix_missing_locations(statement), error)
+            if made is None:
+                raise
+            found = made.pop(TEST)
+            for name, value in made.items():
+                self.store(ast.Name(name, ast.Store()), value)
+            return truth(self.recorder, found)
 
     def _variable(self, name: str) -> Any:
         holder = self.frame.holder(name)
@@ -307,7 +334,7 @@ class Statements(Expressions):
         """Read an `if`; return whether the statements after it were read too."""
         self.node = node
         try:
-            known = self.truth(node.test)
+            known = self.tested(node.test)
         except InternalError:
             raise
         except Exception as error:

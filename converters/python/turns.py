@@ -238,7 +238,9 @@ class Repetitions(Control):
         for key, growing in one.growing.items():
             if len(growing.items) != 1:
                 path, _ = changes.growing.pop(key)
-                changes.lose(path, f"a turn appends {len(growing.items)} items to {growing.name}")
+                count = len(growing.items)
+                why = f"a turn appends {count} items to {growing.name}; "
+                changes.lose(path, why + "a list grows by one a turn and is read after the loop")
         for i, (start, end) in enumerate(zip(one.pristine.names, one.end, strict=True)):
             for name in end.keys() - start.keys():
                 changes.new[i][name] = Copies([{name: end[name]}], lambda path, x: UNSET).names[0][

@@ -27,6 +27,16 @@ def in_a_loop(m, n):
     return x
 
 
+def in_tests(x):
+    turns = 0
+    while np.linalg.cond(x) > 3 and turns < 5:
+        x = x + np.eye(3)
+        turns += 1
+    if (count := np.unique(x).size) > 4:
+        x = x * count
+    return x, turns
+
+
 def caught(x):
     try:
         y = 1 / int(x)
@@ -54,6 +64,7 @@ def square(rng):
 PROGRAMS = {
     solved: (lambda rng: (square(rng), rng.standard_normal(3)), ["svd(", "solve("]),
     in_a_loop: (lambda rng: (square(rng), np.int64(rng.integers(0, 5))), ["svd(", "multi_dot("]),
+    in_tests: (lambda rng: (rng.standard_normal((3, 3)),), ["cond(", "unique("]),
     caught: (lambda rng: (np.float64(rng.integers(0, 3)),), ["try"]),
 }
 
