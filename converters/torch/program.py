@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch.utils import _pytree
 
@@ -101,8 +102,16 @@ def read_program(
 
 def _arguments(examples: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     if isinstance(examples, Mapping):
-        return (), dict(examples)
-    return (tuple(examples) if isinstance(examples, (tuple, list)) else (examples,)), {}
+        return (), {name: _tensor(one) for name, one in examples.items()}
+    given = examples if isinstance(examples, (tuple, list)) else (examples,)
+    return tuple(map(_tensor, given)), {}
+
+
+def _tensor(example: Any) -> Any:
+    """Return an array of numpy as a tensor, which is what a module reads."""
+    if isinstance(example, np.ndarray):
+        return torch.from_numpy(np.array(example))
+    return example
 
 
 def _export(

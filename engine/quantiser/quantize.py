@@ -13,6 +13,7 @@ from trireme.ir.quantization.report import QuantizedGraph
 from trireme.model_file.convert import convert
 from trireme.quantiser.device_forms import check_scheme, chosen_scheme, forms_of_devices
 from trireme.quantiser.integers import quantize_values
+from trireme.quantiser.module_examples import first_sample, is_module
 from trireme.quantiser.precision.budget import Score, budget_of
 from trireme.quantiser.request import Progress, QuantRequest
 from trireme.quantiser.scheme import WeightScheme, scheme_named
@@ -48,7 +49,7 @@ def quantize(
 ) -> QuantizedGraph:
     """Return a float model as a graph of integers or smaller weights, reported in `.quantization`.
 
-    model: a Graph, or what `convert` takes
+    model: a Graph, or what `convert` takes; a module of PyTorch is exported by the first sample
     data: sample inputs: arrays by input name with one more axis, an iterable of feeds, a function
         that returns one, or the path of an .npz file or of a folder of them. "random" makes random
         numbers, which the report and the name of the graph say
@@ -117,14 +118,20 @@ def quantize(
         progress or _quiet,
     )
     asked.check(found)
-    original = model if isinstance(model, Graph) else _converted(model)
+    original, data = _converted(model, data)
     if isinstance(found, WeightScheme):
         return quantize_weights(original, data, found, asked)
     return quantize_values(original, data, found, asked)
 
 
-def _converted(model: Any) -> Graph:
-    return convert(os.fspath(model) if isinstance(model, os.PathLike) else model)
+def _converted(model: Any, data: Any) -> tuple[Graph, Any]:
+    """Return the graph of a model, and its data; a module of PyTorch is exported by the first."""
+    if isinstance(model, Graph):
+        return model, data
+    if is_module(model):
+        examples, data = first_sample(data)
+        return convert(model, examples), data
+    return convert(os.fspath(model) if isinstance(model, os.PathLike) else model), data
 
 
 def _quiet(what: str, done: int, total: int) -> None:
