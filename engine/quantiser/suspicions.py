@@ -18,6 +18,8 @@ _FEW = 8
 _FAR = 20.0
 """Inputs so many times smaller or larger than what a model scales them by are suspect."""
 _LISTED = 6
+_VALUES = 3
+"""So many values with dead channels are named."""
 
 
 def suspicions(
@@ -41,10 +43,10 @@ def suspicions(
         found.append(f"{count} samples are few: 32 to 512 are usual")
     elif _are_equal(feeds):
         found.append(f"{len(feeds)} measured samples are all the same")
-    found += _constants(graph, statistics)
-    found += _dead_channels(graph, statistics, measured)
     if not source.startswith(RANDOM):
         found += _preprocessing(original, feeds)
+    found += _constants(graph, statistics)
+    found += _dead_channels(graph, statistics, measured)
     return tuple(found)
 
 
@@ -63,7 +65,11 @@ def _constants(graph: Graph, statistics: Mapping[int, ValueStatistics]) -> Itera
 def _dead_channels(
     graph: Graph, statistics: Mapping[int, ValueStatistics], measured: Sequence[Values]
 ) -> Iterator[str]:
-    """Yield the values with channels that are 0 in every measured sample, and alive others."""
+    """Yield the values with most channels that are 0 in every measured sample, and alive others.
+
+    A net has such channels behind many relus. A sentence for each would hide all else.
+    """
+    found = []
     for value, one in statistics.items():
         dims = graph.type(value).dims
         if len(dims) < 2 or one.low == one.high:
@@ -71,11 +77,16 @@ def _dead_channels(
         live = [np.any(made[value], axis=tuple(range(len(dims) - 1))) for made in measured]
         dead = np.flatnonzero(~np.any(live, axis=0))
         if len(dead):
-            name = graph.values[value].first_name
-            yield (
-                f"{len(dead)} of {dims[-1]} channels of '{name}' are 0 in all measured samples: "
-                f"{_listed(dead)}"
-            )
+            found.append((len(dead) / dims[-1], value, dead))
+    found.sort(key=lambda row: -row[0])
+    for _, value, dead in found[:_VALUES]:
+        yield (
+            f"{len(dead)} of {graph.type(value).dims[-1]} channels of "
+            f"'{graph.values[value].first_name}' are 0 in all measured samples: {_listed(dead)}"
+        )
+    if len(found) > _VALUES:
+        more = len(found) - _VALUES
+        yield f"{more} more values have channels that are 0 in all measured samples"
 
 
 def _listed(numbers: Iterable[int]) -> str:

@@ -71,6 +71,23 @@ def test_a_channel_that_is_always_zero_is_named():
     assert "2 of 8 channels of" in found[0] and found[0].endswith("measured samples: 2, 5")
 
 
+def test_the_values_with_most_zero_channels_are_named_and_hide_nothing():
+    b = GraphBuilder("deep")
+    rng = np.random.default_rng(SEED)
+    x = b.input("x", TensorType((1, 8, 8, 3), "float32"))
+    inside = 3
+    for layer, dead in enumerate((1, 5, 2, 4, 3)):
+        w = weights(rng, 8, 3, 3, inside)
+        w[:dead] = 0
+        x = b.add("relu", b.add("conv", x, b.constant("w", w), **CONV), names=[f"relu{layer}"])
+        inside = 8
+    found = warnings_of(b.finish(x), {"x": np.rint(images(top=255)["x"])})
+    assert "is its preprocessing left out?" in found[0]
+    for sentence, layer, dead in zip(found[1:4], (1, 3, 4), (5, 4, 3), strict=True):
+        assert sentence.startswith(f"{dead} of 8 channels of 'relu{layer}' are 0")
+    assert found[4:] == ("2 more values have channels that are 0 in all measured samples",)
+
+
 @pytest.mark.parametrize("number", [np.nan, np.inf])
 def test_a_number_without_a_range_names_its_sample(number):
     data = images()
