@@ -58,6 +58,11 @@ class Traced(Operators):
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
         if method != "__call__":
             raise GraphError(f"no op stands for numpy.{ufunc.__name__}.{method}")
+        if options.get("out") is not None:
+            raise GraphError(
+                f"numpy.{ufunc.__name__} writes a tensor into an array",
+                fix="x = x + y in place of x += y, where x is an array and y a tensor",
+            )
         return self.recorder.call(ufunc, inputs, options)
 
     def __array_function__(

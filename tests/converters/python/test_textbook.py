@@ -85,6 +85,19 @@ def test_what_no_op_stands_for_runs_as_python():
         trireme.trace(own, np.zeros(3))
 
 
+def test_an_array_that_a_tensor_is_added_to():
+    def own(x):
+        total = np.zeros(3)
+        total += x
+        return total
+
+    with pytest.raises(trireme.GraphError, match="numpy.add writes a tensor into an array"):
+        trireme.trace(own, np.ones(3))
+    with pytest.warns(TraceWarning, match="numpy.add writes"):
+        np.testing.assert_array_equal(trireme.compile(own)(np.ones(3)), np.ones(3))
+    np.testing.assert_array_equal(trireme.capture(own, np.ones(3))(np.ones(3)), np.ones(3))
+
+
 def test_elements_at_traced_places():
     def swapped(m, i, j):
         m = m.copy()
