@@ -187,9 +187,11 @@ def _rebuilt(
     """Return the graph with symbols bound or renamed and types of inputs replaced."""
     values = dict(graph.values)
     for value in graph.input_values():
-        type = types.get(value.id, value.type)
-        dims = tuple(substituted(dim, symbols) for dim in type.shape)
-        values[value.id] = replace(value, type=replace(type, shape=dims))
+        type = types.get(value.id)
+        if type is None:  # a shape that was given may use the model's names for other dimensions
+            dims = tuple(substituted(dim, symbols) for dim in value.shape)
+            type = replace(value.type, shape=dims)
+        values[value.id] = replace(value, type=type)
     nodes = [_bound_node(node, symbols, bounds) for node in graph.nodes]
     for node in nodes:
         inputs = [None if i is None else values[i] for i in node.inputs]

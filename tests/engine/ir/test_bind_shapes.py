@@ -152,6 +152,19 @@ def test_a_symbol_is_bound_in_every_input_and_within_its_bounds():
         bind_shapes(graph, {"a": (9, 2)})
 
 
+@pytest.mark.parametrize("named", [("m", "n"), ("m", "k"), ("k", "n"), ("m", 5), ("n", "n")])
+def test_symbols_may_take_each_others_names(named):
+    b = GraphBuilder("two")
+    x = b.input("x", TensorType(("n", "m"), "float32"))
+    z = b.input("z", TensorType(("n",), "float32"))
+    graph = b.finish(b.add("shape", x), b.add("relu", z))
+    bound = bind_shapes(graph, {"x": named})
+    assert [value.shape for value in bound.input_values()] == [named, named[:1]]
+    assert bound.symbols == dict.fromkeys((d for d in named if isinstance(d, str)), (0, None))
+    twice = bind_shapes(bound, {"x": (3, 3 if named == ("n", "n") else 5)})
+    assert [value.shape for value in twice.input_values()][1] == (3,)
+
+
 def test_bodies_of_control_flow_are_bound_too():
     body = GraphBuilder("body")
     inner = body.input("inner", TensorType(("N",), "float32"))
