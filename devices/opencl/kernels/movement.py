@@ -22,7 +22,7 @@ from trireme.devices.opencl.kernels.elementwise import (
     row_group,
 )
 from trireme.devices.opencl.kernels.source import Lanes, activation, lanes_for
-from trireme.devices.opencl.lowering import KernelName, Lowering, Pointer, Ref, Traffic
+from trireme.devices.opencl.lowering import C_TYPES, KernelName, Lowering, Pointer, Ref, Traffic
 from trireme.ir.graph import Graph, Node
 from trireme.ir.op import get_op
 from trireme.ops.bounds import first_outside, outside_axis
@@ -168,7 +168,8 @@ def emit_strided(
     if fused:
         lines.append(f"v = {activation(fused, 'v', lanes)};")
     lines.append(lanes.store(kind, "v", f"y + {' + '.join(terms['Y'])}"))
-    tensors = [Pointer("x", ctype, source.ref), Pointer("y", ctype, target.ref, writes=True)]
+    stored = C_TYPES[kind]
+    tensors = [Pointer("x", stored, source.ref), Pointer("y", stored, target.ref, writes=True)]
     if table is not None:
         tensors.append(Pointer("lut", "uchar", low.constant(table, ("lut", table.tobytes()))))
     items = -(-n // lanes.n)
