@@ -10,7 +10,7 @@ from typing import Any
 from trireme.backend.registry import kind_named
 from trireme.ir.bind_shapes import shapes_at
 from trireme.ir.graph import Graph
-from trireme.model_file.convert import convert
+from trireme.model_file.branches import convert_at
 from trireme.placement.lock import Lock, devices_of
 from trireme.placement.lockfile import load_lock
 from trireme.placement.options import PlacementOptions, Sharding
@@ -68,7 +68,7 @@ def model_shapes(options: argparse.Namespace) -> dict[str, tuple[int | str, ...]
     buckets = parse_buckets(getattr(options, "bucket", []))
     sizes = {name: size for name, size in sizes.items() if name not in buckets}
     if sizes:
-        graph = convert(options.model, shapes=shapes or None, signature=options.signature)
+        graph = convert_at(options.model, shapes or None, signature=options.signature)
         shapes = {**shapes, **shapes_at(graph, sizes)}
     return shapes or None
 

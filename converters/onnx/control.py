@@ -12,7 +12,7 @@ import numpy as np
 
 from trireme.converters.onnx.scope import NodeUse, Scope
 from trireme.ir.graph import UNKNOWN, Graph, TensorType
-from trireme.support.errors import ModelFileError
+from trireme.support.errors import BranchError, ConvertError, ModelFileError
 
 Convert = Callable[[Scope, Any, bool], list[int]]
 """Adds a body's weights and nodes to a scope whose inputs are bound; `named` keeps output names."""
@@ -28,7 +28,7 @@ def if_node(use: NodeUse, convert: Convert) -> Sequence[int]:
         taken = branches[0] if known.reshape(-1)[0] else branches[1]
         return convert(use.scope.inner(), taken, False)
     scopes = [use.scope.inner(own_builder=graph.name or "branch") for graph in branches]
-    outputs = [convert(scope, graph, False) for scope, graph in zip(scopes, branches, strict=True)]
+    outputs = _converted(scopes, branches, convert)
     captures = list(dict.fromkeys(outer for scope in scopes for outer in scope.captured))
     then, other = (
         finish(scope, made, [], captures) for scope, made in zip(scopes, outputs, strict=True)
@@ -38,6 +38,28 @@ def if_node(use: NodeUse, convert: Convert) -> Sequence[int]:
         return [squeezed]
     attrs = {"then_branch": then, "else_branch": other}
     return use.add_node("if", [use.need(0), *captures], attrs, len(then.outputs))
+
+
+def _converted(
+    scopes: Sequence[Scope], branches: Sequence[Any], convert: Convert
+) -> list[list[int]]:
+    """Return the outputs of each branch.
+
+    Errors: BranchError, if one branch refuses the shapes; ConvertError, if both do
+    """
+    outputs: list[list[int]] = []
+    refused: list[ConvertError] = []
+    for scope, graph in zip(scopes, branches, strict=True):
+        try:
+            outputs.append(convert(scope, graph, False))
+        except ConvertError as error:
+            refused.append(error)
+    if not refused:
+        return outputs
+    first = refused[0]
+    if not outputs:
+        raise first
+    raise BranchError(first.summary, facts=first.facts, fix=first.fix) from first
 
 
 def _squeezed(use: NodeUse, then: Graph, other: Graph, captures: Sequence[int]) -> int | None:

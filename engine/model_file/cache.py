@@ -27,7 +27,7 @@ from trireme.ir.graph import Graph, Value
 from trireme.ir.op import all_ops
 from trireme.ir.python_op import PythonOp
 from trireme.model_file import dumps, loads
-from trireme.model_file.convert import convert
+from trireme.model_file.branches import convert_at
 from trireme.model_file.notes import OnNote, log_note
 from trireme.passes.pipeline import optimise
 from trireme.support.code_version import code_version
@@ -70,7 +70,7 @@ def optimised(
             raise ConvertError(f"a Graph has no signatures, {signature!r} was asked for")
         return optimise(bind_shapes(model, shapes or {}), passes=passes, disable=disable)
     if isinstance(model, bytes):
-        graph = convert(model, shapes=shapes, signature=signature, python_ops=python_ops)
+        graph = convert_at(model, shapes, signature=signature, python_ops=python_ops)
         return optimise(graph, passes=passes, disable=disable)
     path, own = Path(model), cache_folder("models") if folder is USERS_CACHE else folder
     own = None if python_ops else own
@@ -82,9 +82,9 @@ def optimised(
         return kept
     files: list[OpenFile] = []
     notes: list[str] = []
-    graph = convert(
+    graph = convert_at(
         path,
-        shapes=shapes,
+        shapes,
         signature=signature,
         mmap=mmap,
         on_open=files.append,

@@ -48,7 +48,9 @@ class SessionFacts(Shown):
     @property
     def inputs(self) -> list[Value]:
         """What to feed: each has .name, .type.shape, .type.dtype."""
-        return list(self.graph.input_values())
+        from trireme.ir.bind_shapes import with_known_sizes
+
+        return with_known_sizes(self.graph)
 
     @property
     def outputs(self) -> list[Value]:

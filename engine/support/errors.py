@@ -45,6 +45,10 @@ class ConvertError(TriremeError):
     """A model holds an op, attribute or type that the converter cannot express."""
 
 
+class BranchError(ConvertError):
+    """One branch of an `if` refuses the shapes that are given; the other takes them."""
+
+
 class ModelFileError(TriremeError):
     """A file is truncated, damaged, hostile or of another kind."""
 

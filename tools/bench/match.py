@@ -20,7 +20,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from trireme.model_file.convert import convert
+from trireme.ir.bind_shapes import with_known_sizes
+from trireme.model_file.branches import convert_at
 from trireme.placement.options import PlacementOptions
 from trireme.runtime.options import ExecutionOptions
 from trireme.support.timing import Turn, interleave
@@ -78,9 +79,9 @@ class PeerMatch:
             batched = set_batch(plain, options.batch, folder / Path(model).name)
         self.files = {peer.name: batched if peer.batches else plain for peer in self.peers}
         shapes, functions = parse_shapes(options.shape) or None, python_ops(options)
-        graph = convert(batched, shapes=shapes, python_ops=functions)
+        graph = convert_at(batched, shapes, python_ops=functions)
         self.tolerance = tolerance_of(graph, options.tolerance, options.units)
-        feeds = make_feeds(options, list(graph.input_values()))
+        feeds = make_feeds(options, with_known_sizes(graph))
         self.feeds = str(self.folder / "feeds.npz")
         save_arrays(Path(self.feeds), feeds)
 
