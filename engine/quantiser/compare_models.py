@@ -15,11 +15,11 @@ from typing import Any
 
 from trireme.ir.bind_shapes import Shapes, bind_shapes
 from trireme.ir.graph import Graph
-from trireme.ir.quantization.report import decibel_text
+from trireme.ir.quantization.report import QuantizedGraph, decibel_text
 from trireme.model_file.convert import convert
 from trireme.ops.integer import dequantized
 from trireme.passes.pipeline import optimise
-from trireme.quantiser.measure import Noise
+from trireme.quantiser.measure import Noise, ScaledNoise
 from trireme.quantiser.prepare import prepare
 from trireme.quantiser.samples import open_samples
 from trireme.quantiser.statistics import run_watched
@@ -30,6 +30,8 @@ from trireme.support.errors import GraphError
 LIMIT_DB = 20.0
 """A value of less signal-to-noise is bad: a tenth of it is error."""
 SAMPLES = 8
+_SCALING = ("equalisation", "smooth_quant")
+"""Repairs that multiply channels of values, and divide the weights that read them."""
 
 
 @dataclass(frozen=True)
@@ -103,12 +105,15 @@ def compare_models(
     samples: how many of the samples are run
     Errors: RunError, if the data do not fit; GraphError, if the inputs or outputs differ
     """
-    mine, theirs = _graph_of(model, shapes), _graph_of(against, shapes)
+    (mine, was_scaled), (theirs, _) = _graph_of(model, shapes), _graph_of(against, shapes)
     _check_alike(mine, theirs)
     pairs = _pairs(mine, theirs)
     opened = open_samples(data, list(theirs.input_values()), seed)
     feeds = list(islice(iter(opened.feeds), samples))
-    noises = {value: Noise() for value in pairs}
+    noises: dict[int, Noise | ScaledNoise] = {
+        value: ScaledNoise() if _may_be_scaled(mine, value, was_scaled) else Noise()
+        for value in pairs
+    }
     left = run_watched(mine, tuple(pairs), feeds, threads)
     right = run_watched(theirs, tuple(dict.fromkeys(pairs.values())), feeds, threads)
     for made, real in zip(left, right, strict=True):
@@ -119,15 +124,29 @@ def compare_models(
     return ModelComparison(len(feeds), limit_db, tuple(_rows(mine, ratios)), outputs)
 
 
-def _graph_of(model: Any, shapes: Shapes | None) -> Graph:
-    """Return a model as a graph; floats folded as before they are quantised."""
+def _graph_of(model: Any, shapes: Shapes | None) -> tuple[Graph, bool]:
+    """Return a model as a graph, and whether its report has a repair that multiplied channels.
+
+    Floats are folded as before they are quantised.
+    """
     if not isinstance(model, Graph):
         model = convert(os.fspath(model) if isinstance(model, os.PathLike) else model)
+    report = model.quantization if isinstance(model, QuantizedGraph) else None
+    repairs = report.repairs if report else ()
+    return _folded(model, shapes), any(one.kept and one.name in _SCALING for one in repairs)
+
+
+def _folded(model: Graph, shapes: Shapes | None) -> Graph:
     whole = any(value.quant is not None for value in model.values.values())
     pairs = any(node.op.endswith("quantize_linear") for node in model.nodes)
     if whole:
         return bind_shapes(model, shapes or {})
     return optimise(bind_shapes(model, shapes or {})) if pairs else prepare(model, shapes)
+
+
+def _may_be_scaled(graph: Graph, value: int, was_scaled: bool) -> bool:
+    """Whether a repair may have multiplied the channels of a value; those of outputs never."""
+    return was_scaled and bool(graph.type(value).shape) and value not in graph.outputs
 
 
 def _check_alike(mine: Graph, theirs: Graph) -> None:

@@ -57,6 +57,33 @@ class Noise:
         return decibels(max(self.signal - still, 0.0), max(self.noise - bias, 0.0))
 
 
+@dataclass
+class ScaledNoise:
+    """As Noise, of a value whose channels (the last axis) a repair has multiplied by constants.
+
+    The constants are those that leave the least error.
+    """
+
+    signal: Array | float = 0.0
+    made: Array | float = 0.0
+    product: Array | float = 0.0
+
+    def add(self, real: Array, made: Array) -> None:
+        """Count one sample."""
+        x, y = (one.astype(np.float64).reshape(-1, one.shape[-1]) for one in (made, real))
+        self.signal = self.signal + (y * y).sum(axis=0)
+        self.made = self.made + (x * x).sum(axis=0)
+        self.product = self.product + (x * y).sum(axis=0)
+
+    @property
+    def db(self) -> float:
+        """Signal-to-noise in dB; infinite without an error."""
+        same = np.maximum(self.product, 0.0) ** 2
+        explained = np.divide(same, self.made, out=np.zeros_like(same), where=self.made > 0)
+        noise = float(np.maximum(self.signal - explained, 0.0).sum())
+        return decibels(float(np.sum(self.signal)), noise)
+
+
 def decibels(signal: float, noise: float) -> float:
     """Return 10 log10(signal / noise)."""
     if noise <= 0:

@@ -5,9 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from commands import call
-from float_graphs import conv_net, samples_of
+from float_graphs import CONV, conv_net, samples_of, weights
 
 import trireme
+from trireme.ir.builder import GraphBuilder
+from trireme.ir.graph import TensorType
 from trireme.ir.quantization.report import vars_of
 from trireme.quantiser.compare_models import compare_models
 
@@ -27,6 +29,29 @@ def spoilt(graph, name):
     w = graph.values[node.used[1]]
     values = dict(graph.values) | {w.id: replace(w, data=np.ascontiguousarray(w.data[::-1]))}
     return trireme.Graph(**vars_of(graph) | {"values": values})
+
+
+def unlike_net():
+    """Two convs with a relu between, one channel of which is much larger than the others."""
+    rng = np.random.default_rng(SEED)
+    b = GraphBuilder("unlike")
+    x = b.input("x", TensorType((1, 8, 8, 3), "float32"))
+    w, v = weights(rng, 8, 3, 3, 3), weights(rng, 4, 3, 3, 8)
+    w[3], v[..., 3] = w[3] * 40, v[..., 3] / 40
+    first = b.add("relu", b.add("conv", x, b.constant("w", w), **CONV), names=["first"])
+    return b.finish(b.add("conv", first, b.constant("v", v), names=["last"], **CONV))
+
+
+def test_channels_that_a_repair_multiplied_are_no_error(tmp_path):
+    net = unlike_net()
+    data = samples_of(net, 16, SEED)
+    made = trireme.quantize(net, data, ranges="min_max", repairs=["equalisation"])
+    assert [one.kept for one in made.quantization.repairs] == [True]
+    trireme.save(made, tmp_path / "m8.trm")
+    for model in (made, tmp_path / "m8.trm"):
+        found = compare_models(model, net, data)
+        assert found.first_bad is None and min(one.snr_db for one in found.nodes) > 30, found
+    assert compare_models(spoilt(made, "first"), net, data).first_bad.name == "first"
 
 
 def test_every_node_is_matched_and_has_the_ratio_of_the_report(models):
