@@ -105,13 +105,24 @@ def ends_in_time(run, error):
     return str(raised.value)
 
 
+def run_on(session, feeds):
+    """Run feeds that end, again where a crowded machine takes longer than the session allows."""
+    start = time.monotonic()
+    while True:
+        try:
+            return session.run(feeds)
+        except RunError as error:
+            if "did not end within" not in str(error) or time.monotonic() - start > LONG_S:
+                raise
+
+
 @on_routes
 def test_a_timeout_ends_a_loop_and_the_session_runs_on(route):
     with open_on(route, timeout_s=SOON_S) as session:
         told = ends_in_time(lambda: session.run(route.feeds), RunError)
         assert f"did not end within {SOON_S:g} s" in told
         assert "onnx:Loop_0" in told
-        session.run(route.ends)
+        run_on(session, route.ends)
 
 
 @on_routes
