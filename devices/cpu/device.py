@@ -15,7 +15,7 @@ from trireme.backend.host_memory import HostMemoryDevice
 from trireme.backend.refusal import host_reason
 from trireme.devices.cpu.codegen.ahead import CompileAhead
 from trireme.devices.cpu.codegen.jit import Code, Jit, ObjectCache
-from trireme.devices.cpu.codegen.target import Isa, choose_isa, cpu_name
+from trireme.devices.cpu.codegen.target import Isa, choose_isa, cpu_name, relative_time
 from trireme.devices.cpu.compile import table
 from trireme.devices.cpu.compile.buffer_aliases import is_alias
 from trireme.devices.cpu.compile.cost_features import TERM_LIMITS, cost_features_of
@@ -62,6 +62,7 @@ class CpuDevice(HostMemoryDevice):
     kernel_table = table.TABLE
 
     term_limits = TERM_LIMITS
+    guesses_kernels = True
 
     def __init__(
         self,
@@ -177,7 +178,7 @@ class CpuDevice(HostMemoryDevice):
         recipes = self._jit.recipes
         program = build(graph, self.isa, self.threads, self.winograd, recipes, lowered)
         self._lowered = lowered
-        return cost_features_of(program, self.isa, self.threads)
+        return cost_features_of(program, self.isa, self.threads, relative_time(self.isa))
 
     def core_latency(self) -> CoreLatency | None:
         """Return what passing data between its threads costs now, measured in a millisecond.

@@ -77,7 +77,7 @@ def prediction_error_of(
 
 
 _WHY: Mapping[Source, str] = {
-    "roofline": "it was never measured, and is priced by its description",
+    "roofline": "it was never measured, and is priced by estimates",
     "reference": "nodes run on the numpy reference, which is priced by order of magnitude",
     "device": "it is priced by its own model",
     "function": "a Python function is priced by its cost rule until it has run in this process",

@@ -88,13 +88,18 @@ def _native(items: Sequence[Item]) -> list[Step]:
     return [item for item in items if isinstance(item, Step)]
 
 
-def cost_features_of(program: RegionProgram, isa: Isa, threads: int) -> list[KernelCost]:
-    """Return the work of native steps that run one after another on so many threads."""
+def cost_features_of(
+    program: RegionProgram, isa: Isa, threads: int, relative_time: float = 1.0
+) -> list[KernelCost]:
+    """Return the work of native steps that run one after another on so many threads.
+
+    relative_time: how long kernels take here, over what their authors estimate
+    """
     sections = list(sections_of(program))
     shared = sum(x.parts * s.seconds for x in sections for s in x.steps if s.chunks > 1)
     touches = _Touches(isa, max(map(_footprint, sections)))
     cost_features = [
-        (step, _work(section.graph, step, threads, *found))
+        (step, _work(section.graph, step, threads, *found, relative_time))
         for section in sections
         for step, found in touches.of(section)
     ]
@@ -160,7 +165,8 @@ def _alone(work: KernelCost, step: Step, threads: int) -> KernelCost:
     mine = {n: amount for n, amount in work.terms.items() if n != FLAGS and BYTES not in n}
     terms = {name: amount / share for name, amount in mine.items()}
     family = work.family.removesuffix(_COLUMNS)
-    return KernelCost(work.nodes, f"{family} alone", terms, step.seconds)
+    guess_s = None if work.guess_s is None else work.guess_s / share
+    return KernelCost(work.nodes, f"{family} alone", terms, guess_s)
 
 
 def _share_of(step: Step, threads: int) -> float:
@@ -181,7 +187,7 @@ def _share(nbytes: int, cache_bytes: int) -> float:
 
 
 def _work(
-    graph: Graph, step: Step, threads: int, far: tuple[float, float], cold: tuple[float, float]
+    graph: Graph, step: Step, threads: int, far: Shares, cold: Shares, relative_time: float
 ) -> KernelCost:
     share = _share_of(step, threads)
     family = family_of(graph, step)
@@ -207,7 +213,7 @@ def _work(
         family += _COLUMNS * step.is_dealt_by_columns
     if step.family in _PRODUCTS:
         del terms["bytes"]
-    return KernelCost(step.nodes, family, terms, step.seconds * share)
+    return KernelCost(step.nodes, family, terms, step.seconds * share * relative_time)
 
 
 def _weights(step: Step) -> int:

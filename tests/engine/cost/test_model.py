@@ -316,6 +316,24 @@ def test_works_are_the_kernels_that_run():
         device.close()
 
 
+def test_an_unmeasured_cpu_is_priced_by_what_its_kernels_are_estimated_to_take(cpu):
+    """Winograd's algorithm takes a third of a sum of products; a roofline knows no algorithms."""
+    graph = optimise(build(Net("n", "float32", (1, 28, 28, 64), [("conv", 64, 3), ("conv", 64)])))
+    direct = open_device("cpu", threads=cpu.threads, winograd=False)
+    try:
+        costs = CostModel({"cpu": cpu}), CostModel({"cpu": direct})
+        by_kernel, by_products = (
+            [cost.node(graph, node, "cpu").seconds for node in graph.nodes] for cost in costs
+        )
+        guesses = sum(kernel.guess_s for kernel in cpu.cost_features(graph))
+    finally:
+        direct.close()
+    assert sum(by_kernel) == pytest.approx(guesses)
+    first = next(k for k, node in enumerate(graph.nodes) if node.op == "conv")
+    assert by_kernel[first] < 0.6 * by_products[first]
+    assert by_kernel[first + 1 :] == pytest.approx(by_products[first + 1 :])
+
+
 def test_priced_kernels_are_those_compiled():
     """Lowered once to be priced, once not: the same results, also where another region cuts."""
     net = Net("n", "int8", (1, 12, 12, 8), [("inverted", 8), ("conv", 12, 3), ("mean",)])
