@@ -133,6 +133,11 @@ Place = tuple[str, int, int]
 offset in bytes."""
 
 
+def _in_order(data: Array) -> Array:
+    """Return an array with its axes in the order of memory; a kernel knows the strides."""
+    return data.transpose(np.argsort([-stride for stride in data.strides], kind="stable"))
+
+
 class _Places:
     """Where operands are, without addresses."""
 
@@ -150,7 +155,7 @@ class _Places:
         if isinstance(operand, CONSTANTS):
             return self._constant(id(operand), self._program.constants[id(operand)])
         if isinstance(operand, InPlace):
-            return self._constant(id(operand), operand.data)
+            return self._constant(id(operand), _in_order(operand.data))
         if isinstance(operand, Extents):
             kind, number, _ = self._constant(id(operand.words), operand.words)
             return kind, number, operand.words.itemsize * operand.at
