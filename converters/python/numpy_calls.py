@@ -64,9 +64,13 @@ def _sorting(lift: Lift) -> dict[Any, Known]:
 
     def searchsorted(recorder: Recorder, x: Any, v: Any, side: str = "left") -> Any:
         edges, found = lift(recorder, x), lift(recorder, v)
-        below = np.less if side == "left" else np.less_equal
         column = found.reshape(*found.shape, 1)
-        return _count(below(edges, column), -1)
+        is_nan = column != column  # which numpy sorts behind all numbers
+        if side == "left":
+            below = np.less(edges, column) | (is_nan & (edges == edges))
+        else:
+            below = np.less_equal(edges, column) | is_nan
+        return _count(below, -1)
 
     return {np.sort: sort, np.argsort: argsort, np.searchsorted: searchsorted}
 

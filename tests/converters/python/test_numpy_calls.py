@@ -20,6 +20,14 @@ CALLS = {
         ),
         X,
     ),
+    "searchsorted of odd floats": (
+        lambda x: (
+            np.searchsorted(np.sort(x), x),
+            np.searchsorted(np.sort(x), x, side="right"),
+            np.searchsorted(x[2:4], x),
+        ),
+        np.array([np.nan, 1.0, -0.0, 0.0, np.inf, -np.inf, np.nan], np.float32),
+    ),
     "flip": (lambda x: (np.flip(x), np.flip(x, 0), np.flip(x, (0, -1))), A),
     "roll": (lambda x: (np.roll(x, 2), np.roll(x, -1, 1), np.roll(x, (1, 4), (0, 1))), A),
     "split": (lambda x: (*np.split(x, 3), *np.split(x, [1, 4])), X),
