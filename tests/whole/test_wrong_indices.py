@@ -126,6 +126,21 @@ def test_every_device_says_the_same_of_a_wrong_index(device, case):
 
 
 @pytest.mark.parametrize("device", ["host", "cpu", "opencl"])
+@pytest.mark.parametrize("case", CASES)
+def test_one_run_tells_all_of_its_wrong_indices(device, case):
+    """The next run is about its own indices, however many of the last were wrong."""
+    graph = graph_of(case)
+    inputs, wrong = with_index(case, 0), max(CASES[case][4])
+    inputs[CASES[case][3]][...] = wrong
+    right, bad = feeds_of(graph, CASES[case][1]), feeds_of(graph, inputs)
+    with session_on(device, graph) as session:
+        for _ in range(2):
+            with pytest.raises(RunError, match=f" {wrong} is outside"):
+                session.run(bad)
+            session.run(right)
+
+
+@pytest.mark.parametrize("device", ["host", "cpu", "opencl"])
 def test_a_wrong_constant_index_is_told_in_the_run(device):
     graph, _ = node_graph("gather", with_index("gather", WIDE), {"axis": 0}, {1})
     said = f"index {WIDE} is outside the 5 elements"

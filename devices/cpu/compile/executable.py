@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
+from functools import partial
+from itertools import count
 
 import numpy as np
 
@@ -28,6 +30,7 @@ from trireme.devices.cpu.codegen.aligned_memory import address
 from trireme.devices.cpu.codegen.jit import Jit
 from trireme.devices.cpu.codegen.kernel_cache import Code
 from trireme.devices.cpu.compile.bound_steps import NativeSteps, NumpyStep
+from trireme.devices.cpu.compile.fault_words import FaultWords
 from trireme.devices.cpu.compile.image import image_of
 from trireme.devices.cpu.compile.listing import listings
 from trireme.devices.cpu.compile.open_sizes import OpenSizes
@@ -51,7 +54,7 @@ from trireme.ir.graph import Node
 from trireme.ir.interpreter import evaluator
 from trireme.support.cancel import check_cancelled
 from trireme.support.dtypes import Array
-from trireme.support.errors import InternalError, RunError
+from trireme.support.errors import InternalError
 
 
 class CpuExecutable(Executable):
@@ -147,7 +150,8 @@ class Bound:
         views = program.states.views
         self._buffers = {value: _buffer_of(states[name]) for value, name in views.items()}
         self._fixed: set[int] = set()
-        self._faults: list[tuple[KernelFault, Array]] = []
+        self._faults = FaultWords(program.items)
+        self._fault_numbers = count()
         again = []  # outputs that are inputs, constants or listed twice
         for value, buffer in zip((*graph.inputs, *graph.outputs), args, strict=True):
             if value in self._buffers or graph.values[value].is_constant:
@@ -158,9 +162,10 @@ class Bound:
         self._parts = list(self._segments())
         self._copies = [self._copy(value, buffer) for value, buffer in again]
         calls = [part.run for part in self._parts] + self._copies
-        calls += [self._check] if self._faults else []
-        self.run: Callable[[], None] = calls[0] if len(calls) == 1 else _in_order(calls)
-        sole = self._parts[0] if len(calls) == 1 else None
+        run = calls[0] if len(calls) == 1 else _in_order(calls)
+        checked = partial(self._faults.run, run)
+        self.run: Callable[[], None] = checked if len(self._faults) else run
+        sole = self._parts[0] if len(calls) == 1 and not len(self._faults) else None
         self._sole = sole if isinstance(sole, NativeSteps) else None
 
     def pointer(self) -> int:
@@ -239,19 +244,15 @@ class Bound:
 
     def _profiled(self) -> LazySpans:
         """Run, and return what tells when each step ran."""
-        parts = [part.profile() for part in self._parts]
-        for call in self._copies:
-            call()
-        self._check()
-        return lambda: [span for told in parts for span in told()]
+        parts: list[LazySpans] = []
 
-    def _check(self) -> None:
-        """Raise what the kernels found wrong; their results mean nothing then."""
-        for fault, words in self._faults:
-            wrong, number = words.tolist()
-            words[:] = 0
-            if wrong:
-                raise RunError(fault.message(number))
+        def run() -> None:
+            parts.extend(part.profile() for part in self._parts)
+            for call in self._copies:
+                call()
+
+        self._faults.run(run)
+        return lambda: [span for told in parts for span in told()]
 
     def _copy(self, value: int, target: Buffer) -> Callable[[], None]:
         source, place = self._array(value), host_view(target, self._program.graph.type(value))
@@ -346,9 +347,7 @@ class Bound:
         if isinstance(operand, At):
             return self._address(operand.of) + operand.offset
         if isinstance(operand, KernelFault):
-            words = np.zeros(2, np.int64)
-            self._faults.append((operand, words))
-            return words.ctypes.data
+            return self._faults.address(next(self._fault_numbers))
         if isinstance(operand, Temp):
             scratch = self._keep[1]
             if scratch is None:

@@ -143,7 +143,7 @@ class NativeTurns:
 
     def _raise_faults(self) -> None:
         for layout in self._layouts:
-            layout.raise_faults()
+            layout.faults.check()
 
 
 def _decided_tables(tables: TurnTables) -> dict[int, Array]:

@@ -28,6 +28,7 @@ from trireme.devices.cpu.compile.alike_steps import (
 )
 from trireme.devices.cpu.compile.executable import CpuExecutable
 from trireme.devices.cpu.compile.expected_shapes import ExpectedShapes
+from trireme.devices.cpu.compile.fault_words import FaultWords
 from trireme.devices.cpu.compile.native_turns import NativeTurns, TurnCall, steps_of_turns
 from trireme.devices.cpu.compile.open_sizes import OpenSizes
 from trireme.devices.cpu.compile.polymorphic import PolymorphicProgram, program_at
@@ -104,7 +105,6 @@ class CpuResizable:
         rows: of any shape that has as many words and arrays
         """
         group_of = self.resizer.group_of.tolist()
-        faults = [o for s in self._steps for o in s.reads if isinstance(o, KernelFault)]
         lengths = [len(row[WORDS]) for row in rows]
         layout = StepLayout(
             list(rows),
@@ -115,8 +115,7 @@ class CpuResizable:
             PointerPlaces(len(self._program.slots)),
             PointerPlaces(len(self._arguments)),
             PointerPlaces(len(self.resizer.decided)),
-            faults,
-            np.zeros((max(len(faults), 1), 2), np.int64),
+            FaultWords(self._steps),
             [row[SECONDS] for row in rows],
         )
         pointers: list[int] = []
@@ -149,7 +148,7 @@ class CpuResizable:
         if isinstance(operand, InPlace):
             return int(operand.data.ctypes.data) + beyond
         if isinstance(operand, KernelFault):
-            return int(layout.wrong[layout.faults.index(operand)].ctypes.data)
+            return layout.faults.address(layout.faults.faults.index(operand))
         if isinstance(operand, Temp):
             layout.scratch.add(at, self._slot_of[operand.key], beyond)
             return 0
@@ -206,8 +205,7 @@ class CpuResizable:
         if layout is None or self._tables is not tables or self._scratch is not scratch:
             layout = self._load(tables, scratch)
         layout.arguments.write(layout.pointer_view, places)
-        self._run()
-        layout.raise_faults()
+        layout.faults.run(self._run)
 
     def _load(self, tables: CpuTables, scratch: Buffer | None) -> StepLayout:
         """Write what a shape decides, as far as it is other than that of the shape before."""

@@ -12,11 +12,10 @@ from itertools import accumulate, zip_longest
 from trireme.backend.device import Buffer
 from trireme.devices.cpu.codegen.aligned_memory import address
 from trireme.devices.cpu.compile.alike_steps import ARRAYS, WORDS, RowsByTurn, SizedRow
-from trireme.devices.cpu.kernels.lowering import KernelFault
+from trireme.devices.cpu.compile.fault_words import FaultWords
 from trireme.devices.cpu.runtime.sized_image import SLOT_ALIGN
 from trireme.ir.dim_values import Numbers
 from trireme.support.dtypes import Array
-from trireme.support.errors import RunError
 
 
 class PointerPlaces:
@@ -54,7 +53,7 @@ class StepLayout:
     pointers, words: what kernels read
     word_at: by group, where its words begin; array_places: by group, its pointers to arrays
     scratch, arguments, decided: the pointers that the addresses of these decide
-    faults, wrong: what kernels may find wrong, and where they note it
+    faults: what kernels may find wrong
     seconds: by group, those that decided how the steps run
     block: the shapes of which the one that was written is; then rows are those of its first one
     """
@@ -67,8 +66,7 @@ class StepLayout:
     scratch: PointerPlaces
     arguments: PointerPlaces
     decided: PointerPlaces
-    faults: list[KernelFault]
-    wrong: Array
+    faults: FaultWords
     seconds: list[float]
     room: list[int] = field(default_factory=list)
     home: Buffer | None = None
@@ -77,7 +75,6 @@ class StepLayout:
 
     def __post_init__(self) -> None:
         self.pointer_view, self.word_view = self.pointers.data, self.words.data
-        self.wrong_view = self.wrong.reshape(-1).data
 
     def fits(self, rows: Sequence[SizedRow], others: Sequence[int]) -> bool:
         """Whether the rows of some groups, the others now, have as many words and arrays."""
@@ -88,19 +85,6 @@ class StepLayout:
                 for k in others
             ]
         )
-
-    def raise_faults(self) -> None:
-        """Raise what the kernels found wrong; their results mean nothing then.
-
-        Errors: RunError
-        """
-        if not any(self.wrong_view):
-            return
-        for fault, words in zip(self.faults, self.wrong, strict=True):
-            wrong, number = words.tolist()
-            if wrong:
-                self.wrong[:] = 0
-                raise RunError(fault.message(number))
 
     def put_row(self, group: int, row: SizedRow) -> None:
         """Write the words and arrays of a group of steps."""

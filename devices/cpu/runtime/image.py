@@ -82,7 +82,11 @@ class CpuImage:
 
     def _run_checked(self) -> None:
         """Run, and raise what the kernels found wrong; their results mean nothing then."""
-        self._native()
+        try:
+            self._native()
+        except BaseException:
+            self._faults[:] = 0  # else the next run would tell what this one found
+            raise
         if self._faults.any():
             wrong = self._faults.tolist()
             self._faults[:] = 0

@@ -14,6 +14,7 @@ from sweep import sweep
 from zoo import zoo_path
 
 import trireme
+from trireme.devices.cpu.runtime.pool import StepPool
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import TensorType
 from trireme.runtime import stored, stored_program
@@ -194,6 +195,32 @@ def test_wrong_feeds_and_data_give_the_errors_of_any_session(model, opened):
     second.close()
     with pytest.raises(RunError, match="closed"):
         second.run(FEEDS)
+
+
+def test_a_run_that_was_stopped_tells_the_next_one_nothing(model, opened, monkeypatch):
+    """It noted a wrong index, and was stopped before anybody read the note."""
+    plain, stops = StepPool.bind, []
+
+    def bind(pool, call):
+        run = plain(pool, call)
+
+        def stopping():
+            run()
+            if stops:
+                raise stops.pop()
+
+        return stopping
+
+    monkeypatch.setattr(StepPool, "bind", bind)
+    wrong = {"ids": np.array([0, 1, 10, 1, 1])}
+    sessions = [opened(model), opened(model)]
+    assert [one.is_stored for one in sessions] == [False, True]
+    for session in sessions:
+        session.run(FEEDS)
+        stops.append(KeyboardInterrupt())
+        with pytest.raises(KeyboardInterrupt):
+            session.run(wrong)
+        session.run(FEEDS)
 
 
 def test_other_arguments_files_and_code_have_other_programs(model, opened, folder, monkeypatch):
