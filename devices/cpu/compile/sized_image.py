@@ -36,8 +36,8 @@ of a BERT; with 48 shapes, 74.
 """
 _SCALE = 512
 """Shapes at which code is made are drawn up to here, or up to twice those of the image."""
-_MOST_ELEMENTS = 1 << 20
-"""The most elements that are stored of an operand that shapes decide."""
+_MOST_ELEMENTS = 1 << 22
+"""The most elements of an operand that shapes decide; few differ, and only those are stored."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,7 +45,8 @@ class SizedParts:
     """What the image of one shape adds.
 
     facts, tables: as of a TaskImage
-    decided: contents for larger sizes, by operand that shapes decide
+    decided: contents for larger sizes, by operand that shapes decide; along an axis on which all
+        are equal, one
     """
 
     facts: Mapping[str, Any]
@@ -70,7 +71,7 @@ def sized_parts(of: OpenSizes, sizes: Numbers) -> SizedParts | None:
     resizer.recordings, resizer.most_tries = len(resizer.groups), MOST_TRIES
     try:
         first = resizer.at(sizes)
-        decided = {value: contents.array(value, most) for value in resizer.decided}
+        decided = {value: _distinct(contents.array(value, most)) for value in resizer.decided}
     except TriremeError:
         return None
     if any(row[ARRAYS] for row in first.rows):
@@ -106,6 +107,18 @@ def sized_parts(of: OpenSizes, sizes: Numbers) -> SizedParts | None:
     }
     recorded = np.frombuffer(marshal.dumps(codes), np.uint8)
     return SizedParts(facts, {"recorded": recorded}, decided)
+
+
+def _distinct(data: Array) -> Array:
+    """Return contents with one part of those along an axis that are all equal, bit for bit."""
+    if data.itemsize > np.dtype(np.uint64).itemsize:  # complex numbers
+        return data
+    numbers = data.view(f"u{data.itemsize}")
+    for axis in range(data.ndim):
+        one = numbers[(*[slice(None)] * axis, slice(1))]
+        if np.array_equal(np.broadcast_to(one, numbers.shape), numbers):
+            numbers = one
+    return numbers.view(data.dtype)
 
 
 def _codes(group: AlikeSteps) -> list[Any]:

@@ -86,8 +86,9 @@ class SizedImage:
             [w for row in each for w in row[0]] or [0], np.int64
         )
         for (at, whole), part in zip(facts["decided_at"], self._parts, strict=True):
-            cut = tuple(slice(size) for size in part(*sizes))
-            constants[at] = aligned_copy(image.constants[whole][cut])
+            shape = part(*sizes)
+            cut = image.constants[whole][tuple(slice(size) for size in shape)]
+            constants[at] = aligned_copy(np.broadcast_to(cut, shape))
         sized = {
             **image.facts,
             **call_flags(table_rows),
