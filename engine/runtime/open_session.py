@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from trireme.runtime.dynamic.ahead import PreparedShapes
     from trireme.runtime.dynamic.program import OpenProgram
     from trireme.runtime.dynamic.reports import StageReport
+    from trireme.runtime.prepared_behind import PreparedBehind
     from trireme.runtime.requests.bound_run import MovingIO
     from trireme.runtime.states.held import TiedStates
     from trireme.runtime.states.program import StatefulProgram, Step
@@ -52,12 +53,20 @@ class OpenSession(ProgramSession):
     _step: Step | None
     _stored: StoredProgram | None
     _preparing: RLock
+    _behind: PreparedBehind | None
     _shapes_to_store: Callable[[ExecutionContext, Mapping[str, Any] | None], None] | None
     _watch_regions: Callable[[], None] | None = None
     _regions_are_watched = False
 
-    def _prepare_stored(self) -> None:
-        """Go from the model to its program, which then runs instead of the stored one."""
+    def _prepare_stored(self, is_kept: bool = True) -> None:
+        """Go from the model to its program, which then runs instead of the stored one.
+
+        is_kept: whether the stored one stays for later processes, or that of the next run is stored
+        """
+        raise NotImplementedError
+
+    def _prepare_behind(self) -> None:
+        """Begin to prepare the model behind the runs of the stored program, if none did."""
         raise NotImplementedError
 
     def watch_tasks(self) -> None:
@@ -255,11 +264,14 @@ class OpenSession(ProgramSession):
         stored = self._stored
         if stored is not None and stored.is_open:
             self._check_open()
-            serving = stored.at(feeds) if out is None else None
+            serving = self._stored_at(stored, feeds) if out is None else None
             if serving is not None:
-                stored.ran = serving.shapes
-                return serving.run(feeds)
-            self._prepare_stored()
+                before, stored.ran = stored.ran, serving.shapes
+                results = serving.run(feeds)
+                if before not in (None, serving.shapes):
+                    self._prepare_behind()  # more shapes will come, and it may not serve them
+                return results
+            self._prepare_stored(is_kept=out is not None or self._behind is not None)
         if self._open is None:
             return super()._run(feeds, out)
         self._begin_run()
@@ -267,6 +279,13 @@ class OpenSession(ProgramSession):
         if self._shapes_to_store is not None:
             self._store_shapes()
         return self._ran(feeds, results) if self._tied is None else results
+
+    def _stored_at(self, stored: StoredProgram, feeds: Mapping[str, Any]) -> StoredProgram | None:
+        """Return what runs feeds, as long as the prepared model has not taken over."""
+        behind = self._behind
+        if behind is not None and behind.is_ready and not stored.takes(feeds):
+            return None
+        return stored.at(feeds)
 
     def _run_regions(
         self,

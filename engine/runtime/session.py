@@ -157,6 +157,7 @@ class Session(PreparedSession, TakesRequests):
         )
         self._begin()
         self._tied, self._step, self._asked, self._shapes_to_store = None, None, asked, None
+        self._behind = None
         log = LoadLog(asked)
         self._others: OtherSignatures | None = None
         self._key = stored_key(vars(asked))
@@ -214,18 +215,35 @@ class Session(PreparedSession, TakesRequests):
                 return object.__getattribute__(self, name)
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
-    def _prepare_stored(self) -> None:
-        """Go from the model to its program, which then runs instead of the stored one."""
+    def _prepare_stored(self, is_kept: bool = True) -> None:
+        """See OpenSession."""
         from trireme.runtime.dynamic.program import OpenProgram
 
         with self._preparing:
             if self._stored is not None:
                 self._stored.check_current()
+                if self._behind is not None:
+                    self._behind.wait()
                 self._prepare_model(self._asked)
+                if self._behind is not None:
+                    self._behind.close()
                 if self._stored.ran is not None and isinstance(self._open, OpenProgram):
                     self._open.note(self._stored.ran)
+                if is_kept:
+                    self._shapes_to_store = None
                 self._stored = None
                 self._direct = None if self._closed else self._direct
+
+    def _prepare_behind(self) -> None:
+        """See OpenSession."""
+        if self._behind is not None:
+            return
+        from trireme.runtime.prepared_behind import PreparedBehind
+
+        with self._preparing:
+            if self._behind is None and not self._closed:
+                self._behind = PreparedBehind(partial(_prepared, self._asked))
+                self._closing.callback(self._behind.close)
 
     def reset_after_fork(self) -> None:
         """See ProgramSession."""
@@ -283,3 +301,14 @@ class Session(PreparedSession, TakesRequests):
         super().reset()
         if self._others is not None:
             self._others.reset()
+
+
+def _prepared(asked: Asked) -> Session:
+    """Return a session of the same arguments whose model is prepared."""
+    session = Session(**{**vars(asked), "progress": None})
+    try:
+        session._prepare_stored()
+    except BaseException:
+        session.close()
+        raise
+    return session

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from trireme.runtime.stored_shapes import StoredShapes
 
 MOST_SHAPES = 8
-"""Shapes that are run beside the stored one; a process with more of them prepares the model."""
+"""Shapes with memory, beside the stored one; the one that ran longest ago makes room."""
 LENGTH = struct.Struct("<Q")
 """The bytes of the text that an entry's head begins with."""
 
@@ -153,7 +153,7 @@ class StoredProgram:
         self.inputs, self.outputs = ends.shown
         self.is_open = ends.is_open
         self.ran: tuple[tuple[int, ...], ...] | None = None
-        self._others: dict[tuple[int, ...], StoredProgram | None] = {}
+        self._others: dict[tuple[int, ...], StoredProgram] = {}  # as they ran last
         self._fed = {v.name: (v.type.dims, numpy_dtype(v.dtype)) for v in ends.inputs}
         self._ends, self._task, self._entry = ends, task, entry
         self._call, self._binding = ends.on_new_memory(open_image)
@@ -192,13 +192,16 @@ class StoredProgram:
         sizes = None if taken is None else taken.sizes(feeds)
         if taken is None or sizes is None:
             return None
-        if sizes not in self._others and len(self._others) < MOST_SHAPES:
-            opened, entry = self._call.at(sizes), self._entry
-            ends = None if opened is None else self._ends.reshaped(taken.at(sizes))
-            self._others[sizes] = (
-                None if ends is None or opened is None else StoredProgram(ends, opened, entry)
-            )
-        return self._others.get(sizes)
+        found = self._others.pop(sizes, None)
+        if found is None:
+            opened = self._call.at(sizes)
+            if opened is None:
+                return None
+            found = StoredProgram(self._ends.reshaped(taken.at(sizes)), opened, self._entry)
+            if len(self._others) >= MOST_SHAPES:
+                del self._others[next(iter(self._others))]
+        self._others[sizes] = found
+        return found
 
     @cached_property
     def _taken(self) -> StoredShapes | None:

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+import trireme
 from trireme.ir.bind_shapes import bind_shapes
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import TensorType
@@ -80,3 +81,20 @@ def run(graph, arrays):
     bound = bind_shapes(graph, shapes)
     known = interpret(bound, dict(zip(bound.inputs, arrays, strict=True)))
     return [known[value] for value in bound.outputs]
+
+
+def save_words(path):
+    """Save rows of words, a product and a softmax, whose batch and length are open; return path."""
+    rng = np.random.default_rng(5)
+    b = GraphBuilder("open")
+    ids = b.input("ids", TensorType(("n", "t"), "int64"))
+    table = b.constant("table", rng.standard_normal((10, 64)).astype(np.float32))
+    weights = b.constant("weights", rng.standard_normal((64, 96)).astype(np.float32))
+    rows = b.add("matmul", b.add("gather", table, ids, axis=0), weights)
+    trireme.save(b.finish(b.add("softmax", b.add("relu", rows), axis=-1)), path)
+    return path
+
+
+def ids_of(*shape):
+    """Feeds of `save_words`."""
+    return {"ids": np.random.default_rng(shape[-1]).integers(0, 10, shape)}

@@ -11,12 +11,10 @@ import threading
 import numpy as np
 import pytest
 from onnx import parser
-from open_graphs import random_graph
+from open_graphs import ids_of, random_graph, save_words
 from programs import HEAD
 
 import trireme
-from trireme.ir.builder import GraphBuilder
-from trireme.ir.graph import TensorType
 from trireme.runtime import stored
 from trireme.runtime.options import ExecutionOptions
 from trireme.runtime.session import Session
@@ -70,20 +68,7 @@ def entries(folder):
 
 @pytest.fixture
 def open_model(tmp_path):
-    """Rows of words and of positions, a product and a softmax, whose batch and length are open."""
-    rng = np.random.default_rng(5)
-    b = GraphBuilder("open")
-    ids = b.input("ids", TensorType(("n", "t"), "int64"))
-    table = b.constant("table", rng.standard_normal((10, 64)).astype(np.float32))
-    weights = b.constant("weights", rng.standard_normal((64, 96)).astype(np.float32))
-    rows = b.add("matmul", b.add("gather", table, ids, axis=0), weights)
-    path = tmp_path / "open.trm"
-    trireme.save(b.finish(b.add("softmax", b.add("relu", rows), axis=-1)), path)
-    return path
-
-
-def ids_of(*shape):
-    return {"ids": np.random.default_rng(shape[-1]).integers(0, 10, shape)}
+    return save_words(tmp_path / "open.trm")
 
 
 def same(found, wanted):
@@ -252,12 +237,15 @@ def test_random_graphs_run_other_shapes_with_the_same_bits(opened, tmp_path):
     assert served > 9
 
 
-def test_many_shapes_prepare_the_model(attention, opened):
+def test_shapes_that_ran_long_ago_make_room(attention, opened, monkeypatch):
+    monkeypatch.setattr(Session, "_prepare_behind", lambda self: None)
+    plain = Session(attention.read_bytes(), threads=2)
     opened(attention).run(ids_of(1, 20))
     session = opened(attention)
-    for n in range(1, 3 * MOST_SHAPES):
-        session.run(ids_of(1, n))
-    assert not session.is_stored
+    for n in (*range(9, 9 + 3 * MOST_SHAPES), 9, 10):
+        assert same(session.run(ids_of(1, n)), plain.run(ids_of(1, n))) and session.is_stored
+        assert len(session._stored._others) <= MOST_SHAPES
+    plain.close()
 
 
 def test_shapes_that_the_graph_refuses_are_refused_as_ever(attention, opened):
@@ -276,6 +264,33 @@ def test_wrong_data_at_another_shape_is_an_error(attention, opened):
     with pytest.raises(RunError, match="60"):
         session.run(wrong)
     assert session.is_stored and session.run(ids_of(1, 21))
+
+
+BESIDE = """
+beside (float[b,s,8] x) => (float[b,s,c] y)
+{
+    one = Constant <value = int64[1] {64}> ()  none = Constant <value = int64[1] {0}> ()
+    step = Constant <value = int64[1] {1}> ()  sizes = Shape <end = 2> (x)
+    places = Constant <value = float[1,1,64] {PLACES}> ()
+    whole = Concat <axis = 0> (sizes, one)  same = Expand(places, whole)
+    y = Concat <axis = -1> (x, same)
+}
+"""
+
+
+def test_contents_that_are_equal_along_an_axis_are_stored_once(opened, tmp_path, folder):
+    places = ", ".join(str(k / 4) for k in range(64))
+    path = tmp_path / "beside.onnx"
+    model = parser.parse_model(HEAD + BESIDE.replace("PLACES", places))
+    path.write_bytes(model.SerializeToString())
+    rng = np.random.default_rng(3)
+    feeds = [{"x": rng.standard_normal((b, s, 8)).astype("f4")} for b, s in ((2, 7), (60, 250))]
+    first = opened(path)
+    wanted = [first.run(one) for one in feeds]
+    (entry,) = entries(folder)
+    again = opened(path)
+    assert same(again.run(feeds[1]), wanted[1]) and again.is_stored
+    assert entry.stat().st_size < 200_000  # those of 60 x 250 have 3.8 MB
 
 
 CODE = """
