@@ -30,11 +30,10 @@ from trireme.devices.cpu.codegen.aligned_memory import address
 from trireme.devices.cpu.codegen.jit import Jit
 from trireme.devices.cpu.codegen.kernel_cache import Code
 from trireme.devices.cpu.compile.bound_steps import NativeSteps, NumpyStep
-from trireme.devices.cpu.compile.fault_words import FaultWords
 from trireme.devices.cpu.compile.image import image_of
 from trireme.devices.cpu.compile.listing import listings
 from trireme.devices.cpu.compile.open_sizes import OpenSizes
-from trireme.devices.cpu.compile.program import RegionProgram
+from trireme.devices.cpu.compile.program import RegionProgram, faults_of
 from trireme.devices.cpu.kernels.lowering import (
     CONSTANTS,
     At,
@@ -46,6 +45,7 @@ from trireme.devices.cpu.kernels.lowering import (
     Step,
     Temp,
 )
+from trireme.devices.cpu.runtime.fault_words import FaultWords
 from trireme.devices.cpu.runtime.pool import StepPool
 from trireme.devices.cpu.runtime.repeat import NativeRepeat, TurnMove
 from trireme.devices.cpu.runtime.server import ServedCall, Server, Stamped
@@ -150,7 +150,7 @@ class Bound:
         views = program.states.views
         self._buffers = {value: _buffer_of(states[name]) for value, name in views.items()}
         self._fixed: set[int] = set()
-        self._faults = FaultWords(program.items)
+        self._faults = FaultWords([one.message for one in faults_of(program.items)])
         self._fault_numbers = count()
         again = []  # outputs that are inputs, constants or listed twice
         for value, buffer in zip((*graph.inputs, *graph.outputs), args, strict=True):
@@ -347,7 +347,7 @@ class Bound:
         if isinstance(operand, At):
             return self._address(operand.of) + operand.offset
         if isinstance(operand, KernelFault):
-            return self._faults.address(next(self._fault_numbers))
+            return int(self._faults.words[next(self._fault_numbers)].ctypes.data)
         if isinstance(operand, Temp):
             scratch = self._keep[1]
             if scratch is None:

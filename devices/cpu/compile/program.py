@@ -24,6 +24,7 @@ from trireme.devices.cpu.kernels.lowering import (
     CONSTANTS,
     At,
     Context,
+    KernelFault,
     Operand,
     Packed,
     Step,
@@ -326,6 +327,11 @@ def _place(
     keys = list(spans)
     packing = pack_ranges([LiveRange(k, *spans[key]) for k, key in enumerate(keys)])
     return {key: packing.offsets[k] for k, key in enumerate(keys)}, packing.nbytes
+
+
+def faults_of(items: Iterable[Reader]) -> list[KernelFault]:
+    """Return what the kernels of some steps may find wrong, in the order of their operands."""
+    return [one for item in items for one in item.reads if isinstance(one, KernelFault)]
 
 
 def constants_of(items: Iterable[Reader]) -> dict[int, Array]:

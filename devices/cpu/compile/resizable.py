@@ -28,17 +28,17 @@ from trireme.devices.cpu.compile.alike_steps import (
 )
 from trireme.devices.cpu.compile.executable import CpuExecutable
 from trireme.devices.cpu.compile.expected_shapes import ExpectedShapes
-from trireme.devices.cpu.compile.fault_words import FaultWords
 from trireme.devices.cpu.compile.native_turns import NativeTurns, TurnCall, steps_of_turns
 from trireme.devices.cpu.compile.open_sizes import OpenSizes
 from trireme.devices.cpu.compile.polymorphic import PolymorphicProgram, program_at
-from trireme.devices.cpu.compile.program import ReferenceStep
+from trireme.devices.cpu.compile.program import ReferenceStep, faults_of
 from trireme.devices.cpu.compile.resizing import CpuTables, Resizer
 from trireme.devices.cpu.compile.step_layout import PointerPlaces, StepLayout
 from trireme.devices.cpu.compile.turn_tables import TurnTables, turn_tables
 from trireme.devices.cpu.kernels.lowering import CONSTANTS, At, InPlace, KernelFault, Operand, Temp
 from trireme.devices.cpu.kernels.polymorphic.step import PolymorphicStep
 from trireme.devices.cpu.runtime import native as runtime
+from trireme.devices.cpu.runtime.fault_words import FaultWords
 from trireme.devices.cpu.runtime.pool import PoolCall, StepPool
 from trireme.devices.cpu.runtime.server import ServedCall, Server, Stamped
 from trireme.devices.cpu.runtime.step_rows import POLL_S, TRY_S, WAKE_S
@@ -69,6 +69,7 @@ class CpuResizable:
         self._made_of = program, jit, pool, server, contents
         self._program, self._pool, self._jit = program, pool, jit
         self._steps = [s for s in program.steps if isinstance(s, PolymorphicStep)]
+        self._faults = faults_of(self._steps)
         self.resizer = resizer or Resizer(program, self._steps, contents)
         self._shapes = ExpectedShapes(self.resizer)
         graph = program.graph
@@ -115,7 +116,7 @@ class CpuResizable:
             PointerPlaces(len(self._program.slots)),
             PointerPlaces(len(self._arguments)),
             PointerPlaces(len(self.resizer.decided)),
-            FaultWords(self._steps),
+            FaultWords([one.message for one in self._faults]),
             [row[SECONDS] for row in rows],
         )
         pointers: list[int] = []
@@ -148,7 +149,7 @@ class CpuResizable:
         if isinstance(operand, InPlace):
             return int(operand.data.ctypes.data) + beyond
         if isinstance(operand, KernelFault):
-            return layout.faults.address(layout.faults.faults.index(operand))
+            return int(layout.faults.words[self._faults.index(operand)].ctypes.data)
         if isinstance(operand, Temp):
             layout.scratch.add(at, self._slot_of[operand.key], beyond)
             return 0

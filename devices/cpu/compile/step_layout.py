@@ -12,7 +12,7 @@ from itertools import accumulate, zip_longest
 from trireme.backend.device import Buffer
 from trireme.devices.cpu.codegen.aligned_memory import address
 from trireme.devices.cpu.compile.alike_steps import ARRAYS, WORDS, RowsByTurn, SizedRow
-from trireme.devices.cpu.compile.fault_words import FaultWords
+from trireme.devices.cpu.runtime.fault_words import FaultWords
 from trireme.devices.cpu.runtime.sized_image import SLOT_ALIGN
 from trireme.ir.dim_values import Numbers
 from trireme.support.dtypes import Array

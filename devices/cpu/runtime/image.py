@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,10 +17,10 @@ from trireme.backend.image import TaskImage
 from trireme.devices.cpu.codegen.aligned_memory import aligned_bytes
 from trireme.devices.cpu.codegen.link import Layout, Linked
 from trireme.devices.cpu.runtime import native as runtime
+from trireme.devices.cpu.runtime.fault_words import FaultWords
 from trireme.devices.cpu.runtime.pool import PoolCall, StepPool
 from trireme.devices.cpu.runtime.workers import SPINS, Native
 from trireme.support.dtypes import Array
-from trireme.support.errors import RunError
 
 if TYPE_CHECKING:
     from trireme.devices.cpu.runtime.sized_image import SizedImage
@@ -54,15 +55,15 @@ class CpuImage:
         facts, tables = image.facts, image.tables
         self._of = image, linked
         scratch = aligned_bytes(facts["scratch_bytes"])
-        self._faults = np.zeros((len(facts["faults"]), 2), np.int64)
-        self._messages: list[str] = facts["faults"]
-        homes = [*args, scratch, *self._faults, *image.constants]
+        self._faults = FaultWords([partial(_told, sentence) for sentence in facts["faults"]])
+        homes = [*args, scratch, *self._faults.words, *image.constants]
         bases = np.array([home.ctypes.data for home in homes], np.int64)
         self._places = tables["pointers"]
         self.pointers = bases[self._places[:, 0]] + self._places[:, 1]
         call = self._call(tables["steps"], linked, facts, homes)
         self._native = self._pool.bind(call)
-        self.run: Callable[[], None] = self._run_checked if len(self._faults) else self._native
+        checked = partial(self._faults.run, self._native)
+        self.run: Callable[[], None] = checked if len(self._faults) else self._native
 
     def _call(
         self, steps: Array, linked: Linked, facts: Mapping[str, bool], homes: Sequence[Array]
@@ -79,23 +80,6 @@ class CpuImage:
             polls=facts["polls"],
             alive=(self.pointers, linked, homes),
         )
-
-    def _run_checked(self) -> None:
-        """Run, and raise what the kernels found wrong; their results mean nothing then."""
-        try:
-            self._native()
-        except BaseException:
-            self._faults[:] = 0  # else the next run would tell what this one found
-            raise
-        if self._faults.any():
-            wrong = self._faults.tolist()
-            self._faults[:] = 0
-            number, text = next(
-                (number, text)
-                for (flag, number), text in zip(wrong, self._messages, strict=True)
-                if flag
-            )
-            raise RunError(text.replace(NUMBER, str(number)))
 
     def at(self, sizes: tuple[int, ...]) -> Callable[[Sequence[Array]], CpuImage] | None:
         """See ImageCall."""
@@ -141,3 +125,7 @@ class CpuImage:
 
 NUMBER = "\0"
 """Stands for the number in the sentence of a fault."""
+
+
+def _told(sentence: str, number: int) -> str:
+    return sentence.replace(NUMBER, str(number))
