@@ -169,6 +169,7 @@ class TurnLoop(Protocol):
 
         most: the most turns, None for no end; look: called now and then with the turns done
         first: the number of the turn to go on with
+        Errors: RunError, if a kernel of a turn found wrong data; no other turn ran after that
         """
 
 

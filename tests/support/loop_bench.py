@@ -190,6 +190,32 @@ def decoding(kind: str, sizes: Sizes) -> Case:
     return Case(decode_loop(sizes, kind), fed, few=70, many=256)
 
 
+INDEXED = """
+timed (int64 n, float[64,256] x, float[1,256] w, int64[1,1] at, int64[1] flat)
+    => (float[64,256] y{made})
+{{
+    y{outer} = Loop (n, , x) <body = turn
+        (int64 i, bool going, float[64,256] s) => (bool more, float[64,256] t{rows})
+        {{ more = Identity(going)  {step} }}
+    >
+}}
+"""
+
+
+def indexed(step: str, rows: bool = False) -> Case:
+    """A loop that reads and writes rows of 256 at fed indices; rows: keeps the row that it read."""
+    outs = {"outer": "", "made": "", "rows": ""}
+    if rows:
+        outs = {"outer": ", all", "made": ", float[m,1,256] all", "rows": ", float[1,256] p"}
+    rng = np.random.default_rng(3)
+    fed = {"x": rng.standard_normal((64, 256)), "w": np.full((1, 256), 0.5)}
+    arrays = {name: one.astype(np.float32) for name, one in fed.items()}
+    at = {"at": np.array([[-5]]), "flat": np.array([9])}
+    text = INDEXED.format(step=step, **outs)
+    most_us = 0.5 if step.startswith("t") else None  # the others copy the state
+    return Case(text, lambda n: {"n": np.array(n), **arrays, **at}, most_us=most_us)
+
+
 SMALL, LARGE = Sizes(layers=2, depth=16), Sizes(layers=4, depth=64)
 CASES = {
     "add": Case(loop("1,16", ADD), carried(1, 16), bar=2.0, most_us=0.5),
@@ -224,6 +250,9 @@ CASES = {
     "nested": Case(loop("1,16", NESTED), carried(1, 16), most_us=5.0),
     "nested, open": Case(loop("1,16", NESTED_OPEN, head=CHOOSE), carried(1, 16), most_us=5.0),
     "settle": Case(SETTLE, rows_to_settle, 10, 210, bar=1.0),
+    "row written": indexed("t = ScatterND(s, at, w)"),
+    "row read and written": indexed("p = Gather(s, flat)  t = ScatterND(s, at, p)"),
+    "row read, kept": indexed("p = Gather(s, flat)  t = ScatterND(s, at, p)", rows=True),
     "convolutions": Case(
         loop("1,16,32,32", CONVOLUTIONS, head=KERNEL), carried(1, 16, 32, 32), 4, 36
     ),

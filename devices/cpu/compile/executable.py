@@ -165,16 +165,22 @@ class Bound:
         run = calls[0] if len(calls) == 1 else _in_order(calls)
         checked = partial(self._faults.run, run)
         self.run: Callable[[], None] = checked if len(self._faults) else run
-        sole = self._parts[0] if len(calls) == 1 and not len(self._faults) else None
+        sole = self._parts[0] if len(calls) == 1 else None
         self._sole = sole if isinstance(sole, NativeSteps) else None
 
     def pointer(self) -> int:
         """Return the call that native code may run by itself, 0 while or where it needs Python."""
-        return self._sole.call.pointer if self._sole is not None and self._pool.ready else 0
+        steps = self._without_python()
+        return 0 if steps is None else steps.call.pointer
 
     def stamped(self) -> Stamped:
         """Return the same of a call that notes when each step ran, and what tells it then."""
-        return self._sole.stamped() if self._sole is not None and self._pool.ready else (0, None)
+        steps = self._without_python()
+        return (0, None) if steps is None else steps.stamped()
+
+    def _without_python(self) -> NativeSteps | None:
+        """Return all steps where native code may run them by itself now."""
+        return self._sole if self._pool.ready and not len(self._faults) else None
 
     def launch(self, profile: bool = False) -> Event:
         """Run the program; it is complete when this returns."""
@@ -217,7 +223,7 @@ class Bound:
     def repeated(self, odd: BoundCall, turns: Turns, profile: bool = False) -> TurnLoop | None:
         """Return what runs this call in even turns and `odd` in odd ones, inside native code.
 
-        None where a node runs on numpy, a kernel checks what it reads, or workers sleep in Python.
+        None where a node runs on numpy, or workers sleep in Python.
         """
         if self._sole is None or not isinstance(odd, Bound) or odd._sole is None:
             return None
@@ -236,7 +242,8 @@ class Bound:
             )
         ]
         calls = [one.call_of(profile) for one in (self._sole, odd._sole)]
-        return NativeRepeat(self._pool, calls, copying, moves, (self, odd))
+        faults = (self._faults, odd._faults)
+        return NativeRepeat(self._pool, calls, faults, copying, moves, (self, odd))
 
     def turn_spans(self) -> LazySpans:
         """Return what tells when each step of the last turn ran."""

@@ -81,7 +81,6 @@ class NativeTurns:
         turns: Turns,
         first: int,
     ) -> None:
-        self._layouts = [one.layout for one in calls]
         even, odd = calls[0], calls[-1]
         moving, copying = turns.divided(lambda part: True)
         moves = [
@@ -110,7 +109,8 @@ class NativeTurns:
         ]
         copying = replace(copying, slices=[*copying.slices, *words])
         alive = (calls, tables, decided, self._unused)
-        self._native = NativeRepeat(pool, (even.call, odd.call), copying, moves, alive)
+        faults = (even.layout.faults, odd.layout.faults)
+        self._native = NativeRepeat(pool, (even.call, odd.call), faults, copying, moves, alive)
 
     def _step_moves(self, calls: Sequence[TurnCall], first: int) -> list[TurnMove]:
         """Return what points each call at its steps; the other call's turns write nowhere."""
@@ -127,23 +127,8 @@ class NativeTurns:
     def run(
         self, most: int | None, look: Callable[[int], None] | None = None, first: int = 0
     ) -> int:
-        """Run turns; see TurnLoop.
-
-        Errors: RunError, if a kernel found wrong data
-        """
-
-        def looked(turn: int) -> None:
-            self._raise_faults()
-            if look is not None:
-                look(turn)
-
-        done = self._native.run(most, looked, first)
-        self._raise_faults()
-        return done
-
-    def _raise_faults(self) -> None:
-        for layout in self._layouts:
-            layout.faults.check()
+        """Run turns; see TurnLoop."""
+        return self._native.run(most, look, first)
 
 
 def _decided_tables(tables: TurnTables) -> dict[int, Array]:

@@ -79,10 +79,12 @@ SERVER_WORDS = JOBS + RING * JOB_WORDS
 # A repeated call: the calls of even and odd turns, the turn, the most turns, where its number is
 # written and the byte that says whether to go on (0 for neither), whether a turn is under way,
 # nanoseconds before Python looks after signals, and three tables, each with its number of lines:
-# pointers that move (two slots, start, step), slices and rows (place, start, step, bytes).
+# pointers that move (two slots, start, step), slices and rows (place, start, step, bytes). Then the
+# faults of even and of odd turns (flag, number), and how many each has.
 REPEAT_EVEN, REPEAT_ODD, REPEAT_TURN, REPEAT_MOST, REPEAT_NUMBER, REPEAT_ASKED = range(6)
 REPEAT_INSIDE, REPEAT_BUDGET, REPEAT_TABLES = 6, 7, 8
-REPEAT_WORDS = 16
+REPEAT_FAULTS, REPEAT_FAULT_COUNT = 14, 16
+REPEAT_WORDS = 24
 REPEAT_BUDGET_NS = 20_000_000
 
 FUNCTIONS = (

@@ -13,6 +13,7 @@ import numpy as np
 from trireme.backend.capabilities import TurnPart, Turns
 from trireme.devices.cpu.codegen.aligned_memory import aligned_bytes
 from trireme.devices.cpu.runtime import native as runtime
+from trireme.devices.cpu.runtime.fault_words import FaultWords
 from trireme.devices.cpu.runtime.pool import PoolCall, StepPool
 from trireme.support.records import dataclass
 
@@ -33,8 +34,10 @@ class TurnMove:
 
 
 class NativeRepeat:
-    """Two calls that run in turn, until a number of turns is done or a byte says so.
+    """Two calls that run in turn, until a number of turns is done, a byte says so or a kernel
+    finds wrong data.
 
+    faults: what the kernels of each call may find wrong; as many
     turns: the slices and rows that are copied, the number and the byte
     moves: pointers that go on with the turns
     alive: what the addresses point into
@@ -44,6 +47,7 @@ class NativeRepeat:
         self,
         pool: StepPool,
         calls: Sequence[PoolCall],
+        faults: Sequence[FaultWords],
         turns: Turns,
         moves: Sequence[TurnMove],
         alive: object,
@@ -59,6 +63,10 @@ class NativeRepeat:
             words[runtime.REPEAT_TABLES + 2 * k] = table.ctypes.data
             words[runtime.REPEAT_TABLES + 2 * k + 1] = len(rows)
         words[runtime.REPEAT_BUDGET] = runtime.REPEAT_BUDGET_NS
+        for k, one in enumerate(faults):
+            words[runtime.REPEAT_FAULTS + k] = one.words.ctypes.data
+        words[runtime.REPEAT_FAULT_COUNT] = len(faults[0])
+        self._faults = faults if len(faults[0]) else ()
         self._run = pool.bind_repeat(words, calls)
 
     def run(
@@ -68,13 +76,21 @@ class NativeRepeat:
 
         most: the most turns, None for no end; look: called now and then with the turns done
         first: the number of the turn to go on with
+        Errors: RunError, if a kernel of a turn found wrong data; no other turn ran after that
         """
         words = self._words
         words[runtime.REPEAT_TURN], words[runtime.REPEAT_INSIDE] = first, 0
         words[runtime.REPEAT_MOST] = NO_END if most is None else most
-        while self._run():
-            if look is not None:
-                look(int(words[runtime.REPEAT_TURN]))
+        try:
+            while self._run():
+                if look is not None:
+                    look(int(words[runtime.REPEAT_TURN]))
+        except BaseException:
+            for one in self._faults:
+                one.clear()
+            raise
+        for one in self._faults:
+            one.check()
         return int(words[runtime.REPEAT_TURN])
 
 

@@ -36,8 +36,29 @@ out:
   ret void
 }
 
+; Whether a flag of a table of (flag, number) is set.
+define internal i1 @any_fault(ptr %table, i64 %count) {
+entry:
+  br label %head
+head:
+  %k = phi i64 [ 0, %entry ], [ %k1, %look ]
+  %all = phi i64 [ 0, %entry ], [ %all1, %look ]
+  %more = icmp slt i64 %k, %count
+  br i1 %more, label %look, label %out
+look:
+  %o = mul i64 %k, 2
+  %pflag = getelementptr i64, ptr %table, i64 %o
+  %flag = load i64, ptr %pflag
+  %all1 = or i64 %all, %flag
+  %k1 = add i64 %k, 1
+  br label %head
+out:
+  %any = icmp ne i64 %all, 0
+  ret i1 %any
+}
+
 ; Run turns: 0 when all are done, 1 when the budget is spent between two turns, 2 when it is spent
-; inside a turn, which the next call goes on with.
+; inside a turn, which the next call goes on with. A turn with a fault ends them, and is not done.
 define i64 @trireme_cpu_repeat(ptr %r) {
 entry:
   %pturn = getelementptr i64, ptr %r, i64 $REPEAT_TURN
@@ -62,6 +83,9 @@ entry:
   %rows = load ptr, ptr %prows
   %prow_count = getelementptr i64, ptr %pmoves, i64 5
   %row_count = load i64, ptr %prow_count
+  %pfaults = getelementptr i64, ptr %r, i64 $REPEAT_FAULTS
+  %pfault_count = getelementptr i64, ptr %r, i64 $REPEAT_FAULT_COUNT
+  %fault_count = load i64, ptr %pfault_count
   %pbudget = getelementptr i64, ptr %r, i64 $REPEAT_BUDGET
   %budget = load i64, ptr %pbudget
   %begun = call i64 @now()
@@ -115,6 +139,11 @@ go:
 inner:
   ret i64 2
 after:
+  %pfault = getelementptr i64, ptr %pfaults, i64 %odd
+  %fault = load ptr, ptr %pfault
+  %wrong = call i1 @any_fault(ptr %fault, i64 %fault_count)
+  br i1 %wrong, label %done, label %kept
+kept:
   call void @turn_copies(ptr %rows, i64 %row_count, i64 %turn, i1 false)
   %next = add i64 %turn, 1
   store i64 %next, ptr %pturn

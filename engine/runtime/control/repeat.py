@@ -25,6 +25,7 @@ from trireme.runtime.control.rows import TurnRows
 from trireme.runtime.control.tally import WATCHED_TURNS, LazyBodySpans, Tally, watch
 from trireme.runtime.control.watched import watch_calls
 from trireme.runtime.execute import serial_order, serial_runner
+from trireme.runtime.failures import raise_named
 from trireme.runtime.io_binding import Arguments, reader_of, writer_of
 from trireme.runtime.program import Program
 from trireme.support.cancel import check_cancelled
@@ -250,7 +251,8 @@ class TurnRunner:
         """Run turns from one on; return how many were done, those before it among them.
 
         most: the most turns; None for no end
-        Errors: RunError, if it takes longer than it may since turn 0
+        Errors: RunError, if it takes longer than it may since turn 0; those of a turn, which is
+            the last then
         """
         if most is not None and most <= first:
             return first
@@ -258,10 +260,19 @@ class TurnRunner:
             self._deadline = time.monotonic() + self._timeout_s
         if self.native is None:
             return self._by_host(most, first)
-        return self.native.run(most, None if self._deadline is None else self._look, first)
+        try:
+            return self.native.run(most, None if self._deadline is None else self._look, first)
+        except RunError as error:
+            if self._is_late:
+                raise
+            raise_named(self.contexts[0].program.plan, [0], error)
+
+    @property
+    def _is_late(self) -> bool:
+        return self._deadline is not None and time.monotonic() > self._deadline
 
     def _look(self, done: int) -> None:
-        if self._deadline is not None and time.monotonic() > self._deadline:
+        if self._is_late:
             raise timed_out(self._node, done, self._timeout_s or 0.0)
 
     def _by_host(self, most: int | None, turn: int) -> int:
