@@ -111,6 +111,8 @@ def resize(mode: str, coordinates: str = "half_pixel", nearest: str = "floor") -
         aligned = bool(use.args.get("align_corners"))
         attrs["coordinate_transformation_mode"] = "align_corners" if aligned else coordinates
         attrs["antialias"] = int("_aa" in str(use.node.target))
+        if aligned and attrs["antialias"]:
+            raise use.error("antialias with align_corners=True is not supported")
         attrs["exclude_outside"] = attrs["antialias"]
         if mode == "cubic":
             attrs["cubic_coeff_a"] = -0.5 if attrs["antialias"] else -0.75

@@ -294,6 +294,16 @@ def test_scan_is_a_scan():
 # -- errors ---------------------------------------------------------------------------------
 
 
+def test_an_antialiased_resize_from_corner_to_corner_is_refused():
+    class Shrinking(torch.nn.Module):
+        def forward(self, x):
+            options = {"mode": "bilinear", "antialias": True, "align_corners": True}
+            return torch.nn.functional.interpolate(x, size=(3, 4), **options)
+
+    with pytest.raises(ConvertError, match="antialias with align_corners=True is not supported"):
+        trireme.convert(Shrinking(), draw(1, 2, 9, 10))
+
+
 def test_every_unsupported_op_is_named_with_its_line():
     class Odd(torch.nn.Module):
         def forward(self, x):
