@@ -232,6 +232,8 @@ class Loops(Statements):
             tensors = [each for _, _, own in found for each in own or ()]
             only = all(own is not None for _, _, own in found)
             parts = [item for _, item, _ in found]
+            if len({one.shape[0] for one in tensors}) > 1:  # zip ends with the shortest
+                tensors = [one[:length] for one in tensors]
             return length, lambda at: tuple(p(at) for p in parts), tensors if only else None
         if isinstance(values, (list, tuple, np.ndarray, range)) and _is_uniform(list(values)):
             length, of_row, rows = self._iteration(self.recorder.lift(np.asarray(values)))
