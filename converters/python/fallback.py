@@ -21,7 +21,7 @@ from trireme.converters.python.source import FunctionSource, own_nodes, stored_n
 from trireme.converters.python.state import NUMBERS, faults_in
 from trireme.ir.graph import UNKNOWN, TensorType
 from trireme.ir.python_op import python_op
-from trireme.support.dtypes import Array, dtype_name
+from trireme.support.dtypes import Array, dtype_name, numpy_dtype
 
 _RESULT = "_result"
 _PLAIN = (ast.Assign, ast.AnnAssign, ast.AugAssign, ast.Return)
@@ -59,10 +59,7 @@ def run_in_python(
 
     def function(*arrays: Array) -> tuple[Array, ...]:
         again = [leaf for value in run(*arrays) for leaf in _leaves(value)]
-        return tuple(
-            np.asarray(one, type.dtype) if isinstance(one, (bool, int, float)) else np.asarray(one)
-            for one, type in zip(again, types, strict=True)
-        )
+        return tuple(_as_declared(one, type.dtype) for one, type in zip(again, types, strict=True))
 
     operator = python_op(
         function,
@@ -161,6 +158,13 @@ def _leaves(value: Any) -> list[Any]:
 
 def _traced(value: Any) -> list[Traced]:
     return [leaf for leaf in _leaves(value) if isinstance(leaf, Traced)]
+
+
+def _as_declared(value: Any, dtype: str) -> Array:
+    """Return a result as an array; a number widens to the dtype, and is never cut to fit it."""
+    array = np.asarray(value)
+    widens = array.ndim == 0 and np.can_cast(array.dtype, numpy_dtype(dtype), "safe")
+    return array.astype(dtype) if widens else array
 
 
 def _type(value: Any, static: bool) -> TensorType:

@@ -145,6 +145,20 @@ def test_a_list_that_a_statement_may_change_stays_an_error():
         trireme.capture(shrinking, np.float64(1))
 
 
+def test_a_number_of_python_widens_and_is_never_cut():
+    """The example gives the whole number 0; a later call gives -1.5, which int64 does not hold."""
+
+    def least(m):
+        return min(np.linalg.det(m), 0)
+
+    whole = trireme.capture(least, np.eye(2))
+    assert whole(np.eye(2)) == 0
+    with pytest.raises(trireme.RunError, match=r"returned float64\[\] as output 0, declared int64"):
+        whole(np.diag([1.5, -1.0]))
+    real = trireme.capture(least, np.diag([1.5, -1.0]))
+    assert (real(np.diag([1.5, -1.0])), real(np.eye(2))) == (-1.5, 0)
+
+
 def test_types_without_elements_cannot_tell_the_types_of_a_python_operator():
     with pytest.raises(trireme.ConvertError, match="svd is called with a tensor"):
         trireme.capture(solved, TensorType((3, 3), "float64"), TensorType((3,), "float64"))
