@@ -33,21 +33,84 @@ def updated(recorder: Recorder, names: Names, name: str, old: Any, key: Any, val
         return made
     array = lifted(recorder, old)
     one = cast(lifted(recorder, value), array.dtype)
-    if isinstance(key, Traced) and key.type.dtype == "bool":
-        return recorder.apply("where", [key, one, array], {})
-    if not contains_traced(key):
+    if not contains_traced(key) and array.type.is_static:
         return _at_known(recorder, array, key, one)
-    parts = key if isinstance(key, tuple) else (key,)
+    parts = _without_whole_axes(key if isinstance(key, tuple) else (key,))
+    if len(parts) == 1 and isinstance(parts[0], Traced) and parts[0].type.dtype == "bool":
+        masked = _where_mask_holds(recorder, array, parts[0], one)
+        if masked is not None:
+            return masked
+    if _are_places(array, parts):
+        return _at_traced(recorder, array, [lifted(recorder, part) for part in parts], one)
+    return _at_any(recorder, array, key, one)
+
+
+def _without_whole_axes(parts: Sequence[Any]) -> Sequence[Any]:
+    """Return a key without the parts at its end that take an axis whole: y[i, :] is y[i]."""
+    end = len(parts)
+    while end > 1 and _is_whole(parts[end - 1]):
+        end -= 1
+    return parts[:end]
+
+
+def _is_whole(part: Any) -> bool:
+    if not isinstance(part, slice):
+        return part is Ellipsis
+    return all(end is None for end in (part.start, part.stop, part.step))
+
+
+def _where_mask_holds(
+    recorder: Recorder, array: Traced, mask: Traced, value: Traced
+) -> Traced | None:
+    """Return y[mask] = value where all rows get one value; None where each may get its own."""
+    rank = mask.ndim
+    if mask.shape != array.shape[:rank]:
+        if mask.type.is_static and array.type.is_static:
+            raise Refused(f"a mask of {mask.type} is the key of {array.type}")
+        return None
+    if value.ndim > array.ndim - rank:
+        return None
+    if array.ndim > rank:
+        axes = np.arange(rank, array.ndim, dtype=np.int64)
+        mask = recorder.apply("unsqueeze", [mask, axes], {})
+    made: Traced = recorder.apply("where", [mask, value, array], {})
+    return made if made.type == array.type else None
+
+
+def _are_places(array: Traced, parts: Sequence[Any]) -> bool:
+    """Whether a key is whole numbers and vectors of one length, for rows of a known shape."""
     if any(isinstance(part, slice) or part is None or part is Ellipsis for part in parts):
-        raise Refused("elements are assigned at a slice that only a run knows")
-    return _at_traced(recorder, array, [lifted(recorder, part) for part in parts], one)
+        return False
+    whole = [part for part in parts if isinstance(part, Traced)]
+    known = [np.asarray(part) for part in parts if not contains_traced(part)]
+    static = all(one.type.is_static and one.ndim <= 1 for one in whole)
+    ints = all(one.dtype.kind in "iu" for one in whole)
+    ints = ints and all(one.dtype.kind in "iu" for one in known)
+    return static and ints and all(isinstance(dim, int) for dim in array.shape[len(parts) :])
+
+
+def _at_any(recorder: Recorder, array: Traced, key: Any, value: Traced) -> Any:
+    """Replace the elements that any key of numpy takes: their numbers are read by the same key."""
+    if array.type.is_static:
+        count: Any = np.arange(array.type.elements, dtype=np.int64)
+        shape: Any = np.array(array.type.dims, np.int64)
+        numbers = recorder.lift(count.reshape(array.type.dims))
+    else:
+        shape = recorder.apply("shape", [array], {})
+        ends = (np.array(0), shape.prod(), np.array(1))
+        flat = recorder.apply("range", [recorder.lift(one) for one in ends], {})
+        numbers = recorder.apply("reshape", [flat, shape], {"allowzero": 1})
+    taken = numbers[key]
+    wanted = recorder.apply("shape", [taken], {})
+    spread = recorder.apply("expand", [value, wanted], {})
+    where = taken.reshape(-1, 1)
+    made = recorder.apply("scatter_nd", [array.reshape(-1), where, spread.reshape(-1)], {})
+    return recorder.apply("reshape", [made, shape], {"allowzero": 1})
 
 
 def _at_traced(recorder: Recorder, array: Traced, parts: Sequence[Traced], value: Traced) -> Any:
     """Replace the elements at places that only a run knows: numbers, or vectors of one length."""
-    most = max(len(part.shape) for part in parts)
-    if most > 1 or not all(part.type.is_static and part.dtype.kind in "iu" for part in parts):
-        raise Refused("elements are assigned at places other than numbers or vectors of numbers")
+    most = max(part.ndim for part in parts)
     count = max((part.type.elements for part in parts if part.shape), default=1)
     shape = np.array([count, 1], np.int64)
     columns = []
@@ -56,15 +119,11 @@ def _at_traced(recorder: Recorder, array: Traced, parts: Sequence[Traced], value
         columns.append(recorder.apply("expand", [column, shape], {}) if most else column)
     where = recorder.apply("concat", columns, {"axis": 1})
     rest = array.shape[len(parts) :]
-    if not all(isinstance(dim, int) for dim in rest):
-        raise Refused("elements of an array of unknown shape are assigned")
     rows = recorder.apply("expand", [value, np.array((count, *rest), np.int64)], {})
     return recorder.apply("scatter_nd", [array, where, rows], {})
 
 
 def _at_known(recorder: Recorder, array: Traced, key: Any, value: Traced) -> Any:
-    if not array.type.is_static:
-        raise Refused("elements of an array of unknown shape are assigned")
     dims = array.type.dims
     flat = np.arange(array.type.elements, dtype=np.int64).reshape(dims)[key]
     spread = recorder.apply("expand", [value, np.array(flat.shape, np.int64)], {})

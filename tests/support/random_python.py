@@ -4,7 +4,18 @@
 to its end, or down to 0.
 """
 
+import importlib.util
+
 NUMBERS = ("a", "b", "c")
+
+
+def load(text, path):
+    """Return the function `program` of a file with this text."""
+    path.write_text(text)
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.program
 
 
 class Writer:

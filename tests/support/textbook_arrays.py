@@ -235,6 +235,34 @@ def pagerank(m):
     return r, it
 
 
+def rough(xs):
+    total = 0.0
+    for a, b in zip(xs, xs[1:]):  # noqa: B905 - the shorter one ends it
+        total += abs(b - a)
+    for i, (a, b) in enumerate(zip(xs[2:], [1.0, 2.0])):  # noqa: B905
+        total += a * b - i
+    return total
+
+
+def clipped_rows(m, low):
+    m = m.copy()
+    m[m < low] *= -0.5
+    m[m.sum(axis=1) > 0] = 0.0
+    m[m[:, 0] < 0, 1] += m[m[:, 0] < 0, 2]
+    kept = np.zeros(4)
+    kept[m[:, 3] < 0] = m[m[:, 3] < 0, 3]
+    return m, kept
+
+
+def eliminated(m, k):
+    m = m.copy()
+    for i in range(k, 4):
+        m[i, k:] -= m[k, k:] * m[i, k]
+        m[i:, k] = m[k, i:] + 1.0
+    m[:k] = 0.0
+    return m
+
+
 PROGRAMS = {
     prefix_sums: (array(6, dtype=np.float32),),
     hillis_steele: (array(7),),
@@ -258,4 +286,7 @@ PROGRAMS = {
     max_subarray_bounds: (array(8),),
     two_pointers: (array(8), real(0, 8)),
     pagerank: (array(4, 4),),
+    rough: (array(6),),
+    clipped_rows: (array(4, 4), real(-1, 1)),
+    eliminated: (array(4, 4), whole(0, 4)),
 }

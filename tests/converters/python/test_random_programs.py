@@ -1,23 +1,13 @@
 """Random programs with nested control flow: a captured graph gives what Python gives."""
 
-import importlib.util
-
 import numpy as np
 import pytest
-from random_python import source
+from random_python import load, source
 from sweep import sweep
 
 import trireme
 
 RUNS = 6
-
-
-def load(text, path):
-    path.write_text(text)
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module.program
 
 
 @pytest.mark.parametrize("seed", sweep(list(range(200)), always=list(range(25))))
