@@ -207,9 +207,9 @@ def windows(
     if isinstance(size, str):
         return _symbolic_windows(size, reach, stride, pads, ceil)
     room = size + sum(pads) - reach
-    count = (-(-room // stride) if ceil else room // stride) + 1
-    if ceil and (count - 1) * stride >= size + pads[0]:
-        count -= 1
+    count = room // stride + 1
+    if ceil:
+        count = min(-(-room // stride) + 1, (size + pads[0] - 1) // stride + 1)
     if count < 1:
         raise ShapeError(
             f"a window of {reach} does not fit into {size} elements and pads {pads[0]}+{pads[1]}"
