@@ -195,6 +195,8 @@ class OpDef:
     rearranges: every output element is an element of input 0; the other inputs choose which
     alias: the output is input 0, its bytes in order, under another shape or dtype
     commutes: the order of the inputs does not matter
+    windows: an image whose type fits is refused only where no window fits into it, and then an
+        output dimension would be below 1; further operands have dimensions of the output
     compares: the output is what the difference of the two inputs tells, whatever their size
     neutral: the y for which op(x, y) is x
     clamp: (low, high) of an op that is min(max(x, low), high)
@@ -231,6 +233,7 @@ class OpDef:
     rearranges: bool = False
     alias: bool = False
     commutes: bool = False
+    windows: bool = False
     compares: bool = False
     neutral: int | None = None
     clamp: tuple[float, float] | None = None

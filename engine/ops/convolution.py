@@ -272,6 +272,7 @@ define(
     samples=with_quantized("conv", conv_samples),
     family="conv",
     rtol=1e-5,
+    windows=True,
     axis_map=axis_maps.convolved,
     quantized=quantized.or_floats("conv", quantized.conv, activate),
     layout_inputs=(0, 1, 3),

@@ -4,7 +4,8 @@ A closed graph has all its shapes as expressions. So a new set of sizes needs no
 what inference refuses: sizes that must agree, or an image smaller than a window. A node that passes
 at sizes without a common structure does not want sizes to agree or to divide. One that passes at
 the least and at the most sizes too wants none to be larger or smaller. Such a node is never asked
-again. Any other node is asked whenever its sizes change.
+again. An op with windows is asked where an output dimension is below 1. Any other node is asked
+whenever its sizes change.
 """
 
 from __future__ import annotations
@@ -59,11 +60,19 @@ class SizeChecks:
             groups.setdefault(likeness(graph, [node], told), node)
         samples = [(sizes, *self._at(sizes)) for sizes in _samples(graph.symbols, names)]
         checks = [_Check(node, self._symbols(node), names) for node in groups.values()]
-        self._checks = [check for check in checks if not self._is_free(check, samples)]
+        slides = [_slides(graph, check.node) for check in checks]
+        self._spaces = evaluator({d: None for found in slides for d in found or ()}, names)
+        self._checks, self._small = list[_Check](), list[_Check]()
+        for check, found in zip(checks, slides, strict=True):
+            is_asked = found is None and not self._is_free(check, samples)
+            if is_asked:
+                self._checks.append(check)
+            if is_asked or found:
+                self._small.append(check)
 
     @property
     def nodes(self) -> tuple[Node, ...]:
-        """The nodes that are asked, one of those alike."""
+        """The nodes that are asked where all windows fit, one of those alike."""
         return tuple(check.node for check in self._checks)
 
     def _is_free(self, check: _Check, samples: Sequence[_Sample]) -> bool:
@@ -78,7 +87,7 @@ class SizeChecks:
         shape than its expression says
         """
         dims: dict[Dim, int] = {}
-        for check in self._checks:
+        for check in self._checks if min(self._spaces(*sizes), default=1) >= 1 else self._small:
             key = check.pick(sizes)
             if check.passed != key:
                 dims = dims or dict(zip(self._dims, self._numbers(*sizes), strict=True))
@@ -127,6 +136,19 @@ class SizeChecks:
             made[value] = array.copy()
             made[value].reshape(-1)[:] = [numbers[one] for one in array.reshape(-1).tolist()]
         return dims, made
+
+
+def _slides(graph: Graph, node: Node) -> set[Dim] | None:
+    """Return the open dimensions along which windows slide; None where more may be refused."""
+    if not get_op(node.op).windows:
+        return None
+    image, *others = (graph.type(value).shape for value in node.used)
+    made = graph.type(node.outputs[0]).shape
+    channel = -1 if node.attrs["layout"] == "NHWC" else 1
+    agree = all(other == made or all(isinstance(d, int) for d in other) for other in others)
+    if not agree or isinstance(image[channel], str):
+        return None
+    return {dim for dim in made[1:] if isinstance(dim, str)}
 
 
 def _samples(symbols: Mapping[str, Bounds], names: Sequence[str]) -> Iterator[Numbers]:

@@ -6,6 +6,7 @@ import typing
 import numpy as np
 import pytest
 
+from trireme.ir.dim_values import evaluator
 from trireme.ir.graph import UNKNOWN, TensorType, Value
 from trireme.ir.op import Axes, Call, all_ops, get_op
 from trireme.ops.activation import edge_values
@@ -259,3 +260,47 @@ def test_the_most_of_what_only_a_run_tells():
                         assert size <= most, (op.name, sample.note)
                         found.add(op.name)
     assert found == {op.name for op in all_ops() if op.most}
+
+
+WINDOWS = [op for op in OPS.values() if op.windows]
+
+
+def window_attrs(op, rng, layout):
+    """Random windows over two axes, as the op has them."""
+    two = lambda low, high: tuple(rng.integers(low, high, 2).tolist())  # noqa: E731
+    attrs = {"strides": two(1, 4), "dilations": two(1, 3), "pads": (*two(0, 3), *two(0, 3))}
+    attrs |= {"kernel": two(1, 5), "ceil_mode": int(rng.integers(2)), "layout": layout}
+    return {name: value for name, value in attrs.items() if name in op.attrs}
+
+
+@pytest.mark.parametrize("layout", ["NHWC", "NCHW"])
+@pytest.mark.parametrize("op", WINDOWS, ids=NAME)
+def test_windows_that_do_not_fit_are_all_that_is_refused(op, layout):
+    print("seed", SEED)
+    rng, refused = np.random.default_rng(SEED), 0
+    for _ in range(60):
+        attrs = op.bind(window_attrs(op, rng, layout))
+        weights = Value(1, "w", TensorType((4, *rng.integers(1, 4, 2).tolist(), 4), "float32"))
+        if layout == "NCHW":
+            height, width = weights.type.shape[1:3]
+            weights = Value(1, "w", TensorType((4, 4, height, width), "float32"))
+        others = [weights] if op.name == "conv" else []
+
+        def types(*space, attrs=attrs, others=others):
+            shape = (1, *space, 4) if layout == "NHWC" else (1, 4, *space)
+            return op.infer(Value(0, "x", TensorType(shape, "float32")), *others, **attrs)
+
+        expressions = types("h", "w")[0].shape
+        numbers = evaluator(expressions, ("h", "w"))
+        for space in rng.integers(0, 12, (12, 2)).tolist():
+            try:
+                made = types(*space)[0].shape
+            except TriremeError:
+                made, refused = None, refused + 1
+            wanted = numbers(*space)
+            assert made == (wanted if min(wanted) >= 1 else None), (attrs, space)
+    assert refused
+
+
+def test_the_ops_with_windows():
+    assert {op.name for op in WINDOWS} == {"conv", "max_pool", "average_pool", "lp_pool"}

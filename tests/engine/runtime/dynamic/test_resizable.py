@@ -284,18 +284,37 @@ def test_sizes_that_must_agree_are_asked_and_others_are_not():
     checks.check((8, 8))
 
 
-@pytest.mark.parametrize(("size", "asked"), [(3, True), (1, False)])
-def test_an_image_smaller_than_a_window_is_asked(size, asked):
+@pytest.mark.parametrize("size", [3, 1])
+def test_an_image_smaller_than_a_window_is_asked(size):
     b = GraphBuilder("window")
     x = b.input("x", TensorType(("n", "h", "w", 4), "float32"))
     attrs = dict(kernel=(size, size), strides=(1, 1), pads=(0,) * 4, dilations=(1, 1))
     graph = b.finish(b.add("max_pool", x, layout="NHWC", **attrs))
     checks = SizeChecks(graph, DecidedValues(graph, ("n", "h", "w")))
-    assert bool(checks.nodes) == asked
-    checks.check((1, 5, 6))
-    if asked:
+    checks.check((1, size, 6))
+    checks.check((0, 5, size))
+    assert not checks.nodes and not checks.asked
+    for _ in range(2):
         with pytest.raises(ShapeError):
-            checks.check((1, 2, 6))
+            checks.check((1, size - 1, 6))
+
+
+def test_what_is_added_to_a_convolution_is_asked_unless_it_has_its_shape():
+    def with_residual(height):
+        b = GraphBuilder("residual")
+        x = b.input("x", TensorType((1, "h", 8, 4), "float32"))
+        y = b.input("y", TensorType((1, height, 8, 4), "float32"))
+        w = b.constant("w", np.ones((4, 1, 1, 4), np.float32))
+        window = dict(strides=(1, 1), pads=(0,) * 4, dilations=(1, 1), layout="NHWC")
+        graph = b.finish(b.add("conv", x, w, None, y, **window))
+        return SizeChecks(graph, DecidedValues(graph, ("h", "k")[: 1 + (height == "k")]))
+
+    assert not with_residual("h").nodes
+    apart = with_residual("k")
+    assert [node.op for node in apart.nodes] == ["conv"]
+    apart.check((5, 5))
+    with pytest.raises(ShapeError, match="residual"):
+        apart.check((5, 6))
 
 
 def test_a_division_that_must_be_whole_is_asked():
