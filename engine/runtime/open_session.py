@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from threading import RLock
 
     from trireme.profiling.staged import StagedProfile
-    from trireme.runtime.context import ExecutionContext
     from trireme.runtime.dataflow.executor import PrimitiveSpan
     from trireme.runtime.dataflow.program import DataflowProgram
     from trireme.runtime.dynamic.ahead import PreparedShapes
     from trireme.runtime.dynamic.program import OpenProgram
     from trireme.runtime.dynamic.reports import StageReport
+    from trireme.runtime.dynamic.resizable import ShapeRun
     from trireme.runtime.prepared_behind import PreparedBehind
     from trireme.runtime.requests.bound_run import MovingIO
     from trireme.runtime.states.held import TiedStates
@@ -54,7 +54,7 @@ class OpenSession(ProgramSession):
     _stored: StoredProgram | None
     _preparing: RLock
     _behind: PreparedBehind | None
-    _shapes_to_store: Callable[[ExecutionContext, Mapping[str, Any] | None], None] | None
+    _shapes_to_store: Callable[[ShapeRun], None] | None
     _watch_regions: Callable[[], None] | None = None
     _regions_are_watched = False
 
@@ -325,19 +325,12 @@ class OpenSession(ProgramSession):
         """Store the program at the shapes of the run that is just over, for later processes."""
         from trireme.runtime.dynamic.program import OpenProgram
         from trireme.runtime.dynamic.resizable import ShapeRun
-        from trireme.runtime.dynamic.stored_sizing import sizing_facts
 
         with self._preparing:
             store, self._shapes_to_store = self._shapes_to_store, None
         last = self._open.last if isinstance(self._open, OpenProgram) else None
-        if store is None or last is None or not isinstance(last.region, ShapeRun):
-            return
-        opened = last.region.open_session()
-        try:
-            if isinstance(opened, ProgramSession):
-                store(opened._context, sizing_facts(last.region.whole))
-        finally:
-            opened.close()
+        if store is not None and last is not None and isinstance(last.region, ShapeRun):
+            store(last.region)
 
     @property
     def spans(self) -> Sequence[PrimitiveSpan]:

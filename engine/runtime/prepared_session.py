@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from weakref import ref
 
 from trireme.runtime.contexts import checked_contexts
@@ -19,10 +19,11 @@ if TYPE_CHECKING:
     from trireme.backend.device import Device
     from trireme.runtime.asked import Asked
     from trireme.runtime.context import ExecutionContext
+    from trireme.runtime.dynamic.resizable import ShapeRun
     from trireme.runtime.executors import Mode
     from trireme.runtime.prepare import Prepared
     from trireme.runtime.states.program import StatefulProgram
-    from trireme.runtime.stored import StoredKey
+    from trireme.runtime.stored import Entry, StoredKey
 
 
 class PreparedSession(OpenSession):
@@ -85,7 +86,7 @@ class PreparedSession(OpenSession):
             self._widen(context_count(contexts, self.graph, prepared.devices.values(), reason))
             self._serve(shared, prepared, mode)
             if not asked.buckets:
-                self._shapes_to_store = partial(self._store, prepared, how.mmap)
+                self._shapes_to_store = partial(self._store_open, prepared, how.mmap)
         else:
             is_first = shared.program is None
             if shared.program is None:
@@ -137,23 +138,32 @@ class PreparedSession(OpenSession):
         self.dropped = shared.dropped
         return shared
 
-    def _store(
-        self,
-        prepared: Prepared,
-        is_mapped: bool,
-        context: ExecutionContext,
-        sizing: Mapping[str, Any] | None = None,
-    ) -> None:
+    def _store(self, prepared: Prepared, is_mapped: bool, context: ExecutionContext) -> None:
         """Store a program of the model for later processes."""
-        if self._key is None or self._stored is not None or self._tied is not None:
-            return
-        if not self.states.types and not self.dropped:
-            graph = None if self._open is None else prepared.graph
-            storing = self._key.keep(
-                context, prepared.files, prepared.notes, is_mapped, graph, sizing
-            )
-            if storing is not None:
-                self._closing.callback(storing.wait)
+        if self._is_storable:
+            from trireme.runtime.stored import entry_of
+
+            made = entry_of(context, prepared.files, prepared.notes, is_mapped)
+            if made is not None:
+                self._keep_entry(lambda: made, prepared)
+
+    def _store_open(self, prepared: Prepared, is_mapped: bool, last: ShapeRun) -> None:
+        """Store a program of open shapes, at those of a run, for later processes."""
+        if self._is_storable:
+            from trireme.runtime.dynamic.stored_sizing import open_entry
+
+            made = partial(open_entry, last, prepared.graph, prepared.files, prepared.notes)
+            self._keep_entry(partial(made, is_mapped), prepared)
+
+    @property
+    def _is_storable(self) -> bool:
+        """Whether later processes may run this program."""
+        is_plain = self._tied is None and not self.states.types and not self.dropped
+        return self._key is not None and self._stored is None and is_plain
+
+    def _keep_entry(self, make: Callable[[], Entry | None], prepared: Prepared) -> None:
+        assert self._key is not None
+        self._closing.callback(self._key.keep(make, prepared.files).wait)
 
     def _serve(self, shared: SharedProgram, prepared: Prepared, mode: Mode) -> None:
         """Have runs find the program for their shapes."""

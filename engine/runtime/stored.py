@@ -19,7 +19,7 @@ import os
 import struct
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from functools import partial
 from pathlib import Path
@@ -36,6 +36,7 @@ from trireme.support.code_version import code_version
 from trireme.support.disk_cache import MOST_BYTES
 from trireme.support.dtypes import Array
 from trireme.support.errors import TriremeError
+from trireme.support.forks import wait_before_fork
 from trireme.support.live_objects import LiveValues
 from trireme.support.mapped import OpenFile, offset_in, stamp_of
 from trireme.support.mapped_cache import MappedCache, padded
@@ -54,6 +55,10 @@ LARGEST_BYTES = MOST_BYTES // 2
 """A program with more bytes of packed weights is not stored."""
 _APART = ("model", "devices", "progress", "mode", "contexts", "calibration", "execution_options")
 """Arguments that a key holds in a form of their own, or not: every mode runs one task the same."""
+
+
+Entry = tuple[bytes, Sequence[Array]]
+"""The head of an entry, and its data."""
 
 
 class _NotPlain(Exception):
@@ -92,28 +97,13 @@ class StoredKey:
             _log.warning("a stored program of %s could not be used: %s", self.model, error)
             return None
 
-    def keep(
-        self,
-        context: ExecutionContext,
-        files: Sequence[OpenFile],
-        notes: Sequence[str],
-        is_mapped: bool,
-        open_graph: Graph | None = None,
-        sizing: Mapping[str, Any] | None = None,
-    ) -> Storing | None:
-        """Begin to store a program, if it is one task that its device can store.
+    def keep(self, make: Callable[[], Entry | None], files: Sequence[OpenFile]) -> Storing:
+        """Begin to store a program.
 
-        files: those that the model was read from; is_mapped: whether they stay mapped
-        notes: sentences for the user of the model
-        open_graph: the graph of open shapes that the program runs at one set of shapes
-        sizing: what it allows, where nothing else need be asked (dynamic/stored_sizing.py)
+        make: makes its entry, in a thread of its own; None where it has none
+        files: those that the model was read from
         """
-        made = _entry(context, files, notes, is_mapped, open_graph, sizing)
-        if made is None or sum(array.nbytes for array in made[1]) > LARGEST_BYTES:
-            return None
-        if not all(stamp_of(file.path) == file.stamp for file in files):
-            return None
-        storing = Storing(self, *made)
+        storing = Storing(self, make, files)
         storing.start()
         return storing
 
@@ -122,16 +112,35 @@ class StoredKey:
 
 
 class Storing(threading.Thread):
-    """Writes an entry while the session runs; an interpreter that ends waits for it."""
+    """Makes and writes an entry while the session runs; an interpreter that ends waits for it."""
 
-    def __init__(self, key: StoredKey, head: bytes, data: Sequence[Array]) -> None:
+    def __init__(
+        self, key: StoredKey, make: Callable[[], Entry | None], files: Sequence[OpenFile]
+    ) -> None:
         super().__init__(name="trireme-store")
         self.key, self._cache = (key.folder, key.key), key._cache()
-        self._entry = head, data
+        self._make, self._files = make, files
+        self._is_made = threading.Event()
+        wait_before_fork(self)  # a child must not find modules that are half imported
 
     def run(self) -> None:
-        """Write the entry."""
-        self._cache.store_mapped(self.key[1], *self._entry)
+        """Make the entry, and write it."""
+        try:
+            made = self._make()
+        except Exception as error:
+            _log.warning("a program could not be stored: %s", error)
+            return
+        finally:
+            del self._make
+            self._is_made.set()
+        if made is None or sum(array.nbytes for array in made[1]) > LARGEST_BYTES:
+            return
+        if all(stamp_of(file.path) == file.stamp for file in self._files):
+            self._cache.store_mapped(self.key[1], *made)
+
+    def before_fork(self) -> None:
+        """Let it make the entry first."""
+        self._is_made.wait(MOST_WAIT_S)
 
     def wait(self) -> None:
         """Return when the entry is written, or after the longest wait."""
@@ -204,15 +213,21 @@ def _plain(value: Any) -> Any:
     raise _NotPlain
 
 
-def _entry(
+def entry_of(
     context: ExecutionContext,
     files: Sequence[OpenFile],
     notes: Sequence[str],
     is_mapped: bool,
-    open_graph: Graph | None,
-    sizing: Mapping[str, Any] | None,
-) -> tuple[bytes, list[Array]] | None:
-    """Return the head and the data of an entry, None for a program that has none."""
+    open_graph: Graph | None = None,
+    sizing: Mapping[str, Any] | None = None,
+) -> Entry | None:
+    """Return the entry of a program that is one task which its device can store; else None.
+
+    files: those that the model was read from; is_mapped: whether they stay mapped
+    notes: sentences for the user of the model
+    open_graph: the graph of open shapes that the program runs at one set of shapes
+    sizing: what it allows, where nothing else need be asked (dynamic/stored_sizing.py)
+    """
     program = context.program
     graph, tasks = program.plan.graph, program.plan.tasks
     if len(tasks) != 1 or program.executables[0] is None:

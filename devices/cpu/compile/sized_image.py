@@ -28,12 +28,12 @@ from trireme.ir.dim_values import Numbers, evaluator
 from trireme.support.dtypes import Array
 from trireme.support.errors import TriremeError
 
-MOST_TRIES = 16
-"""Recordings of a step; the attention of a BERT goes 9 ways."""
-_SHAPES = 192
-"""Shapes at which recorded code is made and proven, in 50 ms. The code then serves 97 of 100 shapes
-of a BERT; with 48 shapes, 74.
-"""
+MOST_TRIES = 32
+"""Recordings of a step; the attention of a BERT goes 10 ways."""
+_QUIET = 128
+"""So many shapes one after another that teach nothing end the recording."""
+_SHAPES = 768
+"""The most shapes at which recorded code is made and proven."""
 _SCALE = 512
 """Shapes at which code is made are drawn up to here, or up to twice those of the image."""
 _MOST_ELEMENTS = 1 << 22
@@ -76,11 +76,7 @@ def sized_parts(of: OpenSizes, sizes: Numbers) -> SizedParts | None:
         return None
     if any(row[ARRAYS] for row in first.rows):
         return None
-    for other in _samples(sizes, most):
-        try:
-            resizer.at(other)
-        except TriremeError:
-            continue
+    _learn(resizer, _samples(sizes, most))
     codes = [_codes(group) for group in resizer.groups]
     if not all(codes):
         return None
@@ -107,6 +103,20 @@ def sized_parts(of: OpenSizes, sizes: Numbers) -> SizedParts | None:
     }
     recorded = np.frombuffer(marshal.dumps(codes), np.uint8)
     return SizedParts(facts, {"recorded": recorded}, decided)
+
+
+def _learn(resizer: Resizer, shapes: Iterator[Numbers]) -> None:
+    """Record the sizes of steps at shapes until these teach nothing more."""
+    quiet = 0
+    for sizes in shapes:
+        before = resizer.resized
+        try:
+            resizer.at(sizes)
+        except TriremeError:
+            continue
+        quiet = quiet + 1 if resizer.resized == before else 0
+        if quiet == _QUIET:
+            break
 
 
 def _distinct(data: Array) -> Array:
@@ -169,13 +179,13 @@ def _allowed(of: OpenSizes, sizes: Numbers, shapes: Sequence[Any], decided: Sequ
 
 
 def _samples(sizes: Numbers, most: Numbers) -> Iterator[Numbers]:
-    """Yield shapes: near those of the image, the least, and drawn ones at all scales."""
+    """Yield shapes: near those of the image, the least, and drawn ones at all scales and evenly."""
     rng = random.Random(len(sizes))
     limits = [min(limit, max(2 * size, _SCALE)) for size, limit in zip(sizes, most, strict=True)]
     for change in (lambda n: n - 1, lambda n: n + 1, lambda n: n // 2, lambda n: 1):
         yield tuple(max(1, change(size)) for size in sizes)
     for k in range(_SHAPES):
-        drawn = [round(limit ** rng.random()) for limit in limits]
+        drawn = [rng.randint(1, n) if k % 2 else round(n ** rng.random()) for n in limits]
         yield tuple(
             size if k % 3 == 1 and rng.random() < 0.5 else new
             for size, new in zip(sizes, drawn, strict=True)

@@ -1,12 +1,37 @@
-"""What a stored program of open shapes tells of the shapes that its graph allows."""
+"""The entry of a program of open shapes, and what it tells of the shapes that its graph allows."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-from trireme.ir.graph import Dim
+from trireme.ir.graph import Dim, Graph
 from trireme.ir.op import get_op
-from trireme.runtime.dynamic.resizable import ResizableGraph
+from trireme.runtime.dynamic.resizable import ResizableGraph, ShapeRun
+from trireme.runtime.program_session import ProgramSession
+from trireme.runtime.stored import Entry, entry_of
+from trireme.support.mapped import OpenFile
+
+
+def open_entry(
+    run: ShapeRun,
+    graph: Graph,
+    files: Sequence[OpenFile],
+    notes: Sequence[str],
+    is_mapped: bool,
+) -> Entry | None:
+    """Return the entry of a program at the shapes of a run; None where it has none.
+
+    graph: with open shapes; the others are as of `entry_of`
+    """
+    opened = run.open_session()
+    try:
+        if not isinstance(opened, ProgramSession):
+            return None
+        sizing = sizing_facts(run.whole)
+        return entry_of(opened._context, files, notes, is_mapped, graph, sizing)
+    finally:
+        opened.close()
 
 
 def sizing_facts(whole: ResizableGraph) -> dict[str, Any] | None:

@@ -15,7 +15,10 @@ from open_graphs import ids_of, random_graph, save_words
 from programs import HEAD
 
 import trireme
+from trireme.ir.builder import GraphBuilder
+from trireme.ir.graph import TensorType
 from trireme.runtime import stored
+from trireme.runtime.dynamic import stored_sizing
 from trireme.runtime.options import ExecutionOptions
 from trireme.runtime.session import Session
 from trireme.runtime.shared_programs import PROGRAMS
@@ -264,6 +267,67 @@ def test_wrong_data_at_another_shape_is_an_error(attention, opened):
     with pytest.raises(RunError, match="60"):
         session.run(wrong)
     assert session.is_stored and session.run(ids_of(1, 21))
+
+
+@pytest.fixture
+def convolutions(tmp_path):
+    """Convolutions and a pool of an image whose sizes are open."""
+    rng = np.random.default_rng(6)
+    b = GraphBuilder("convolutions")
+    x = b.input("x", TensorType(("n", "h", "w", 3), "float32"))
+    plain = dict(dilations=(1, 1), layout="NHWC")
+    w = b.constant("w", rng.standard_normal((16, 3, 3, 3)).astype(np.float32))
+    y = b.add("conv", x, w, strides=(2, 2), pads=(0, 0, 1, 1), activation="relu", **plain)
+    y = b.add("max_pool", y, kernel=(2, 2), strides=(2, 2), pads=(0,) * 4, **plain)
+    w = b.constant("w", rng.standard_normal((8, 1, 1, 16)).astype(np.float32))
+    y = b.add("conv", y, w, strides=(1, 1), pads=(0,) * 4, **plain)
+    path = tmp_path / "convolutions.trm"
+    trireme.save(b.finish(y), path)
+    return path
+
+
+def test_convolutions_run_other_shapes_with_the_same_bits(convolutions, opened):
+    print("seed 9")
+    rng = np.random.default_rng(9)
+    fed = [
+        {
+            "x": rng.standard_normal((*rng.integers(1, 4, 1), *rng.integers(4, 90, 2), 3)).astype(
+                "f4"
+            )
+        }
+        for _ in range(12)
+    ]
+    plain, served = opened(convolutions.read_bytes()), 0
+    opened(convolutions).run(fed[0])
+    for feeds in fed[1:]:
+        session = opened(convolutions)
+        assert same(session.run(feeds), plain.run(feeds))
+        served += session.is_stored
+    assert served > 8
+    small = {"x": np.ones((1, 3, 20, 3), np.float32)}
+    for session in (plain, opened(convolutions)):
+        with pytest.raises(TriremeError, match="a window of 2 does not fit"):
+            session.run(small)
+
+
+def test_no_run_waits_for_the_entry(open_model, opened, folder, monkeypatch, caplog):
+    go, plain = threading.Event(), stored_sizing.open_entry
+    monkeypatch.setattr(stored_sizing, "open_entry", lambda *a: go.wait(60) and plain(*a))
+    first = opened(open_model)
+    assert first.run(ids_of(2, 7)) and first.run(ids_of(2, 9))
+    assert not list(folder.glob("*.program"))
+    go.set()
+    assert len(entries(folder)) == 1 and opened(open_model).is_stored
+
+
+def test_an_entry_that_cannot_be_made_is_a_warning(open_model, opened, folder, monkeypatch, caplog):
+    def fails(*_):
+        raise MemoryError("no room")
+
+    monkeypatch.setattr(stored_sizing, "open_entry", fails)
+    first = opened(open_model)
+    assert first.run(ids_of(2, 7)) and not entries(folder)
+    assert "could not be stored: no room" in caplog.text and first.run(ids_of(2, 8))
 
 
 BESIDE = """
