@@ -9,6 +9,7 @@ import logging
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -33,12 +34,14 @@ _BATCHES_TO_JUDGE = 32
 class BatchRunner(QueueRunner):
     """Runs requests in batches, on `workers` threads that start when they are first needed.
 
-    run: of the session; names: of its inputs; most: rows of a run
+    run: of the session, which runs `at_once` calls at a time; names: of its inputs
+    most: rows of a run
     """
 
     def __init__(
         self,
         run: Callable[[Mapping[str, Any]], Result],
+        at_once: int,
         names: Sequence[str],
         most: int,
         preferred: Sequence[int],
@@ -48,7 +51,7 @@ class BatchRunner(QueueRunner):
         on_batch: Callable[[BatchReport], None] | None,
         timers: Timers,
     ) -> None:
-        self._run, self._names, self._most = run, names, most
+        self._run, self._at_once, self._names, self._most = run, at_once, names, most
         self._preferred, self._delay_s = preferred, delay_s
         self._on_batch, self.tally = on_batch, BatchTally()
         self._is_draining = self._is_judged = False
@@ -95,8 +98,9 @@ class BatchRunner(QueueRunner):
     def _serve_queue(self) -> None:
         buffers = _Buffers(self._most)
         while requests := self._take():
+            apart = len(requests) > 1 and self.tally.wants_apart(requests[0].key)
             try:
-                self._run_batch(requests, buffers)
+                self._run_batch(requests, None if apart else buffers)
             except BaseException as error:
                 for request in requests:
                     request.fail(error)  # nothing, if it is over
@@ -111,21 +115,13 @@ class BatchRunner(QueueRunner):
                 now_s = queue.timers.clock()
                 ready, wait_s = self._ready(now_s)
                 if ready is not None:
-                    key, rows = ready
-                    if self._runs_single(key):
-                        rows = 1
-                    taken = queue.pop(key, rows)
+                    taken = queue.pop(*ready)
                     self._under_way.update(taken)
                     if queue.waiting:
                         queue.changed.notify()  # another worker may have a batch, too
                     return taken
                 queue.changed.wait(wait_s)
         return []
-
-    def _runs_single(self, key: Hashable) -> bool:
-        """Whether the next request runs alone, to tell whether batches pay."""
-        first = self.queue.lines[key].first
-        return first is not None and first.rows == 1 and self.tally.wants_single(key)
 
     def _ready(self, now_s: float) -> tuple[tuple[Hashable, int] | None, float | None]:
         """Return the key and rows of a batch that is to run now, and else how long to wait.
@@ -156,21 +152,42 @@ class BatchRunner(QueueRunner):
         fitting = [rows for rows in self._preferred if rows <= line.rows]
         return fitting[-1] if fitting and first is not None and first.rows <= fitting[-1] else 0
 
-    def _run_batch(self, requests: Sequence[RunRequest], buffers: _Buffers) -> None:
+    def _run_batch(self, requests: Sequence[RunRequest], buffers: _Buffers | None) -> None:
+        """Run requests together, or apart where there are no buffers."""
         clock = self.queue.timers.clock
         begun_s = clock()
         fed = [(request, request.feeds) for request in requests]  # a request that ends has none
         fed = [(request, feeds) for request, feeds in fed if request.begin(begun_s)]
         begun = [request for request, _ in fed]
         try:
-            if begun:
-                retried = self._run_begun(begun, [feeds for _, feeds in fed], buffers)
-                waits = tuple(request.begun_s - request.arrived_s for request in begun)
+            if begun and buffers is None:
+                self._run_apart(fed)
                 rows = sum(request.rows for request in begun)
-                report = BatchReport(rows, len(begun), waits, clock() - begun_s, retried)
-                self._report(report, begun[0].key)
+                self.tally.add_apart(begun[0].key, rows, clock() - begun_s)
+            elif begun and buffers is not None:
+                retried = self._run_begun(begun, [feeds for _, feeds in fed], buffers)
+                self._report(begun, clock() - begun_s, retried)
         finally:
             self._under_way.difference_update(requests)
+
+    def _run_apart(self, fed: Sequence[tuple[RunRequest, Mapping[str, Any]]]) -> None:
+        """Run requests as without a batcher: each alone, as many at once as the session runs."""
+        left = list(fed)
+
+        def serve() -> None:
+            while left:
+                with suppress(IndexError):  # another thread was faster
+                    request, feeds = left.pop(0)
+                    begun_s = self.queue.timers.clock()
+                    self._run_alone(request, feeds)
+                    self._report([request], self.queue.timers.clock() - begun_s, False)
+
+        threads = [threading.Thread(target=serve) for _ in range(min(self._at_once, len(fed)) - 1)]
+        for thread in threads:
+            thread.start()
+        serve()
+        for thread in threads:
+            thread.join()
 
     def _run_begun(
         self,
@@ -202,14 +219,18 @@ class BatchRunner(QueueRunner):
     def _run_singly(self, begun: Sequence[RunRequest], fed: Sequence[Mapping[str, Any]]) -> None:
         """Run the requests of a failed batch one by one, so that only the culprits fail."""
         for request, feeds in zip(begun, fed, strict=True):
-            try:
-                with working_for(request.token):
-                    request.token.check()
-                    results = self._run(feeds)
-            except BaseException as error:
-                request.fail(_culprit(error, len(begun)))
-            else:
-                request.end(results)
+            self._run_alone(request, feeds, len(begun))
+
+    def _run_alone(self, request: RunRequest, feeds: Mapping[str, Any], of: int = 1) -> None:
+        """Run a request of so many that failed together, and end it."""
+        try:
+            with working_for(request.token):
+                request.token.check()
+                results = self._run(feeds)
+        except BaseException as error:
+            request.fail(error if of == 1 else _culprit(error, of))
+        else:
+            request.end(results)
 
     def _judge(self) -> None:
         """Warn once when batches take more time than the same rows alone."""
@@ -219,7 +240,7 @@ class BatchRunner(QueueRunner):
         self._is_judged = True
         if told.gain < 1.0:
             _log.warning(
-                "batches do not pay: a row takes %.2f times as long in a batch as alone; "
+                "batches do not pay: a row takes %.2f times as long in a batch as by itself; "
                 "call the session without a batcher, or lower max_batch_size",
                 1 / told.gain,
             )
@@ -231,8 +252,11 @@ class BatchRunner(QueueRunner):
             stopped = isinstance(error, CancelledError)
             self.tally.add("expired" if late else "cancelled" if stopped else "failed")
 
-    def _report(self, report: BatchReport, key: Hashable) -> None:
-        self.tally.add_batch(report, key)
+    def _report(self, requests: Sequence[RunRequest], run_s: float, retried: bool) -> None:
+        waits = tuple(request.begun_s - request.arrived_s for request in requests)
+        rows = sum(request.rows for request in requests)
+        report = BatchReport(rows, len(requests), waits, run_s, retried)
+        self.tally.add_batch(report, requests[0].key)
         if not self._is_judged:
             self._judge()
         if self._on_batch is not None:

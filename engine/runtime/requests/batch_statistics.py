@@ -33,8 +33,9 @@ class BatchStatistics:
     queue_s, run_s: seconds that requests waited and that runs took, in all; the longest beside them
     expired: requests whose deadline passed; refused: those that did not fit or found a full queue
     retried: batches that failed, whose requests then ran one by one
-    gain: seconds of rows that run alone over seconds of the same rows in batches, by the medians of
-        recent runs; batches pay above 1.0. None while too few ran both ways
+    gain: seconds of rows whose requests run apart, as many at once as the session runs, over
+        seconds of the same rows in batches, by the medians of recent runs; batches pay above 1.0.
+        None while too few ran both ways
     """
 
     requests: int = 0
@@ -86,10 +87,15 @@ class BatchTally:
             if not report.retried:
                 self._gain.add(key, report.rows, report.run_s)
 
-    def wants_single(self, key: Hashable) -> bool:
-        """Whether the next row of a key should run alone, to tell whether batches pay."""
+    def add_apart(self, key: Hashable, rows: int, run_s: float) -> None:
+        """Note the seconds in which requests of so many rows ran apart."""
         with self._lock:
-            return self._gain.wants_single(key)
+            self._gain.add_apart(key, rows, run_s)
+
+    def wants_apart(self, key: Hashable) -> bool:
+        """Whether the next requests of a key should run apart, to tell whether batches pay."""
+        with self._lock:
+            return self._gain.wants_apart(key)
 
     def add(self, end: str) -> None:
         """Count a request by how it ended, or that it came ("requests")."""

@@ -83,6 +83,7 @@ class Batcher(Closing):
         self._rules, self.max_batch_size = rules, max_batch_size
         self._runner = BatchRunner(
             session.run,
+            session.contexts,
             [value.name for value in rules.inputs],
             max_batch_size,
             sorted(preferred),

@@ -44,6 +44,7 @@ class Watched:
 
     def __init__(self, session):
         self.session, self.graph, self.states = session, session.graph, session.states
+        self.contexts = session.contexts
         self.rows, self.entered, self.on = [], threading.Event(), threading.Event()
         self.on.set()
 
