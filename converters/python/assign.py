@@ -6,7 +6,7 @@ with another name, or with a view of it in a variable, is refused.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -14,9 +14,9 @@ import numpy as np
 from trireme.converters.python.calls import contains_traced, lifted
 from trireme.converters.python.control import Refused
 from trireme.converters.python.dtypes import type_of
-from trireme.converters.python.scope import GraphScope, Recorder, Traced
-from trireme.converters.python.state import Maybe, Names, parts_of, shape_of
-from trireme.ir.op import get_op
+from trireme.converters.python.scope import Recorder, Traced
+from trireme.converters.python.sharing import expect_own, is_array
+from trireme.converters.python.state import Names
 from trireme.runtime.operands import cast
 from trireme.support.dtypes import numpy_dtype
 
@@ -150,70 +150,3 @@ def augmented(recorder: Recorder, names: Names, name: str, old: Any, made: Any) 
     if grows or len(before.shape) != len(after.shape):
         raise Refused(f"{name} has the shape {before}, and what it is changed to {after}")
     return made.astype(dtype) if isinstance(made, np.ndarray) else cast(made, dtype)
-
-
-def is_array(value: Any) -> bool:
-    """Whether numpy would change a value in place."""
-    return isinstance(value, (Traced, np.ndarray)) and len(value.shape) > 0
-
-
-def expect_own(names: Names, name: str, old: Any) -> None:
-    """Raise Refused if a variable's array is an argument's, or shared with another variable."""
-    if _root(old) in _arguments(old):
-        raise Refused(
-            f"{name} is an argument, which its caller shares; assign to {name}.copy() instead",
-            final=True,
-        )
-    users = [(own, leaf) for frame in names for own, v in frame.items() for leaf in _leaves(v)]
-    sharing = [own for own, leaf in users if _shares(leaf, old)]
-    others = sorted({own for own in sharing if own != name})
-    if others or len(sharing) > 1:
-        raise Refused(
-            f"{name} shares its elements with {', '.join(others) or 'a list'}", final=True
-        )
-
-
-def _shares(one: Any, other: Any) -> bool:
-    if one is other:
-        return True
-    if isinstance(one, Traced) and isinstance(other, Traced):
-        return is_array(one) and one.scope is other.scope and _root(one) == _root(other)
-    arrays = isinstance(one, np.ndarray) and isinstance(other, np.ndarray)
-    return arrays and np.may_share_memory(one, other)
-
-
-def _leaves(value: Any) -> Iterator[Any]:
-    if isinstance(value, Maybe):
-        value = value.value
-    if shape_of(value) is None:
-        yield value
-    else:
-        for _, part in parts_of(value):
-            yield from _leaves(part)
-
-
-def _root(value: Any) -> int | None:
-    """Return the value whose elements a traced value shows, as numpy's views would."""
-    if not isinstance(value, Traced) or not is_array(value):
-        return None
-    found = value.id
-    while (source := _producer(value.scope, found)) is not None:
-        found = source
-    return found
-
-
-def _arguments(value: Any) -> Sequence[int]:
-    """Return the inputs of the whole program, in whose scope a value must lie to share them."""
-    outermost = isinstance(value, Traced) and value.scope.parent is None
-    return value.scope.builder.inputs if outermost else ()
-
-
-def _producer(scope: GraphScope, value: int) -> int | None:
-    """Return the input of the node that made a value, where the node only rearranges elements."""
-    for node in reversed(scope.builder.nodes):
-        if value in node.outputs:
-            op = get_op(node.op)
-            is_view = (op.rearranges or op.alias) and node.op != "identity"
-            is_scalar = not scope.builder.type(value).shape
-            return node.inputs[0] if is_view and not is_scalar else None
-    return None

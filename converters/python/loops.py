@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from trireme.converters.python.assign import expect_own, is_array
-from trireme.converters.python.calls import binary, dimensions
+from trireme.converters.python.calls import binary, copied, dimensions
 from trireme.converters.python.control import Refused
 from trireme.converters.python.dtypes import is_weak
 from trireme.converters.python.iteration import Counts, Numbered, Zipped
 from trireme.converters.python.scope import Recorder, Traced
+from trireme.converters.python.sharing import changes_own_rows, expect_own, is_array
 from trireme.converters.python.source import (
     changed_names,
     leaves_loop,
@@ -165,6 +165,7 @@ class Loops(Statements):
     def _rolled(self, node: ast.For, loop: Loop, values: Any) -> None:
         """Emit a loop over what depends on tensors."""
         self._expect_own(node.body)
+        is_read_first = changes_own_rows(node, values, self.names())
         count, item, tensors = self._iteration(values)
         scanned = tensors if tensors and not leaves_loop(node.body) else ()
 
@@ -172,7 +173,7 @@ class Loops(Statements):
             self._start_turn(loop)
             waiting = list(rows)
             value = item(waiting) if turn is None else item(replace(turn, weak=True))
-            self.store(node.target, value)
+            self.store(node.target, self._copied(value) if is_read_first else value)
             self.block(node.body)
             self._expect_own(node.body)
             stop = self.stopped((RETURNED, BREAK))
@@ -184,17 +185,30 @@ class Loops(Statements):
         assigned = self._assigned([target, *node.body])
         self.loop(LoopPlan(body, assigned, trip, None, scanned, surely))
 
+    def _copied(self, value: Any) -> Any:
+        """Return an item of a loop that shares its elements with no variable."""
+        if isinstance(value, tuple):
+            return tuple(map(self._copied, value))
+        return copied(self.recorder, value) if is_array(value) else value
+
     def _expect_own(self, body: list[ast.stmt]) -> None:
         """Raise Refused if a turn changes an array that another variable shares.
 
         A turn knows what it gets of the last one as values of its own, so sharing is seen before
         the loop and at the end of a turn.
         """
-        for name in changed_names(body):
+        for name, value in self._changed(body).items():
+            expect_own(self.names(), name, value)
+
+    def _changed(self, body: list[ast.stmt]) -> dict[str, Any]:
+        """Return the variables whose elements some statements change, with their arrays now."""
+        found = {}
+        for name in sorted(changed_names(body)):
             holder = self.frame.holder(name)
             value = None if holder is None else holder.names.get(name)
             if is_array(value):
-                expect_own(self.names(), name, value)
+                found[name] = value
+        return found
 
     def _start_turn(self, loop: Loop) -> None:
         loop.breaks.clear()

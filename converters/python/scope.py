@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from trireme.ir.builder import GraphBuilder
-from trireme.ir.graph import Graph, Quant, TensorType, Value
+from trireme.ir.graph import Graph, Node, Quant, TensorType, Value
 from trireme.ir.interpreter import evaluate
 from trireme.ir.op import get_op
 from trireme.runtime.eager import tensor as eager_tensor
@@ -99,6 +99,7 @@ class GraphScope:
 
     captured: for each outer value that is read here, by its id there, its id here
     examples: elements of some inputs, from which `Recorder.example` computes the others
+    rows: for each input that holds rows of an outer tensor, one a turn, that tensor
     """
 
     def __init__(self, name: str, parent: GraphScope | None = None) -> None:
@@ -106,6 +107,26 @@ class GraphScope:
         self.parent = parent
         self.captured: dict[int, int] = {}
         self.examples: dict[int, Array] = {}
+        self.rows: dict[int, Traced] = {}
+        self._producers: dict[int, Node] = {}
+        self._indexed = 0
+
+    def producer(self, value: int) -> Node | None:
+        """Return the node that made a value; None for an input or a constant."""
+        nodes = self.builder.nodes
+        for node in nodes[self._indexed :]:
+            self._producers |= dict.fromkeys(node.outputs, node)
+        self._indexed = len(nodes)
+        return self._producers.get(value)
+
+    def outer_of(self, value: int) -> tuple[GraphScope, int] | None:
+        """Return the outer value whose elements an input of this body shows; None for others."""
+        if value in self.rows:
+            return self.rows[value].scope, self.rows[value].id
+        for outer, inner in self.captured.items():
+            if inner == value and self.parent is not None:
+                return self.parent, outer
+        return None
 
     def find(self, value: Traced) -> int:
         """Return the id of a value in this scope; an outer value becomes an input or a constant."""

@@ -170,6 +170,13 @@ def changed_names(statements: list[ast.stmt]) -> set[str]:
     return found
 
 
+def base_name(target: ast.expr) -> str:
+    """Return the variable that holds an item, as `x` of `x[0][1]`; "" where there is none."""
+    while isinstance(target, ast.Subscript):
+        target = target.value
+    return target.id if isinstance(target, ast.Name) else ""
+
+
 def outer_names(statements: list[ast.stmt]) -> set[str]:
     """Return the names that statements declare as nonlocal or global."""
     nodes = own_nodes(statements)

@@ -23,6 +23,7 @@ from trireme.converters.python.iteration import called
 from trireme.converters.python.scope import Recorder, Traced
 from trireme.converters.python.source import (
     always_exits,
+    base_name,
     stored_names,
 )
 from trireme.converters.python.state import (
@@ -229,9 +230,15 @@ class Statements(Expressions):
             old.extend(self.items(value, node))
             return
         made = self.operate(BINARY[type(node.op)], old, value)
-        if isinstance(node.target, ast.Name):
-            made = augmented(self.recorder, self.names(), node.target.id, old, made)
+        if isinstance(node.target, ast.Name) or self._is_item(target):
+            made = augmented(self.recorder, self.names(), base_name(target), old, made)
         self.store(node.target, made)
+
+    def _is_item(self, target: ast.expr) -> bool:
+        """Whether a target is an item of a list or a dict."""
+        return isinstance(target, ast.Subscript) and isinstance(
+            self.evaluate(target.value), (list, dict)
+        )
 
     def _expression(self, node: ast.Expr) -> None:
         if not isinstance(node.value, ast.Constant):

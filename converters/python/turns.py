@@ -155,6 +155,7 @@ class Repetitions(Control):
             rows = [TensorType(x.type.shape[1:], x.type.dtype) for x in plan.scanned]
             own = [self.recorder.input(f"row_{i}", type) for i, type in enumerate(rows)]
             for row, tensor in zip(own, plan.scanned, strict=True):
+                scope.rows[row.id] = tensor
                 whole = self.recorder.example(tensor)
                 if whole is not None and len(whole):
                     scope.examples[row.id] = whole[0]
