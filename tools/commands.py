@@ -18,7 +18,7 @@ from trireme.model_file.export import export, is_exported
 from trireme.passes.pipeline import optimise
 from trireme.runtime.interactive import summary
 from trireme.runtime.session import Session
-from trireme.support.errors import ConvertError, DeviceError
+from trireme.support.errors import ConvertError, DeviceError, RunError
 from trireme.support.units import bytes_text, rate_text, time_text
 from trireme.tools.feeds import make_feeds
 from trireme.tools.image import load_labels, top_k
@@ -74,12 +74,15 @@ def run(options: argparse.Namespace) -> int:
             session.get_state().save(options.save_state)
         if options.output:
             np.savez(options.output, allow_pickle=False, **outputs)
+        shown = outputs or {f"state {n}": state for n, state in session.get_state().items()}
         lines = [
             f"{name}: {array.dtype}{list(array.shape)} {summary(array)}"
-            for name, array in outputs.items()
+            for name, array in shown.items()
         ]
         data: dict[str, Any] = {"outputs": outputs, **faults_of(session)}
         if options.labels:
+            if not session.outputs:
+                raise RunError("--labels names the classes of an output, and there is none")
             names = load_labels(options.labels)
             first = session.outputs[0]
             best = top_k(outputs[first.name], names, options.top, first.type)

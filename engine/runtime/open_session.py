@@ -351,6 +351,11 @@ class OpenSession(ProgramSession):
                 f"the last run went through {len(self._open.stages)} regions, each with a program",
                 fix="session.at(feeds) has one program for the shapes of some feeds",
             )
+        if (last is None or last.region is None) and self._open.stages:
+            raise RunError(
+                f"the last run had no program: {self._open.stages[0].ran_by}",
+                fix="session.stages says what ran, session.profile_stages(feeds) what it took",
+            )
         if last is None or last.region is None:
             raise RunError(
                 "no program has run: the shapes are open",

@@ -11,6 +11,8 @@ from functools import partial
 import numpy as np
 import pytest
 from bench_engine import ENGINE
+from onnx import parser
+from programs import HEAD
 from zoo import zoo_path
 
 from trireme.runtime.options import ExecutionOptions
@@ -70,6 +72,38 @@ def test_an_absent_peer_is_named(relu, capsys, monkeypatch):
     assert code == 0
     assert f"ncnn: not installed ({install_command('ncnn')})" in out
     assert "litert cannot run .onnx files" in out
+
+
+STAGED = {
+    "decides": "decides (float[3,4] x) => (int64[2,q] y) { y = NonZero(x) }",
+    "loop": """
+    loop (float[3] x) => (float[3] y, float[m,3] all)
+    {
+        n = Constant <value = int64 {4}> ()  half = Constant <value = float {0.5}> ()
+        y, all = Loop (n, , x) <body = turn
+            (int64 i, bool on, float[3] s) => (bool more, float[3] t, float[3] row)
+            {
+                a = ReduceMax <keepdims = 0> (s)  more = Greater(a, half)
+                t = Mul(s, half)  row = Neg(t)
+            }
+        >
+    }
+    """,
+}
+
+
+@pytest.mark.parametrize("name", STAGED)
+def test_a_model_that_no_one_program_runs(name, tmp_path, capsys):
+    path = tmp_path / f"{name}.onnx"
+    path.write_bytes(parser.parse_model(HEAD + STAGED[name]).SerializeToString())
+    code, out, _ = call(capsys, path, "--against", "onnxruntime", "--threads", 1, *SHORT)
+    assert code == 0 and f"{name}.onnx | trireme |" in out
+    ran = {"decides": "the host ran non_zero", "loop": "the host ran loop"}[name]
+    assert ran in out and "RunError" not in out and "disagrees" not in out
+    for modes in ("--modes", "--singles"):
+        code, _, err = call(capsys, path, modes, "--threads", 1, *SHORT)
+        assert code == 2 and "its shapes are open" in err
+        assert "fix: bench without --modes and --singles" in err
 
 
 def test_a_peer_that_disagrees_or_crashes_is_reported(relu, capsys, monkeypatch, tmp_path):

@@ -4,6 +4,8 @@ import json
 
 import numpy as np
 import pytest
+from onnx import parser
+from programs import HEAD
 from stateful_models import PeerRuns, random_model
 
 from trireme.tools.cli import main
@@ -31,6 +33,24 @@ def test_a_state_goes_from_one_command_to_the_next(model, tmp_path, capsys):
         with np.load(tmp_path / "y.npz") as made:
             assert made.files == ["y"]
             np.testing.assert_allclose(made["y"], peer.run({"x": x})["y"], rtol=1e-5, atol=1e-6)
+
+
+@pytest.fixture
+def sum_of_inputs(tmp_path):
+    """A model whose one output is a state."""
+    text = "sum (float[1,4] x, float[1,4] s) => (float[1,4] t) { t = Add(s, x) }"
+    path = tmp_path / "sum.onnx"
+    path.write_bytes(parser.parse_model(HEAD + text).SerializeToString())
+    return str(path)
+
+
+def test_a_run_without_outputs_shows_the_states(sum_of_inputs, tmp_path, capsys):
+    np.save(tmp_path / "x.npy", np.full((1, 4), 2, np.float32))
+    arguments = ["run", sum_of_inputs, "--state", "s=t", "--input", f"x={tmp_path / 'x.npy'}"]
+    assert main(arguments) == 0
+    assert capsys.readouterr().out.splitlines() == ["state s: float32[1, 4] [2.0, 2.0, 2.0, 2.0]"]
+    assert main([*arguments, "--labels", str(tmp_path / "x.npy")]) == 2
+    assert "there is none" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

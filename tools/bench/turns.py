@@ -17,10 +17,12 @@ import numpy as np
 
 from trireme.backend.device import HOST, Clock, Device, Progress, no_progress
 from trireme.cost.calibration import Calibration
+from trireme.ir.bind_shapes import shape_advice
 from trireme.runtime.autotune import Timed, time_programs
 from trireme.runtime.compare import gap
 from trireme.runtime.session import Session
 from trireme.support.dtypes import Array
+from trireme.support.errors import RunError
 from trireme.tools.feeds import make_feeds
 from trireme.tools.parsed import session_arguments
 
@@ -97,6 +99,12 @@ def _match(
     turn_s = options.round_s or options.duration / options.rounds
     label = f"{Path(model).name}, {options.devices}, {threads} threads"
     with Session(model, **given) as first:
+        if first.has_open_shapes:
+            raise RunError(
+                f"{model} has no one program whose modes or devices could be compared: its shapes "
+                "are open",
+                fix=shape_advice(first.inputs) or "bench without --modes and --singles",
+            )
         feeds = make_feeds(options, first.inputs)
         yield Match(first, feeds, label, options.rounds, turn_s, options.seed, progress=progress)
 

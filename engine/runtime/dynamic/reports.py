@@ -46,6 +46,12 @@ class StageReport:
         """Whether one plan runs all of the stage."""
         return not self.steps and self.tier in ("polymorphic", "specialised")
 
+    @property
+    def ran_by(self) -> str:
+        """Who ran the nodes of the stage: its devices, numpy and the host."""
+        ran = [f"{self.on} ran {self.nodes} nodes"] if self.nodes else []
+        return ", then ".join([*ran, *(f"the host ran {step}" for step in self.steps)])
+
     def __str__(self) -> str:
         shapes = ", ".join(f"{name} {list(shape)}" for name, shape in self.shapes.items())
         lines = [f"{shapes}:"]

@@ -41,6 +41,13 @@ def open_engine(
     def facts() -> dict[str, Any]:
         from trireme import __version__
 
+        stages = session.stages
+        if len(stages) > 1 or not all(one.has_plan for one in stages):
+            by_numpy = [one for one in stages if one.nodes and one.tier == "reference"]
+            slow = [f"{one.nodes} nodes: {one.why}" for one in by_numpy]
+            slow += [fallback for one in stages for fallback in one.fallbacks]
+            ran = [f"the host ran {step}" for one in stages for step in one.steps]
+            return {"version": __version__, "reference_nodes": slow, "notes": [*forced, *ran]}
         placed = session.placement
         labels = {node.id: node.label for node in placed.source.nodes}
         notes = {labels[n]: c.notes.get(c.device) for n, c in placed.choices.items()}

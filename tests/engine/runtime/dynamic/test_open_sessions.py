@@ -267,6 +267,12 @@ def test_the_session_of_some_feeds_explains_and_profiles():
         with pytest.raises(RunError, match="has one run in flight, not 3"):
             session.stream([feeds], depth=3)
         assert len(list(session.at(feeds).stream([feeds] * 3, depth=2))) == 3
+    b = GraphBuilder("places")
+    places = b.add("non_zero", b.input("x", TensorType((3,), "float32")))
+    with Session(b.finish(places)) as session:
+        session.run({"x": np.ones(3, np.float32)})
+        with pytest.raises(RunError, match="the last run had no program: the host ran non_zero"):
+            _ = session.placement
     with Session(chosen_rows()) as session, pytest.raises(RunError, match="runs in stages"):
         session.profile({"x": np.ones((2, 4), np.float32)})
 
