@@ -207,25 +207,32 @@ def cpu_name() -> str:
     return f"{found.get('model name', found['vendor_id'])} (family {family}, model {model})"
 
 
-_RELATIVE_TIMES = {
-    ("AuthenticAMD", "25"): 1.0,
-    ("AuthenticAMD", "26"): 0.5,
-    ("GenuineIntel", "6"): 0.8,
-}
-"""Time of kernels over their authors' estimates, by vendor and family of CPUs with AVX-512.
+_ALL = range(1 << 16)
+_RELATIVE_TIMES = (
+    (8, "AuthenticAMD", 23, range(0x30), 1.7),
+    (16, "AuthenticAMD", 25, _ALL, 1.0),
+    (16, "AuthenticAMD", 26, _ALL, 0.5),
+    (16, "GenuineIntel", 6, _ALL, 0.8),
+)
+"""Time of kernels over their authors' estimates, by lanes, vendor, family and models of CPUs.
 
-Medians over twelve to fifteen models of the docs, one thread. Zen 4 (25): 1.09, 0.90 to 1.27. Zen 5
-(26), whose vectors are not in halves: 0.50, 0.45 to 0.59 and once 0.92. Emerald Rapids: 0.81, 0.69
-to 1.08.
+Medians over ten to fifteen models of the docs, one thread. Zen 1 (23), whose vectors of 256 bits
+are in halves: 1.65, 1.4 to 1.9, and 3 to 4 for integers, which it multiplies in one unit of two.
+Zen 4 (25): 1.09, 0.90 to 1.27. Zen 5 (26), whose vectors of 512 bits are not in halves: 0.50, 0.45
+to 0.59 and once 0.92. Emerald Rapids: 0.81, 0.69 to 1.08.
 """
 
 
 def relative_time(isa: Isa) -> float:
     """Return how long kernels take on this CPU, over what their authors estimate; 1 if unknown."""
     found = _cpuinfo()
-    if isa.lanes < 16 or not found:
+    if not found:
         return 1.0
-    return _RELATIVE_TIMES.get((found["vendor_id"], found["cpu family"]), 1.0)
+    own = isa.lanes, found["vendor_id"], int(found["cpu family"])
+    for *kind, models, time in _RELATIVE_TIMES:
+        if tuple(kind) == own and int(found["model"]) in models:
+            return time
+    return 1.0
 
 
 def cpu_features() -> frozenset[str]:
