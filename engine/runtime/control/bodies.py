@@ -186,7 +186,7 @@ class Bodies:
         """Return numpy for a body with little work even at the next larger powers of two."""
         types = tuple(map(_rounded, _types(arrays)))
         try:
-            if not has_little_work(body_of(body, types)) or pinned_inside(body) is not None:
+            if not has_little_work(body_of(body, types)):
                 return None
         except TriremeError:
             return None
@@ -311,7 +311,7 @@ class Bodies:
         """Compile a body for these types, or say why numpy runs it."""
         try:
             bound = body_of(body, types)
-            if _varies(body) and has_little_work(bound) and pinned_inside(body) is None:
+            if _varies(body) and has_little_work(bound):
                 use.why = LITTLE
                 return
             use.body, use.why = Body(optimise(bound), self._workshop), ""

@@ -17,6 +17,7 @@ from trireme.ir.dims import substituted
 from trireme.ir.effects import States
 from trireme.ir.graph import Graph, Node
 from trireme.ir.interpreter import interpret
+from trireme.ops.repeats import bodies_of
 from trireme.runtime.dynamic.choices import has_branches, only_chooses
 from trireme.runtime.dynamic.closed import ClosedGraph, why_not_closed
 from trireme.runtime.dynamic.kept import Kept, Shapes
@@ -24,7 +25,14 @@ from trireme.runtime.dynamic.polymorphic import PolymorphicGraph, usual_shapes
 from trireme.runtime.dynamic.regions import Served, regions
 from trireme.runtime.dynamic.reports import StageReport, StageWatch, Tier
 from trireme.runtime.dynamic.resizable import ResizableGraph
-from trireme.runtime.dynamic.stage import Stage, cut, has_little_work, most_of, with_symbols
+from trireme.runtime.dynamic.stage import (
+    Stage,
+    check_pin,
+    cut,
+    has_little_work,
+    most_of,
+    with_symbols,
+)
 from trireme.support.dtypes import Array
 from trireme.support.errors import CompileError, InternalError, RunError, ShapeError
 
@@ -238,6 +246,9 @@ class OpenGraph:
 
     def _stepwise(self, shapes: Shapes, why: str) -> Instance:
         """Return the instance in which the host goes from node to node and bodies stay open."""
+        for node in self.graph.nodes:
+            if not bodies_of(node):
+                check_pin(node, "the host runs the nodes around its branches, which stay open")
         stage = Stage(self.graph, None, self.graph.nodes, None)
         by_name = dict(zip(self._names, shapes, strict=True))
         steps = tuple(_step_text(stage, node) for node in self.graph.nodes)

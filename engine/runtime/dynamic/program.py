@@ -31,6 +31,7 @@ from trireme.runtime.dynamic.instances import (
     Tools,
 )
 from trireme.runtime.dynamic.kept import Kept, Shapes
+from trireme.runtime.dynamic.pins import check_pins
 from trireme.runtime.dynamic.polymorphic import PolymorphicGraph, polymorphic
 from trireme.runtime.dynamic.refused import ShapesRefused
 from trireme.runtime.dynamic.regions import served_nodes
@@ -347,6 +348,7 @@ def open_program(
         control.take_fallbacks,
         how.most_shapes,
     )
+    check_pins(prepared.graph, tools.optimise)
     if not buckets:
         return OpenProgram(prepared.graph, tools, states, kind=kind)
     if not all(isinstance(device, PolymorphicDevice) for device in devices.values()):

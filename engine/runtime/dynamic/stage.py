@@ -16,6 +16,7 @@ from trireme.ir.bind_shapes import retyped
 from trireme.ir.dims import bounds_of, symbol_name, symbols_of
 from trireme.ir.graph import UNKNOWN, Graph, Node, TensorType
 from trireme.ir.op import call_of, get_op
+from trireme.ops.repeats import pinned_inside
 from trireme.support.errors import PlacementError
 from trireme.support.records import dataclass
 
@@ -54,7 +55,7 @@ def cut(graph: Graph) -> Stage:
             part = steps
         part.append(node)
         if part is steps:
-            _check_pin(node)
+            check_pin(node, DATA_DECIDES)
         if part is not region:
             late.update(node.outputs)
             after.add(node.id)
@@ -84,11 +85,16 @@ def most_of(graph: Graph, nodes: Iterable[Node]) -> dict[int, int]:
     return found
 
 
-def _check_pin(node: Node) -> None:
+DATA_DECIDES = "the shape of its result depends on values, so the host runs it"
+
+
+def check_pin(node: Node, why: str) -> None:
+    """Raise PlacementError if a node that the host runs is pinned to a device."""
     if node.pin not in (None, HOST):
         raise PlacementError(
             f"{node.label} is pinned to {node.pin}, which takes static shapes only",
-            facts=["the shape of its result depends on values, so the host runs it"],
+            facts=[why],
+            fix="remove the pin",
         )
 
 
@@ -148,8 +154,13 @@ MOST_REFERENCE_FLOPS = 1 << 20
 
 
 def has_little_work(graph: Graph) -> bool:
-    """Whether numpy runs a graph sooner than it is compiled; not if a shape is unknown."""
-    return not is_open(graph) and flops_of(graph) <= MOST_REFERENCE_FLOPS
+    """Whether numpy runs a graph sooner than it is compiled; not if a shape is unknown.
+
+    A graph with a node that is pinned to a device counts as one of much work.
+    """
+    if is_open(graph) or pinned_inside(graph) is not None:
+        return False
+    return flops_of(graph) <= MOST_REFERENCE_FLOPS
 
 
 def flops_of(graph: Graph) -> int:

@@ -277,17 +277,33 @@ def test_the_session_of_some_feeds_explains_and_profiles():
         session.profile({"x": np.ones((2, 4), np.float32)})
 
 
-def test_a_pin_is_honoured_or_refused():
+def places_of_places(rows):
+    """Places of a value, as floats, and the places of what is not 0 in them."""
     b = GraphBuilder("g")
-    x = b.input("x", TensorType((4,), "float32"))
+    x = b.input("x", TensorType((rows, 4), "float32"))
     places = b.add("non_zero", x, names=["places"])
-    graph = b.finish(places)
-    options = PlacementOptions(pins={"places": "cpu"})
-    with (
-        Session(graph, placement_options=options) as session,
-        pytest.raises(PlacementError, match="is pinned to cpu"),
-    ):
-        session.run({"x": np.ones(4, np.float32)})
+    made = b.add("cast", places, to="float32", names=["floats"])
+    return b.finish(b.add("neg", made, names=["less"]), b.add("non_zero", made, names=["again"]))
+
+
+@pytest.mark.parametrize("rows", [3, "rows"])
+def test_a_pin_is_honoured_or_refused(rows):
+    """What the host has to run is refused before a run; numpy runs no pinned node of later stages,
+    however little work it is.
+    """
+    graph = places_of_places(rows)
+    for name in ("places", "again"):
+        options = PlacementOptions(pins={name: "cpu"})
+        with pytest.raises(PlacementError, match="(?s)is pinned to cpu.*its result depends"):
+            Session(graph, placement_options=options)
+    feeds = {"x": np.eye(3, 4, dtype=np.float32)}
+    with Session(graph, placement_options=PlacementOptions(pins={"less": "cpu"})) as session:
+        found = session.run(feeds)
+        assert {stage.on for stage in session.stages if stage.nodes} == {"cpu"}
+    with Session(graph) as session:
+        for name, right in session.run(feeds).items():
+            np.testing.assert_array_equal(found[name], right)
+        assert {stage.on for stage in session.stages if stage.nodes} == {"numpy reference"}
 
 
 def test_a_fixed_placement_needs_fixed_shapes():
