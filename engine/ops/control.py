@@ -23,7 +23,7 @@ from trireme.ops.repeats import (
     row_types,
     runs_all_turns,
 )
-from trireme.ops.shapes import Types, axis_of, fit, to_ints
+from trireme.ops.shapes import Types, axis_of, expect, to_ints
 from trireme.support.dtypes import ANY, BOOL, INDICES, Array
 from trireme.support.errors import ShapeError
 
@@ -209,7 +209,9 @@ def _infer_scan(
     count: Dim = UNKNOWN
     for i, axis in enumerate(axes):
         type = given[carried + i]
-        count = fit(type.shape[axis], count) if i else type.shape[axis]
+        length = type.shape[axis]
+        named = f"the length of scanned input {i}"
+        count = expect(named, length, count, "as of those before it") if i else length
         given[carried + i] = cut(type, axis)
     _check_body("body", body, given)
     made = _out_types(body)

@@ -2,11 +2,14 @@
 
 import numpy as np
 import pytest
+from onnx import parser
+from programs import HEAD
 
 from trireme.ir.builder import GraphBuilder, scalar
 from trireme.ir.graph import TensorType
 from trireme.ir.interpreter import run_reference
-from trireme.support.errors import ShapeError
+from trireme.runtime.session import Session
+from trireme.support.errors import ShapeError, TriremeError
 
 F = "float32"
 
@@ -150,3 +153,29 @@ def test_scan_cuts_stacks_and_turns(backward):
     running = begin[:, None] + np.cumsum(scaled, axis=1)
     np.testing.assert_array_equal(found["last"], running[:, -1])
     np.testing.assert_array_equal(found["all"], running[:, ::-1] if backward else running)
+
+
+SCANNED = """
+scanned (float[2] h, float[{dims[0]},2] x, float[{dims[1]},2] z) => (float[2] y)
+{{
+    y = Scan (h, x, z) <
+        num_scan_inputs = 2, scan_input_directions = [0, {back}],
+        body = step (float[2] s, float[2] p, float[2] q) => (float[2] t)
+        {{ u = Add(s, p)  t = Sub(u, q) }}
+    >
+}}
+"""
+
+
+@pytest.mark.parametrize("back", [0, 1])
+@pytest.mark.parametrize("dims", [("a", "b"), (3, 4), (4, 3), (3, 0), (1100, 1101)])
+def test_scanned_arrays_of_unlike_lengths_are_refused(dims, back):
+    """As by ONNX Runtime: where the lengths are known when the session opens, or in the run."""
+    model = parser.parse_model(HEAD + SCANNED.format(dims=dims, back=back)).SerializeToString()
+    lengths = [(3, 4), (4, 3), (0, 2)] if dims == ("a", "b") else [dims]
+    for x, z in lengths:
+        feeds = {"h": np.zeros(2, np.float32)}
+        feeds |= {"x": np.ones((x, 2), np.float32), "z": np.ones((z, 2), np.float32)}
+        said = "length of scanned input 1 is"
+        with pytest.raises(TriremeError, match=said), Session(model) as session:
+            session.run(feeds)
