@@ -180,7 +180,10 @@ def _given_type(value: Value, shape: tuple[Dim, ...], symbols: dict[str, Dim]) -
         if (isinstance(size, int) and size < 0) or (isinstance(dim, int) and dim != size):
             raise ShapeError(where, fix="only dimensions that are not numbers can be given")
         if isinstance(dim, str) and dim != UNKNOWN and symbols.setdefault(dim, size) != size:
-            raise ShapeError(f"{where}: symbol {dim} is bound to {symbols[dim]} and to {size}")
+            raise ShapeError(
+                f"{where}: symbol {dim} is bound to {symbols[dim]} and to {size}",
+                fix=f"one size for all dimensions that are called {dim}",
+            )
     return replace(value.type, shape=shape)
 
 
@@ -190,7 +193,10 @@ def _check_bounds(graph: Graph, symbols: Mapping[str, Dim]) -> None:
         if isinstance(size, str):
             continue
         if size < least or (most is not None and size > most):
-            raise ShapeError(f"symbol {name} is {size}, expected {_text((least, most))}")
+            raise ShapeError(
+                f"symbol {name} is {size}, expected {_text((least, most))}",
+                fix="a size within the bounds, or other bounds in shapes=",
+            )
 
 
 def _rebuilt(

@@ -23,7 +23,10 @@ def refuse_names(feeds: Any, wanted: Sequence[Value]) -> NoReturn:
     unknown = [str(name) for name in feeds if name not in names]
     parts = [f"missing: {', '.join(missing)}"] if missing else []
     parts += [f"not an input: {', '.join(unknown)}"] if unknown else []
-    raise RunError(f"the inputs do not fit: {'; '.join(parts)}", facts=facts)
+    fix = f"leave out {', '.join(unknown)}" if unknown else f"feed {', '.join(missing)} too"
+    if len(missing) == len(unknown) == 1:
+        fix = f"feed {unknown[0]!r} as {missing[0]!r}"
+    raise RunError(f"the inputs do not fit: {'; '.join(parts)}", facts=facts, fix=fix)
 
 
 def as_array(value: Value, given: Any) -> Array:
@@ -46,9 +49,10 @@ def as_array(value: Value, given: Any) -> Array:
 def misfit(value: Value, array: Array) -> RunError:
     """Return the error of a feed whose shape or dtype is not its input's."""
     found = f"{dtype_name(array.dtype)}[{','.join(map(str, array.shape))}]"
-    fits = value.type.is_static and array.shape == value.type.dims
-    fix = f"x.astype({value.dtype!r})" if fits else ""
-    return RunError(f"input '{value.name}' is {found}, expected {value.type}", fix=fix)
+    from trireme.runtime.feed_advice import feed_fix
+
+    what = f"input '{value.name}' is {found}, expected {value.type}"
+    return RunError(what, fix=feed_fix(value, array))
 
 
 def check_targets(

@@ -37,10 +37,10 @@ from trireme.runtime.dynamic.refused import ShapesRefused
 from trireme.runtime.dynamic.regions import served_nodes
 from trireme.runtime.dynamic.reports import StageReport, StageWatch
 from trireme.runtime.dynamic.resizable import ResizableGraph
-from trireme.runtime.feeds import as_array, refuse_names
+from trireme.runtime.feeds import as_array, misfit, refuse_names
 from trireme.runtime.options import ExecutionOptions
 from trireme.runtime.prepare import Prepared
-from trireme.support.dtypes import Array, dtype_name, numpy_dtype
+from trireme.support.dtypes import Array, numpy_dtype
 from trireme.support.errors import InternalError, RunError
 
 
@@ -377,9 +377,7 @@ def _fitting(value: Value, given: Any) -> Array:
                 break
         else:
             return array
-    found = f"{dtype_name(array.dtype)}[{','.join(map(str, array.shape))}]"
-    fix = "" if array.dtype == numpy_dtype(value.dtype) else f"x.astype({value.dtype!r})"
-    raise RunError(f"input '{value.name}' is {found}, expected {value.type}", fix=fix)
+    raise misfit(value, array)
 
 
 def _owned(array: Array, fed: list[Array]) -> Array:
