@@ -127,7 +127,7 @@ class CapturedFunction:
             raise ConvertError(
                 f"{self._source.name} returns {_shown(result)}, which depends on no tensor"
             )
-        graph = tidy(recorder.finish([recorder.lift(value) for value in made]))
+        graph = tidy(recorder.finish([recorder.lift(value) for value in made], once=True))
         types = {value.name: value.type for value in graph.input_values()}
         signature = signature_of(bound, types)
         fallbacks = tuple(f"{place}: {why}" for place, why in program.fallbacks)

@@ -228,10 +228,18 @@ class Recorder:
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
             return 1
 
-    def finish(self, results: Sequence[Traced]) -> Graph:
-        """Return the graph whose outputs are some values, each with a name of its own."""
+    def finish(self, results: Sequence[Traced], once: bool = False) -> Graph:
+        """Return the graph whose outputs are some values, each with a name of its own.
+
+        once: whether a value that is listed again becomes an output of another name, as callers
+            who find outputs by name need
+        """
         builder = self.scope.builder
-        outputs = [self.use(value) for value in results]
+        outputs: list[int] = []
+        for value in map(self.use, results):
+            if once and value in outputs:
+                value = builder.add("identity", value, names=[builder.values[value].name])
+            outputs.append(value)
         taken = {builder.values[value].name for value in builder.inputs}
         for value in dict.fromkeys(outputs):
             if value in builder.inputs:

@@ -1,13 +1,15 @@
 """A graph as the text of a Python function: a line for each node, blocks for branches and loops.
 
-The text runs, given numpy as `np`, `trireme.eager` as `eager` and the constants that it names.
+The text runs, given `trireme`, numpy as `np`, `trireme.eager` as `eager` and the constants that it
+names.
 """
 
 from __future__ import annotations
 
 import keyword
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -72,7 +74,14 @@ class _Text:
         return found
 
     def _nodes(self, graph: Graph, names: dict[int, str], depth: int) -> None:
-        for node in graph.nodes:
+        """Add the nodes of a graph; those in a row that are pinned alike have a `with` around."""
+        for pin, nodes in groupby(graph.nodes, lambda node: node.pin):
+            if pin is not None:
+                self._add(depth, f"with trireme.device({pin!r}):")
+            self._run(graph, names, nodes, depth + (pin is not None))
+
+    def _run(self, graph: Graph, names: dict[int, str], nodes: Iterable[Node], depth: int) -> None:
+        for node in nodes:
             for value in node.outputs:
                 names[value] = self._new(graph.values[value].name)
             special = {"if": self._if, "loop": self._loop, "scan": self._scan}.get(node.op)

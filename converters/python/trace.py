@@ -199,7 +199,7 @@ def trace(
     if made.draws:
         warnings.warn(drawn(function), TraceWarning, stacklevel=3)
     made.recorder.scope.builder.symbols = symbols
-    return tidy(made.recorder.finish(results_of(made)))
+    return tidy(made.recorder.finish(results_of(made), once=True))
 
 
 def drawn(function: Callable[..., Any]) -> str:

@@ -249,3 +249,52 @@ def test_constant_results_are_outputs_of_the_graph():
         found = list(session.run({"x": x}).values())
     for got, want in zip(found, [x + 1, 3, 0.5, np.arange(3), True], strict=True):
         np.testing.assert_array_equal(got, want)
+
+
+def pinned(xs):
+    ys = xs * 2
+    with trireme.device("cpu"):
+        zs = np.tanh(ys) + ys
+    for _ in range(int(ys[0])):
+        with trireme.device("cpu"):
+            zs = zs * xs
+        zs = zs + 1
+    if zs[0] > 0:
+        with trireme.device("cpu"):
+            zs = zs - 1
+    return zs
+
+
+def test_the_source_shows_devices():
+    xs = np.arange(3, dtype=np.float32)
+    text = trireme.capture(pinned, xs).source()
+    assert text.count("with trireme.device('cpu'):") == 3
+    names = {"np": np, "eager": HostEager(), "trireme": trireme, "constants": {}}
+    exec(text, names)
+    found = names["pinned"](eager.Tensor(xs, tensor_type(xs), "host"))
+    np.testing.assert_allclose(np.asarray(found), pinned(xs), rtol=1e-6)
+
+
+def twice(xs):
+    ys = xs + 1
+    return ys, xs, ys, {"again": ys, "given": xs}
+
+
+@pytest.mark.parametrize(
+    "graph_of", [trireme.trace, lambda *given: trireme.capture(*given).graph()]
+)
+def test_a_value_that_is_returned_twice_is_two_outputs(graph_of):
+    """A session answers by name: each output has its own."""
+    xs = np.arange(3, dtype=np.float32)
+    graph = graph_of(twice, xs)
+    ys, given, again, others = twice(xs)
+    with trireme.Session(graph) as session:
+        found = session.run({"xs": xs})
+    wanted = [ys, given, again, others["again"], others["given"]]
+    assert [value.name for value in graph.output_values()] == list(found)
+    for one, right in zip(found.values(), wanted, strict=True):
+        np.testing.assert_array_equal(one, right)
+    for call in (trireme.capture(twice, xs), trireme.compile(twice)):
+        made = call(xs)
+        np.testing.assert_array_equal(made[2], again)
+        np.testing.assert_array_equal(made[3]["given"], xs)
