@@ -231,6 +231,7 @@ class Session(PreparedSession, TakesRequests):
                     self._open.note(self._stored.ran)
                 if is_kept:
                     self._shapes_to_store = None
+                self._stored.drop_others()
                 self._stored = None
                 self._direct = None if self._closed else self._direct
 

@@ -203,6 +203,10 @@ class StoredProgram:
         self._others[sizes] = found
         return found
 
+    def drop_others(self) -> None:
+        """Give back the memory of other shapes, when no later run will have them."""
+        self._others.clear()
+
     @cached_property
     def _taken(self) -> StoredShapes | None:
         from trireme.runtime.stored_shapes import StoredShapes

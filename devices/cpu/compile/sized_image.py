@@ -179,14 +179,17 @@ def _allowed(of: OpenSizes, sizes: Numbers, shapes: Sequence[Any], decided: Sequ
 
 
 def _samples(sizes: Numbers, most: Numbers) -> Iterator[Numbers]:
-    """Yield shapes: near those of the image, the least, and drawn ones at all scales and evenly."""
+    """Yield shapes: near those of the image, the least, and drawn ones at all scales and evenly.
+
+    A third of them keeps sizes of the image, and a third has sizes of 1.
+    """
     rng = random.Random(len(sizes))
     limits = [min(limit, max(2 * size, _SCALE)) for size, limit in zip(sizes, most, strict=True)]
     for change in (lambda n: n - 1, lambda n: n + 1, lambda n: n // 2, lambda n: 1):
         yield tuple(max(1, change(size)) for size in sizes)
     for k in range(_SHAPES):
         drawn = [rng.randint(1, n) if k % 2 else round(n ** rng.random()) for n in limits]
+        kept = sizes if k % 3 == 1 else [1] * len(sizes) if k % 3 == 2 else drawn
         yield tuple(
-            size if k % 3 == 1 and rng.random() < 0.5 else new
-            for size, new in zip(sizes, drawn, strict=True)
+            old if rng.random() < 0.5 else new for old, new in zip(kept, drawn, strict=True)
         )

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import threading
+from weakref import ref
 
 import pytest
 from open_graphs import ids_of, save_words
@@ -69,6 +70,16 @@ def test_a_second_shape_has_the_model_prepared(stored, model, monkeypatch):
     assert same(stored.run(ids_of(2, 11)), ids_of(2, 11), model) and not stored.is_stored
     assert same(stored.run(ids_of(2, 7)), ids_of(2, 7), model)
     assert len(made) == 3 and made.count("trireme-behind") == 1  # the two of `same`
+
+
+def test_the_memory_of_other_shapes_is_given_back(stored):
+    program = stored._stored
+    for n in (7, 8):
+        stored.run(ids_of(2, n))
+    (other,) = map(ref, program._others.values())
+    stored._behind.wait()
+    stored.run(ids_of(2, 9))
+    assert not stored.is_stored and other() is None
 
 
 def test_the_stored_program_stays(stored, tmp_path):
