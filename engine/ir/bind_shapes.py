@@ -15,7 +15,7 @@ from trireme.ir.dims import Bounds, substituted, symbol_name, symbols_of
 from trireme.ir.graph import UNKNOWN, Dim, Graph, Node, TensorType, Value
 from trireme.ir.op import get_op
 from trireme.ir.verify import check, infer_types
-from trireme.support.errors import ShapeError
+from trireme.support.errors import BranchShapeError, ShapeError
 
 Shapes = Mapping[str, Sequence[int | str]]
 """Shapes of inputs by name; a dimension is a size, or a symbol such as "seq" or "1<=seq<=512"."""
@@ -229,9 +229,23 @@ def _rebuilt(
 
 
 def _bound_node(node: Node, symbols: Mapping[str, Dim], bounds: Mapping[str, Bounds]) -> Node:
-    """Return the node with symbols bound in its bodies."""
+    """Return the node with symbols bound in its bodies.
+
+    Errors: BranchShapeError, if one branch of an `if` refuses the sizes; ShapeError
+    """
     bodies = {key: body for key, body in node.attrs.items() if isinstance(body, Graph)}
     if not bodies:
         return node
-    bound = {key: _rebuilt(body, symbols, {}, bounds) for key, body in bodies.items()}
+    bound: dict[str, Graph] = {}
+    refused: list[ShapeError] = []
+    for key, body in bodies.items():
+        try:
+            bound[key] = _rebuilt(body, symbols, {}, bounds)
+        except ShapeError as error:
+            refused.append(error)
+    if refused and bound:
+        first = refused[0]
+        raise BranchShapeError(first.summary, facts=first.facts, fix=first.fix) from first
+    if refused:
+        raise refused[0]
     return replace(node, attrs={**node.attrs, **bound})

@@ -13,7 +13,7 @@ from trireme.ir.bind_shapes import Shapes, bind_shapes
 from trireme.ir.dims import symbol_name
 from trireme.ir.graph import Dim, Graph, Value
 from trireme.model_file.convert import convert
-from trireme.support.errors import BranchError, TriremeError
+from trireme.support.errors import BranchError, BranchShapeError, TriremeError
 
 
 def convert_at(
@@ -29,6 +29,20 @@ def convert_at(
     except BranchError as error:
         try:
             return _bounded(convert(source, **options), shapes or {})
+        except TriremeError:
+            raise error from None
+
+
+def bound_at(graph: Graph, shapes: Shapes | None) -> Graph:
+    """Return a graph at some shapes; as `convert_at` where a branch refuses them.
+
+    Errors: ShapeError
+    """
+    try:
+        return bind_shapes(graph, shapes or {})
+    except BranchShapeError as error:
+        try:
+            return _bounded(graph, shapes or {})
         except TriremeError:
             raise error from None
 

@@ -22,12 +22,12 @@ from typing import Any
 
 import numpy as np
 
-from trireme.ir.bind_shapes import Shapes, bind_shapes
+from trireme.ir.bind_shapes import Shapes
 from trireme.ir.graph import Graph, Value
 from trireme.ir.op import all_ops
 from trireme.ir.python_op import PythonOp
 from trireme.model_file import dumps, loads
-from trireme.model_file.branches import convert_at
+from trireme.model_file.branches import bound_at, convert_at
 from trireme.model_file.notes import OnNote, log_note
 from trireme.passes.pipeline import optimise
 from trireme.support.code_version import code_version
@@ -68,7 +68,7 @@ def optimised(
     if isinstance(model, Graph):
         if signature is not None:
             raise ConvertError(f"a Graph has no signatures, {signature!r} was asked for")
-        return optimise(bind_shapes(model, shapes or {}), passes=passes, disable=disable)
+        return optimise(bound_at(model, shapes), passes=passes, disable=disable)
     if isinstance(model, bytes):
         graph = convert_at(model, shapes, signature=signature, python_ops=python_ops)
         return optimise(graph, passes=passes, disable=disable)

@@ -61,6 +61,10 @@ class ShapeError(GraphError):
     """Shapes or dtypes of a node's inputs do not fit its op."""
 
 
+class BranchShapeError(BranchError, ShapeError):
+    """One branch of an `if` of a graph refuses the shapes that are given; the other takes them."""
+
+
 class PlacementError(TriremeError):
     """Some node can run on none of the devices asked for, or on no device that its pin allows."""
 

@@ -40,15 +40,28 @@ def two_rates(tmp_path):
     return path
 
 
-@pytest.mark.parametrize("is_file", [True, False])
+def sources(path):
+    """The model in every form that a session takes."""
+    graph, saved = trireme.convert(path), path.with_suffix(".trm")
+    trireme.save(graph, saved)
+    return {
+        "file": path,
+        "bytes": path.read_bytes(),
+        "graph": graph,
+        "trm": saved,
+        "trm bytes": saved.read_bytes(),
+    }
+
+
+@pytest.mark.parametrize("form", ["file", "bytes", "graph", "trm", "trm bytes"])
 @pytest.mark.parametrize(("size", "rate"), [(512, 16000), (384, 8000), (768, 8000)])
-def test_the_branch_that_a_run_takes_decides(two_rates, is_file, size, rate):
+def test_the_branch_that_a_run_takes_decides(two_rates, form, size, rate):
     feeds = {
         "x": np.random.default_rng(size).standard_normal((1, size)).astype(np.float32),
         "rate": np.array(rate),
     }
     wanted = ort.InferenceSession(two_rates, providers=["CPUExecutionProvider"]).run(None, feeds)
-    model = two_rates if is_file else two_rates.read_bytes()
+    model = sources(two_rates)[form]
     for _ in range(2):  # from the cache of optimised graphs, too
         with Session(model, shapes={"x": (1, size)}) as session:
             assert [value.shape for value in session.inputs] == [(1, size), ()]
