@@ -21,16 +21,17 @@ from trireme.converters.python.trace import (
     bound_arguments,
     drawn,
     example_of,
+    has_tensors,
     place,
     place_of,
     record,
 )
 from trireme.ir.graph import Graph
-from trireme.runtime.eager import Tensor, tensor
+from trireme.runtime.eager import tensor
 from trireme.runtime.session import Session
 from trireme.support.arguments import checked
 from trireme.support.dtypes import Array
-from trireme.support.errors import ConvertError, GraphError, RunError
+from trireme.support.errors import ConvertError, GraphError, RunError, TriremeError
 
 _MOST_GRAPHS = 8
 
@@ -125,10 +126,14 @@ class CompiledFunction:
                 return self._function(*args, **named)
             try:
                 return self._trace(arguments, outer)
-            except GraphError as error:
+            except Exception as error:  # Traced lacks something that arrays have, or no op fits
+                if isinstance(error, TriremeError) and not isinstance(error, GraphError):
+                    raise
                 made = self._function(*args, **named)  # raises too if its arguments are wrong
                 self._only_python = True
-                text = f"{place_of(error)}: {error.summary}; every call runs as Python"
+                own = error.summary if isinstance(error, TriremeError) else ""
+                why = own or f"{type(error).__name__}: {error}"
+                text = f"{place_of(error)}: {why}; every call runs as Python"
                 warnings.warn(text, TraceWarning, 2)
                 return made
 
@@ -155,12 +160,12 @@ class CompiledFunction:
                 self._miss(guard.place)
                 return None
         self._count(graph_runs=1)
-        as_tensors = _has_tensors(arguments)
+        as_tensors = has_tensors(arguments)
         waiting = iter(path.outputs)
 
         def leaf(name: str, value: Any) -> Any:
-            if not isinstance(value, Traced):
-                return value
+            if not isinstance(value, Traced):  # its caller may change an array
+                return value.copy() if isinstance(value, np.ndarray) else value
             found = made[next(waiting)]
             return tensor(found) if as_tensors else found[()]
 
@@ -177,18 +182,18 @@ class CompiledFunction:
 
         def on_value(value: Traced, wanted: str) -> Array:
             found = example_of(value, wanted)
-            decisions.append((value, found, place()))
+            decisions.append((value.recorder.traced(value.id), found, place()))
             return found
 
-        made = record(self._function, arguments, None, on_value, None)
-        made.recorder.on_value = None
+        made = record(self._function, arguments, None, on_value, None, in_place=True)
+        made.recorder.on_value = made.recorder.like_arrays = None
         self._only_python = made.draws
         if made.draws:
             warnings.warn(f"{drawn(self._function)}, so every call runs as Python", TraceWarning, 3)
         else:
             self._paths.insert(0, self._path(made, arguments, decisions, outer))
             self._count(graphs=1)
-        as_tensors = _has_tensors(arguments)
+        as_tensors = has_tensors(arguments)
 
         def leaf(name: str, value: Any) -> Any:
             if not isinstance(value, Traced):
@@ -226,14 +231,6 @@ class CompiledFunction:
 
 def _is_float(guard: _Guard) -> bool:
     return guard.expected.dtype.kind in "fc"
-
-
-def _has_tensors(value: Any) -> bool:
-    if isinstance(value, Mapping):
-        return any(map(_has_tensors, value.values()))
-    if isinstance(value, (list, tuple)):
-        return any(map(_has_tensors, value))
-    return isinstance(value, Tensor)
 
 
 @checked(ConvertError)

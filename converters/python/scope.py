@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from trireme.converters.python.array_like import ArrayLike, ArrayRules
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import Graph, Node, Quant, TensorType, Value
 from trireme.ir.interpreter import evaluate
@@ -26,7 +27,7 @@ _MOST_INNER_CONSTANT = 64
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Traced(Operators):
+class Traced(ArrayLike):
     """A value of a scope. Its operators, and the ops called on it, are recorded.
 
     weak: whether it stands for a Python number, which takes the dtype of a tensor beside it
@@ -37,6 +38,13 @@ class Traced(Operators):
     type: TensorType
     recorder: Recorder
     weak: bool = False
+
+    def __post_init__(self) -> None:
+        if self.recorder.like_arrays is not None:
+            self.recorder.like_arrays.note(self)
+
+    def _rules(self) -> ArrayRules | None:
+        return self.recorder.like_arrays
 
     def _apply(self, op: str, *inputs: Any, **attrs: Any) -> Any:
         return self.recorder.apply(op, inputs, attrs)
@@ -53,6 +61,8 @@ class Traced(Operators):
         if device is not None and not isinstance(device, str):
             raise GraphError(f"{op} is recorded for the device {device!r}, expected its name")
         values = [eager_tensor(each) if _is_python(each) else each for each in inputs]
+        if self.recorder.like_arrays is not None:
+            self.recorder.like_arrays.tensors = True
         return self.recorder.apply(op, values, attrs, outputs, device, quants)
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **options: Any) -> Any:
@@ -77,6 +87,13 @@ class Traced(Operators):
 
     def __bool__(self) -> bool:
         return bool(self._elements("a truth").item())
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        made = super().__array__(dtype, copy)
+        if not copy:  # what is written into the array does not reach this value
+            made = made.view()
+            made.flags.writeable = False
+        return made
 
     def __iter__(self) -> Iterator[Traced]:
         if self.recorder.on_rows is not None:
@@ -173,6 +190,7 @@ class Recorder:
         where no op stands for it
     on_value: returns the elements that Python asks of a value; None refuses to
     on_rows: called when Python iterates over a value
+    like_arrays: how a value behaves as numpy's arrays do; None for a tensor
     """
 
     def __init__(
@@ -183,6 +201,7 @@ class Recorder:
         self.known = known
         self.on_value: Callable[[Traced, str], Array] | None = None
         self.on_rows: Callable[[Traced], None] | None = None
+        self.like_arrays: ArrayRules | None = None
 
     def call(self, function: Any, args: Sequence[Any], options: Mapping[str, Any]) -> Any:
         """Return what a function of numpy gives; raise GraphError if no op stands for it."""
@@ -279,7 +298,10 @@ class Recorder:
             if found is None:
                 raise InternalError(f"{value} is of another recording")
             value = found
-        made = self.scope.builder.constant("", np.asarray(value))
+        array = np.asarray(value)
+        if array is value and array.flags.writeable and self.on_value is not None:
+            array = array.copy()  # the program that runs may change it
+        made = self.scope.builder.constant("", array)
         return self.traced(made, weak=type(value) in (int, float))
 
     def use(self, value: Any) -> int:

@@ -36,8 +36,8 @@ def expect_own(names: Names, name: str, old: Any) -> None:
 
     name: the variable, or the one that holds the list with the array
     """
-    roots = _roots(old)
-    if not roots.isdisjoint(_arguments(old)):
+    roots = roots_of(old)
+    if not roots.isdisjoint(arguments_of(old)):
         raise Refused(
             f"{name} is an argument, which its caller shares; assign to {name}.copy() instead",
             final=True,
@@ -57,12 +57,12 @@ def changes_own_rows(node: ast.For, values: Any, names: Names) -> bool:
     names: the variables of every frame, before the loop
     Errors: Refused, if it changes rows that it still reads, or that a variable shows that it sets
     """
-    roots = frozenset(root for one in _tensors(values) for root in _roots(one))
+    roots = frozenset(root for one in _tensors(values) for root in roots_of(one))
     sharing = [
         name
         for frame in names
         for name, held in frame.items()
-        if any(not roots.isdisjoint(_roots(leaf)) for leaf in _leaves(held))
+        if any(not roots.isdisjoint(roots_of(leaf)) for leaf in _leaves(held))
     ]
     changed = changed_names(node.body)
     rows = {one.id for one in ast.walk(node.target) if isinstance(one, ast.Name)}
@@ -115,7 +115,7 @@ def _first(target: ast.Subscript) -> str:
     return part.id if isinstance(part, ast.Name) and isinstance(target.value, ast.Name) else ""
 
 
-def _arguments(value: Any) -> set[Root]:
+def arguments_of(value: Any) -> set[Root]:
     """Return the inputs of the whole program."""
     if not isinstance(value, Traced):
         return set()
@@ -130,7 +130,7 @@ def _shares(one: Any, other: Any, roots: frozenset[Root]) -> bool:
     if one is other:
         return True
     if isinstance(one, Traced) and isinstance(other, Traced):
-        return not roots.isdisjoint(_roots(one))
+        return not roots.isdisjoint(roots_of(one))
     arrays = isinstance(one, np.ndarray) and isinstance(other, np.ndarray)
     return arrays and np.may_share_memory(one, other)
 
@@ -145,7 +145,7 @@ def _leaves(value: Any) -> Iterator[Any]:
             yield from _leaves(part)
 
 
-def _roots(value: Any) -> frozenset[Root]:
+def roots_of(value: Any) -> frozenset[Root]:
     """Return the values whose elements a traced value shows, as numpy's views would.
 
     A value that a body takes from outside shows the outer one's elements; so does a scanned row.

@@ -16,11 +16,13 @@ import numpy as np
 
 from trireme.converters.python.arguments import as_inputs, is_input, leaves
 from trireme.converters.python.calls import known_call
+from trireme.converters.python.like_arrays import LikeArrays, is_library
 from trireme.converters.python.scope import Recorder, Traced
 from trireme.converters.python.tidy import tidy
 from trireme.ir.bind_shapes import Shapes, named_dim
 from trireme.ir.dims import Bounds
 from trireme.ir.graph import Graph, TensorType
+from trireme.runtime.eager import Tensor
 from trireme.runtime.operators import Operators
 from trireme.support.arguments import checked
 from trireme.support.dtypes import Array
@@ -60,14 +62,17 @@ def record(
     types: Callable[[str, TensorType], TensorType] | None,
     on_value: Callable[[Traced, str], Array],
     on_rows: Callable[[Traced], None] | None,
+    in_place: bool = False,
 ) -> Recording:
     """Call a function on values that record what is done with them.
 
     types: returns the type of an input, given its name and the type of its example
     on_value, on_rows: called where Python asks for elements, or iterates
+    in_place: whether `x += v` changes x, as it changes an array; an eager tensor never changes
     """
     name = getattr(function, "__name__", "traced")
     recorder = Recorder(name, place, known_call)
+    recorder.like_arrays = None if has_tensors(arguments) else LikeArrays(in_place)
     inputs = as_inputs(recorder, arguments, types)
     recorder.on_value, recorder.on_rows = on_value, on_rows
     before = _random_states()
@@ -98,7 +103,7 @@ def place() -> str:
 def place_of(error: Exception) -> str:
     """Return the line of the program at which an error arose, as "model.py:12"."""
     frames = list(traceback.walk_tb(error.__traceback__))
-    own = [one for one in frames if not _is_ours(one[0].f_globals.get("__name__", ""))]
+    own = [one for one in frames if not is_library(one[0].f_globals.get("__name__", ""))]
     frame, line = (own or frames)[-1]
     return f"{os.path.basename(frame.f_code.co_filename)}:{line}"
 
@@ -106,13 +111,18 @@ def place_of(error: Exception) -> str:
 def _line() -> tuple[str, int]:
     """Return the file and line of the innermost frame that is the program's own."""
     frame = sys._getframe(1)
-    while frame.f_back is not None and _is_ours(frame.f_globals.get("__name__", "")):
+    while frame.f_back is not None and is_library(frame.f_globals.get("__name__", "")):
         frame = frame.f_back
     return frame.f_code.co_filename, frame.f_lineno
 
 
-def _is_ours(module: str) -> bool:
-    return module.startswith(("trireme.", "numpy", "functools", "contextlib"))
+def has_tensors(value: Any) -> bool:
+    """Whether an eager tensor is among arguments."""
+    if isinstance(value, Mapping):
+        return any(map(has_tensors, value.values()))
+    if isinstance(value, (list, tuple)):
+        return any(map(has_tensors, value))
+    return isinstance(value, Tensor)
 
 
 def bound_arguments(function: Callable[..., Any], examples: tuple[Any, ...], named: Any) -> Any:

@@ -91,6 +91,12 @@ class Operators(Arithmetic):
     def __float__(self) -> float:
         return float(self.item())
 
+    def __round__(self, digits: int | None = None) -> Any:
+        return round(self.item(), digits)
+
+    def __trunc__(self) -> int:
+        return int(self.item())
+
     def __complex__(self) -> complex:
         return complex(self.item())
 

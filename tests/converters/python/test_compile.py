@@ -1,11 +1,14 @@
 """trireme.compile: graphs answer while their guards hold, Python else, and the counts say so."""
 
+import numbers
+
 import numpy as np
 import pytest
 from small_programs import PROGRAMS, bisection, collatz, horner
 
 import trireme
 from trireme import eager
+from trireme.converters.python.trace import TraceWarning
 
 SEED = 7
 X = np.linspace(-1, 2, 6).astype(np.float32).reshape(2, 3)
@@ -113,6 +116,80 @@ def test_an_op_that_fails_past_another_decision_is_a_miss():
         assert compiled(xs, i) == guarded(xs, i)
     assert compiled.stats.guard_misses == 1
     compiled.close()
+
+
+def of_its_kind(x, n, s):
+    """What a tensor and an array answer differently."""
+    y = x * 2 if isinstance(x, np.ndarray) else x
+    if isinstance(n, numbers.Integral) and n in {1, 2, 3}:
+        y = y + {1: 0.5, 2: 0.25}.get(n, 8.0)
+    seen = {}
+    for one in (n, n + 1, n):
+        seen[one] = seen.get(one, 0) + 1
+    return y * len(seen) if isinstance(s, float) else y, round(s * 3), round(s, 1)
+
+
+def test_what_asks_for_the_kind_or_the_key_of_a_value_gets_that_of_numpy():
+    compiled = trireme.compile(of_its_kind)
+    for n in (2, 3, 9, 2):
+        for _ in range(2):
+            case = np.ones(3), np.int64(n), np.float64(1.26)
+            for got, wanted in zip(compiled(*case), of_its_kind(*case), strict=True):
+                np.testing.assert_array_equal(got, wanted)
+    assert compiled.stats.graph_runs == 5
+    with pytest.warns(TraceWarning, match="a key from int64"):
+        trireme.trace(of_its_kind, *case)
+    compiled.close()
+
+
+def test_an_array_that_is_changed_in_place():
+    def added(total, v):
+        total += v
+
+    def shared(x):
+        y = x * 2
+        z = y
+        added(z, np.float64(0.5) * x)
+        return y, z
+
+    def viewed(x):
+        y = x * 2
+        row = y[0]
+        row += 1
+        return y
+
+    compiled = trireme.compile(shared)
+    for _ in range(2):
+        np.testing.assert_array_equal(compiled(X), shared(X))
+    assert (compiled.stats.graphs, compiled.stats.graph_runs) == (1, 1)
+    compiled.close()
+    compiled = trireme.compile(viewed)
+    with pytest.warns(UserWarning, match="that another value shows is changed in place"):
+        np.testing.assert_array_equal(compiled(X), viewed(X))
+    changing = trireme.compile(added)
+    given = np.zeros(2)
+    with pytest.warns(UserWarning, match="an argument is changed in place"):
+        assert changing(given, np.ones(2)) is None
+    np.testing.assert_array_equal(given, 1)
+
+
+def test_what_a_traced_value_lacks_runs_as_python():
+    def filled(x):
+        y = x * 2
+        y.fill(3)
+        return y
+
+    compiled = trireme.compile(filled)
+    line = filled.__code__.co_firstlineno + 2
+    with pytest.warns(UserWarning, match=rf":{line}: .* no attribute 'fill'; every call runs"):
+        np.testing.assert_array_equal(compiled(X), filled(X))
+
+    def raising(x):
+        raise ValueError("too big")
+
+    compiled = trireme.compile(raising)
+    with pytest.raises(ValueError, match="too big"):
+        compiled(X)
 
 
 def test_what_returns_no_tensor_is_an_error():

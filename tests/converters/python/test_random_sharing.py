@@ -3,6 +3,8 @@
 Arrays are 3x3 throughout, so that any may be a view of any other.
 """
 
+import warnings
+
 import numpy as np
 import pytest
 from random_python import load
@@ -112,6 +114,18 @@ def test_capture_gives_what_numpy_gives_or_refuses(seed, tmp_path):
     except trireme.ConvertError:
         return
     same(captured, program, drawn, f"seed {seed}\n{text}")
+
+
+@pytest.mark.parametrize("seed", sweep(list(range(300)), always=list(range(40))))
+def test_compile_gives_what_numpy_gives(seed, tmp_path):
+    rng = np.random.default_rng(seed)
+    text = source(rng)
+    program, drawn = load(text, tmp_path / f"compiled_{seed}.py"), cases(rng)
+    compiled = trireme.compile(program, devices=["cpu"], most_graphs=2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        same(compiled, program, [*drawn, *drawn], f"seed {seed}\n{text}")
+    compiled.close()
 
 
 def test_most_random_programs_are_captured(tmp_path):

@@ -144,3 +144,16 @@ def test_a_python_op_is_a_node():
 def test_what_cannot_be_traced_is_an_error(function, examples, options, sentence):
     with pytest.raises(trireme.TriremeError, match=sentence):
         trireme.trace(function, *examples, **options)
+
+
+def test_an_array_that_changes_after_it_was_read_is_read_as_it_was():
+    def own(x):
+        total = np.ones(3)
+        y = x + total
+        total[0] = 5
+        return y, x + total
+
+    graph = trireme.trace(own, np.zeros(3))
+    with trireme.Session(graph, devices=["cpu"]) as session:
+        made = list(session.run({"x": np.zeros(3)}).values())
+    np.testing.assert_array_equal(made, [[1, 1, 1], [5, 1, 1]])

@@ -1,0 +1,99 @@
+"""What numpy's arrays do and tensors do not, for a traced value that stands for an array.
+
+`x += v` may change the value in place, a number is hashed by its value, and the class is numpy's.
+`like_arrays.py` has the rules; without rules a value behaves as a tensor.
+"""
+
+from __future__ import annotations
+
+import operator
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any, Self
+
+from trireme.runtime.operators import Operators
+
+
+class ArrayRules(ABC):
+    """How the values of one recording behave.
+
+    tensors: whether the program calls `trireme.eager`, whose tensors never change
+    """
+
+    tensors: bool
+
+    @abstractmethod
+    def note(self, value: Any) -> None:
+        """Note a new value."""
+
+    @abstractmethod
+    def changed(self, old: Any, made: Any) -> Any:
+        """Return what `x += v` leaves in x, of what x + v makes."""
+
+    @abstractmethod
+    def hashed(self, value: Any) -> int:
+        """Return the hash of a value."""
+
+    @abstractmethod
+    def kind(self, value: Any) -> type:
+        """Return the class that `isinstance` compares with."""
+
+
+def _in_place(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    """Return the method of `x += v`, given that of `x + v`."""
+
+    def method(self: ArrayLike, other: Any) -> Any:
+        made, rules = function(self, other), self._rules()
+        return made if rules is None else rules.changed(self, made)
+
+    return method
+
+
+class ArrayLike(Operators):
+    """A tensor that behaves as an array where there are rules."""
+
+    def _rules(self) -> ArrayRules | None:
+        raise NotImplementedError
+
+    def __hash__(self) -> int:
+        rules = self._rules()
+        return object.__hash__(self) if rules is None else rules.hashed(self)
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
+        rules = self._rules()
+        return type(self) if rules is None else rules.kind(self)
+
+    def copy(self) -> Self:
+        """Return a value that changes in place apart from this one."""
+        if self._rules() is None:
+            return self
+        made: Self = self._apply("identity", self)
+        return made
+
+    def astype(self, dtype: Any) -> Self:
+        """Return the elements in another dtype; a copy in any case, as numpy's."""
+        made = super().astype(dtype)
+        return self.copy() if made is self else made
+
+    def round(self) -> Self:
+        """Return the nearest whole numbers, halves to even; a copy in any case."""
+        made = super().round()
+        return self.copy() if made is self else made
+
+    def __pos__(self) -> Self:
+        return self.copy()
+
+    __iadd__ = _in_place(operator.add)
+    __isub__ = _in_place(operator.sub)
+    __imul__ = _in_place(operator.mul)
+    __itruediv__ = _in_place(operator.truediv)
+    __ifloordiv__ = _in_place(operator.floordiv)
+    __imod__ = _in_place(operator.mod)
+    __ipow__ = _in_place(operator.pow)
+    __imatmul__ = _in_place(operator.matmul)
+    __iand__ = _in_place(operator.and_)
+    __ior__ = _in_place(operator.or_)
+    __ixor__ = _in_place(operator.xor)
+    __ilshift__ = _in_place(operator.lshift)
+    __irshift__ = _in_place(operator.rshift)
