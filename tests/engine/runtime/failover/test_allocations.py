@@ -17,17 +17,17 @@ HALF = ExecutionOptions(device_options={"npu": {"float32": "float16"}})
 RNG = np.random.default_rng(23)
 
 
-def chain(shape=(8, 64)):
+def chain():
     b = GraphBuilder("chain")
-    value = b.input("x", TensorType(shape, "float32"))
+    value = b.input("x", TensorType((8, 64), "float32"))
     for name, op in zip("abc", ["sigmoid", "tanh", "exp"], strict=True):
         value = b.add(op, value, names=[name])
     return b.finish(value)
 
 
-def products():
+def products(rows=8):
     b = GraphBuilder("products")
-    x = b.input("x", TensorType((8, 64), "float32"))
+    x = b.input("x", TensorType((rows, 64), "float32"))
     w = b.constant("w", RNG.standard_normal((64, 32)).astype(np.float32) / 8)
     y = b.add("relu", b.add("matmul", x, w), names=["a"])
     return b.finish(b.add("softmax", b.add("tanh", y, names=["b"]), names=["c"]))
@@ -36,7 +36,7 @@ def products():
 MODELS = {
     "chain": (chain(), {"x": RNG.standard_normal((8, 64)).astype(np.float32)}),
     "products": (products(), {"x": RNG.standard_normal((8, 64)).astype(np.float32)}),
-    "open": (chain(("n", 64)), {"x": RNG.standard_normal((5, 64)).astype(np.float32)}),
+    "open": (products("n"), {"x": RNG.standard_normal((5, 64)).astype(np.float32)}),
 }
 """Graphs with the nodes a, b, c, and feeds."""
 
