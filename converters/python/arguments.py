@@ -14,7 +14,7 @@ import numpy as np
 
 from trireme.converters.python.outer import frozen
 from trireme.converters.python.scope import Recorder, RowList, Traced
-from trireme.converters.python.state import like_tuple, parts_of, shape_of
+from trireme.converters.python.state import like, parts_of, shape_of
 from trireme.ir.graph import TensorType
 from trireme.runtime.eager import Tensor
 from trireme.support.dtypes import Array, dtype_name
@@ -57,9 +57,7 @@ def mapped(function: Callable[[str, Any], Any], name: str, value: Any) -> Any:
     if shape_of(value) is None:
         return function(name, value)
     parts = {key: mapped(function, f"{name}_{key}", part) for key, part in parts_of(value)}
-    if isinstance(value, tuple):
-        return like_tuple(value, list(parts.values()))
-    return parts if isinstance(value, dict) else list(parts.values())
+    return like(value, parts)
 
 
 def as_inputs(

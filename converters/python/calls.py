@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, ItemsView, Iterator, Sequence, ValuesView
 from dataclasses import replace
 from functools import partial, reduce
 from typing import Any
@@ -125,7 +126,7 @@ def contains_traced(value: Any) -> bool:
     """Whether a traced value is somewhere in a value."""
     if isinstance(value, dict):
         return any(map(contains_traced, value.values()))
-    if isinstance(value, (list, tuple)):
+    if isinstance(value, (list, tuple, deque, ValuesView, ItemsView)):
         return any(map(contains_traced, value))
     if isinstance(value, slice):
         return any(map(contains_traced, (value.start, value.stop, value.step)))

@@ -83,7 +83,7 @@ class Control:
         """Return what a function returns, and undo all that it does."""
         outer, before, places = self.recorder.scope, self.names(), dict(self.places)
         self.install(Copies(before).names)
-        self.recorder.scope = GraphScope("trial", outer)
+        self.recorder.scope = GraphScope("trial", outer, before)
         try:
             return run()
         finally:
@@ -97,7 +97,7 @@ class Control:
         for label, run in (("then", then), ("else", other)):
             copies = Copies(before)
             self.install(copies.names)
-            self.recorder.scope = GraphScope(f"{label}_branch", outer)
+            self.recorder.scope = GraphScope(f"{label}_branch", outer, before)
             try:
                 result = run()
                 names = [*self.names()[: len(before)], {"": result}]
@@ -206,7 +206,7 @@ def described(value: Any) -> str:
         return str(type_of(value))
     if value is UNSET:
         return "not set"
-    if shape_of(value) is not None:
+    if shape_of(value) is not None or isinstance(value, set):
         return f"a {type(value).__name__} of {len(value)}"
     return (
         repr(value)

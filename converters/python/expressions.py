@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import operator
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from types import ModuleType
@@ -21,22 +22,29 @@ from trireme.converters.python.calls import (
     lifted,
     truth,
 )
+from trireme.converters.python.constant_calls import call_now
 from trireme.converters.python.control import Refused
 from trireme.converters.python.displays import Displays
 from trireme.converters.python.dtypes import as_weak
 from trireme.converters.python.iteration import (
     ITERATORS,
-    Counts,
-    Numbered,
-    Zipped,
-    called,
+    is_open,
     kind_of,
     on_container,
 )
 from trireme.converters.python.outer import OuterName
 from trireme.converters.python.scope import Recorder, RowList, Traced
 from trireme.converters.python.source import is_total, spoken
-from trireme.converters.python.state import UNSET, Frame, Growing, Lost, Maybe, Nested, is_same
+from trireme.converters.python.state import (
+    MUTABLE,
+    UNSET,
+    Frame,
+    Growing,
+    Lost,
+    Maybe,
+    Nested,
+    is_same,
+)
 from trireme.runtime.operators import Operators
 
 BINARY: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
@@ -62,8 +70,6 @@ _COMPARE: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
     ast.Eq: operator.eq,
     ast.NotEq: operator.ne,
 }
-_FROZEN = ("random", "time", "numpy.random", "secrets", "uuid")
-"""Modules whose functions return something else at every call."""
 
 
 class Expressions(Displays, ABC):
@@ -132,12 +138,16 @@ class Expressions(Displays, ABC):
             self._read_outer(node.id, kind, value, node)
         return value.data if _is_eager(value) else value
 
-    def _read_outer(self, name: str, kind: str, value: Any, node: ast.expr) -> None:
+    def _read_outer(
+        self, name: str, kind: str, value: Any, node: ast.expr, module: ModuleType | None = None
+    ) -> None:
         """Note what the program reads outside the function: it is a constant of the graph."""
         source = self.frame.source
         key = id(source.scope if kind == "global" else source.cells), name
         if key not in self.outer:
-            self.outer[key] = OuterName(source, name, value, source.place(node))
+            own = self.frame.holder(name.partition(".")[0]) is not None
+            local = module if own else None
+            self.outer[key] = OuterName(source, name, value, source.place(node), local)
 
     def _binary(self, node: ast.BinOp) -> Any:
         left, right = self.evaluate(node.left), self.evaluate(node.right)
@@ -214,7 +224,7 @@ class Expressions(Displays, ABC):
     def _contains(self, item: Any, values: Any) -> Any:
         if not contains_traced([item, values]):
             return item in values
-        if not isinstance(values, (list, tuple, Traced)):
+        if not isinstance(values, (list, tuple, deque, Traced)):
             raise Refused(f"a tensor is looked for in a {kind_of(values)}")
         if isinstance(values, Traced):
             return binary(operator.eq, values, item).any()
@@ -247,7 +257,7 @@ class Expressions(Displays, ABC):
         except AttributeError as error:
             raise Refused(str(error), node) from None
         if isinstance(value, ModuleType) and isinstance(node.value, ast.Name):
-            self._read_outer(f"{node.value.id}.{node.attr}", "global", found, node)
+            self._read_outer(f"{node.value.id}.{node.attr}", "global", found, node, value)
         return found.data if _is_eager(found) else found
 
     def _subscript(self, node: ast.Subscript) -> Any:
@@ -298,37 +308,34 @@ class Expressions(Displays, ABC):
             return self.inline(function, args, named)
         if function in ITERATORS:
             return ITERATORS[function](*args, **named)
-        traced = contains_traced([args, named]) or any(
-            isinstance(one, (Counts, Numbered, Zipped, Nested)) for one in args
-        )
         own = getattr(function, "__self__", None)
+        held = own if isinstance(own, (*MUTABLE, tuple)) else None
+        traced = contains_traced([args, named, held])
+        traced = traced or any(is_open(one) or isinstance(one, Nested) for one in args)
         if isinstance(own, Traced) or getattr(function, "func", None) is copied:
             return function(*args, **named)
         if not traced:
             return self._call_now(function, args, named)
         if isinstance(own, Growing):
             return function(*args, **named)
-        if isinstance(own, (list, dict)):
-            return on_container(function, own, args)
+        if isinstance(own, (*MUTABLE, tuple)):
+            return on_container(function, own, args, named)
         known = known_call(function)
         if known is not None:
             return known(self.recorder, *args, **named)
         if isinstance(function, type) and hasattr(function, "_fields"):
             return function(*args, **named)
+        if isinstance(function, type) and issubclass(function, (dict, deque)):
+            known_items = [self.items(x, self.node) if is_open(x) else x for x in args]
+            return function(*known_items, **named)
         return self.inline_function(function, args, named)
 
     def _call_now(self, function: Any, args: list[Any], named: dict[str, Any]) -> Any:
         """Call a function whose arguments are all known."""
-        module = getattr(function, "__module__", "") or ""
-        owner = type(getattr(function, "__self__", None)).__module__ or ""
-        if module.startswith(_FROZEN) or owner.startswith(_FROZEN):
-            raise Refused(f"{called(function)} gives another result at every call", final=True)
-        if function is print or function is input or function is open:
-            raise Refused(f"{called(function)} acts outside the graph", final=True)
         known = known_call(function)
         if isinstance(function, partial) and known is not None:
             return known(self.recorder, *args, **named)
-        made = function(*args, **named)
+        made = call_now(self.recorder.scope, function, args, named)
         return made.data if _is_eager(made) else made
 
     @abstractmethod

@@ -18,7 +18,7 @@ from trireme.converters.python.arguments import mapped
 from trireme.converters.python.control import Refused
 from trireme.converters.python.scope import Recorder, Traced
 from trireme.converters.python.source import FunctionSource, own_nodes, stored_names
-from trireme.converters.python.state import NUMBERS, faults_in
+from trireme.converters.python.state import MUTABLE, NUMBERS, faults_in
 from trireme.ir.graph import UNKNOWN, TensorType
 from trireme.ir.python_op import python_op
 from trireme.support.dtypes import Array, dtype_name, numpy_dtype
@@ -108,8 +108,8 @@ def _read(statement: ast.stmt, find: Callable[[str], Any]) -> dict[str, Any]:
             if name in stored:  # set before it is read, or the statement fails on the examples
                 continue
             raise Refused("it reads a variable that may not be set")
-        if isinstance(value, (list, dict)) and name in called:
-            raise Refused("it may change a list or a dict")
+        if isinstance(value, MUTABLE) and name in called:
+            raise Refused(f"it may change a {type(value).__name__}")
         values[name] = value
     return values
 

@@ -43,13 +43,13 @@ def _range(*args: Any) -> Any:
 
 
 def _enumerate(values: Any, start: Any = 0) -> Any:
-    if _is_open(values) or contains_traced(start):
+    if is_open(values) or contains_traced(start):
         return Numbered(values, start)
     return list(enumerate(values, start))
 
 
 def _zip(*parts: Any, strict: bool = False) -> Any:
-    return Zipped(parts) if any(map(_is_open, parts)) else list(zip(*parts, strict=strict))
+    return Zipped(parts) if any(map(is_open, parts)) else list(zip(*parts, strict=strict))
 
 
 def _reversed(values: Any) -> Any:
@@ -58,7 +58,8 @@ def _reversed(values: Any) -> Any:
     return values[::-1]
 
 
-def _is_open(values: Any) -> bool:
+def is_open(values: Any) -> bool:
+    """Whether the items of a value depend on a tensor, or their number does."""
     return isinstance(values, (Traced, Counts, Numbered, Zipped))
 
 
@@ -83,15 +84,23 @@ ITERATORS = _Table(
 )
 
 
-def on_container(function: Any, own: Any, args: list[Any]) -> Any:
-    """Call a method of a list or a dict that compares no elements."""
-    allowed = {"append", "extend", "insert", "pop", "get", "setdefault", "update", "clear"}
-    if function.__name__ not in allowed:
-        raise Refused(f"{function.__name__} of a {kind_of(own)} compares tensors")
-    keys = args[:1] if function.__name__ in ("insert", "pop", "get", "setdefault") else []
-    if contains_traced(keys):
+_APART = frozenset(
+    ["append", "appendleft", "clear", "copy", "extend", "extendleft", "items", "keys"]
+    + ["popitem", "popleft", "reverse", "update", "values"]
+)
+"""Methods of containers that compare no elements, and take no place in them."""
+_TAKE_A_PLACE = frozenset(["get", "insert", "move_to_end", "pop", "rotate", "setdefault"])
+"""Methods of containers whose first argument is a place in them."""
+
+
+def on_container(function: Any, own: Any, args: list[Any], named: dict[str, Any]) -> Any:
+    """Call a method of a container that compares no elements."""
+    name = function.__name__
+    if isinstance(own, set) or name not in _APART | _TAKE_A_PLACE:
+        raise Refused(f"{name} of a {kind_of(own)} compares tensors")
+    if contains_traced(args[:1] if name in _TAKE_A_PLACE else []):
         raise Refused(f"a {kind_of(own)} is changed at a place that only a run knows")
-    return function(*args)
+    return function(*args, **named)
 
 
 def kind_of(value: Any) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 import sys
+from collections import deque
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field
 from types import CodeType, FunctionType, MethodType, ModuleType
@@ -58,7 +59,7 @@ class _Freezer:
 
     def _held(self, value: Any) -> Hashable:
         """Return the key of a value that holds others."""
-        if isinstance(value, (list, tuple)):
+        if isinstance(value, (list, tuple, deque)):
             return type(value).__name__, tuple(map(self.key, value))
         if isinstance(value, (set, frozenset)):
             return type(value).__name__, frozenset(map(self.key, value))
@@ -129,12 +130,16 @@ def _names_in(code: CodeType) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class OuterName:
-    """A name outside the function that was read: its value then, and the line."""
+    """A name outside the function that was read: its value then, and the line.
+
+    module: the module whose part it is, where the function imports that
+    """
 
     source: FunctionSource
     name: str
     value: Any
     place: str
+    module: ModuleType | None = None
     key: Hashable = field(init=False)
 
     def __post_init__(self) -> None:
@@ -143,7 +148,10 @@ class OuterName:
     def check(self) -> None:
         """Raise RunError if the name has another value now."""
         try:
-            _, now = self.source.find(self.name)
+            if self.module is None:
+                _, now = self.source.find(self.name)
+            else:
+                now = vars(self.module)[self.name.partition(".")[2]]
         except (KeyError, ValueError):
             now = None
         if frozen(now) == self.key:

@@ -114,13 +114,20 @@ class RowList(Traced):
 class GraphScope:
     """A graph or a body under construction, and the outer values that it reads.
 
+    before: the variables of every frame when the body began
     captured: for each outer value that is read here, by its id there, its id here
     examples: elements of some inputs, from which `Recorder.example` computes the others
     rows: for each input that holds rows of an outer tensor, one a turn, that tensor
     """
 
-    def __init__(self, name: str, parent: GraphScope | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        parent: GraphScope | None = None,
+        before: Sequence[Mapping[str, Any]] = (),
+    ) -> None:
         self.builder = GraphBuilder(name)
+        self.before = before
         self.parent = parent
         self.captured: dict[int, int] = {}
         self.examples: dict[int, Array] = {}

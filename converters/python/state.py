@@ -1,11 +1,13 @@
 """The variables of a program that is being captured: frames, their copies for branches, and joins.
 
-A variable holds a Python object that is known, a Traced, or a list, tuple or dict of these. After a
-branch or in a loop, a variable may differ by the path taken. `join` says what it is then.
+A variable holds a Python object that is known, a Traced, or a list, tuple, dict or deque of these.
+After a branch or in a loop, a variable may differ by the path taken. `join` says what it is then.
 """
 
 from __future__ import annotations
 
+import copy
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,6 +21,8 @@ from trireme.support.errors import ShapeError
 Path = tuple[Any, ...]
 NUMBERS = (bool, int, float, np.generic, np.ndarray)
 """Python values that can become tensors."""
+MUTABLE = (list, dict, set, deque)
+"""Containers that a program may change; a branch or a loop works on copies of them."""
 
 
 @dataclass(eq=False)
@@ -97,7 +101,7 @@ Names = list[dict[str, Any]]
 
 
 class Copies:
-    """A copy of all variables whose lists and dicts are copies too, shared as the originals are.
+    """A copy of all variables whose containers are copies too, shared as the originals are.
 
     change: returns the copy of a leaf, given its path
     lost: the paths of variables whose copies are lost, with the sentences
@@ -123,18 +127,16 @@ class Copies:
     def _copy(self, path: Path, value: Any) -> Any:
         if path in self._lost:
             return Lost(self._lost[path])
-        if not isinstance(value, (list, tuple, dict)):
+        if not isinstance(value, (*MUTABLE, tuple)):
             return self._change(path, value) if self._change else value
         if isinstance(value, tuple):
             return like_tuple(value, [self._copy((*path, i), v) for i, v in enumerate(value)])
         if id(value) not in self._copied:
-            made: Any = [] if isinstance(value, list) else {}
+            made = copy.copy(value)
             self._copied[id(value)] = made
             self.originals[id(made)] = value
-            if isinstance(value, list):
-                made.extend(self._copy((*path, i), each) for i, each in enumerate(value))
-            else:
-                made.update({key: self._copy((*path, key), v) for key, v in value.items()})
+            if not isinstance(value, set):
+                _refill(made, {key: self._copy((*path, key), v) for key, v in parts_of(value)})
         return self._copied[id(value)]
 
 
@@ -143,9 +145,21 @@ def like_tuple(model: tuple[Any, ...], parts: list[Any]) -> tuple[Any, ...]:
     return type(model)(*parts) if hasattr(model, "_fields") else tuple(parts)
 
 
+def like(model: Any, parts: dict[Any, Any]) -> Any:
+    """Return parts in a container of the model's class."""
+    if isinstance(model, tuple):
+        return like_tuple(model, list(parts.values()))
+    made = copy.copy(model)
+    _refill(made, parts)
+    return made
+
+
 def shape_of(value: Any) -> Any:
-    """Return a key that two containers share when their parts correspond; None for a leaf."""
-    if isinstance(value, (list, tuple)):
+    """Return a key that two containers share when their parts correspond; None for a leaf.
+
+    A set is a leaf: its items are known.
+    """
+    if isinstance(value, (list, tuple, deque)):
         return type(value), len(value)
     return (dict, tuple(value)) if isinstance(value, dict) else None
 
@@ -183,11 +197,9 @@ def plain(value: Any) -> Any:
     """Return a value without its marks of being set on some paths only."""
     if isinstance(value, Maybe):
         return value.value
-    if isinstance(value, list):
-        return [plain(each) for each in value]
-    if isinstance(value, tuple):
-        return like_tuple(value, [plain(each) for each in value])
-    return {k: plain(v) for k, v in value.items()} if isinstance(value, dict) else value
+    if shape_of(value) is None:
+        return value
+    return like(value, {key: plain(part) for key, part in parts_of(value)})
 
 
 def faults_in(value: Any) -> Iterator[Maybe | Lost]:
@@ -231,6 +243,8 @@ class Join:
         """Return the joined version of one variable or part."""
         form = shape_of(a) if a is not UNSET else shape_of(b)
         if form is None and shape_of(b) is None:
+            if isinstance(a, set) and type(a) is type(b) and a == b:
+                return self._as_before(a, b, a)
             return a if is_same(a, b) else self._leaf(path, a, b)
         if (a is not UNSET and b is not UNSET) and form != shape_of(b):
             return self._differ(path, a, b)
@@ -249,9 +263,11 @@ class Join:
             )
             for key in first
         }
-        if isinstance(model, tuple):
-            return like_tuple(model, list(made.values()))
-        joined: Any = made if isinstance(model, dict) else list(made.values())
+        joined = like(model, made)
+        return joined if isinstance(model, tuple) else self._as_before(a, b, joined)
+
+    def _as_before(self, a: Any, b: Any, joined: Any) -> Any:
+        """Return the container of before that two copies stand for; it becomes as `joined`."""
         old = self._originals[0].get(id(a))
         if old is not None and old is self._originals[1].get(id(b)):
             self._in_place.append((old, joined))
@@ -265,7 +281,7 @@ class Join:
         def fill(value: Any) -> Any:
             if isinstance(value, tuple):
                 return like_tuple(value, [fill(each) for each in value])
-            if not isinstance(value, (list, dict)):
+            if isinstance(value, set) or not isinstance(value, MUTABLE):
                 return finished(value)
             if id(value) not in seen:
                 seen[id(value)] = value
@@ -273,13 +289,16 @@ class Join:
             return value
 
         for old, joined in self._in_place:
-            _refill(old, dict(parts_of(joined)))
+            _refill(old, dict.fromkeys(joined) if isinstance(old, set) else dict(parts_of(joined)))
         return [{name: fill(value) for name, value in frame.items()} for frame in names]
 
 
 def _refill(container: Any, parts: dict[Any, Any]) -> None:
+    container.clear()
     if isinstance(container, dict):
-        container.clear()
+        for key, part in parts.items():  # a Counter's own update adds
+            container[key] = part
+    elif isinstance(container, set):
         container.update(parts)
     else:
-        container[:] = parts.values()
+        container.extend(parts.values())

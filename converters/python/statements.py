@@ -7,6 +7,7 @@ become a branch on the flag. Each statement that no graph can express is noted w
 from __future__ import annotations
 
 import ast
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -19,7 +20,7 @@ from trireme.converters.python.calls import contains_traced, truth
 from trireme.converters.python.control import Refused
 from trireme.converters.python.expressions import BINARY, Expressions
 from trireme.converters.python.fallback import run_in_python
-from trireme.converters.python.iteration import called
+from trireme.converters.python.iteration import called, kind_of
 from trireme.converters.python.scope import Recorder, Traced
 from trireme.converters.python.source import (
     always_exits,
@@ -27,6 +28,7 @@ from trireme.converters.python.source import (
     stored_names,
 )
 from trireme.converters.python.state import (
+    MUTABLE,
     UNSET,
     Frame,
     Lost,
@@ -226,7 +228,7 @@ class Statements(Expressions):
         target = ast.parse(ast.unparse(node.target), mode="eval").body
         ast.copy_location(target, node)
         old, value = self.evaluate(target), self.evaluate(node.value)
-        if isinstance(old, list) and isinstance(node.op, ast.Add):
+        if isinstance(old, (list, deque)) and isinstance(node.op, ast.Add):
             old.extend(self.items(value, node))
             return
         made = self.operate(BINARY[type(node.op)], old, value)
@@ -237,7 +239,7 @@ class Statements(Expressions):
     def _is_item(self, target: ast.expr) -> bool:
         """Whether a target is an item of a list or a dict."""
         return isinstance(target, ast.Subscript) and isinstance(
-            self.evaluate(target.value), (list, dict)
+            self.evaluate(target.value), MUTABLE
         )
 
     def _expression(self, node: ast.Expr) -> None:
@@ -253,6 +255,12 @@ class Statements(Expressions):
 
     def store(self, target: ast.expr, value: Any) -> None:
         """Assign a value to a target."""
+        if hasattr(value, "__next__"):
+            raise Refused(
+                f"{ast.unparse(target)} is an iterator, and how far it was read changes at a run; "
+                "make it a list",
+                final=True,
+            )
         if isinstance(target, ast.Name):
             holder = self.frame.holder(target.id)
             if holder is None:
@@ -283,9 +291,9 @@ class Statements(Expressions):
 
     def _store_item(self, target: ast.Subscript, value: Any) -> None:
         old, key = self.evaluate(target.value), self.evaluate(target.slice)
-        if isinstance(old, (list, dict)):
+        if isinstance(old, (list, dict, deque)):
             if contains_traced(key):
-                raise Refused("a list or dict is changed at a place that only a run knows")
+                raise Refused(f"a {kind_of(old)} is changed at a place that only a run knows")
             old[key] = value
             return
         if not isinstance(target.value, ast.Name) or not isinstance(old, (Traced, np.ndarray)):

@@ -148,7 +148,7 @@ class Repetitions(Control):
     def _read_body(self, plan: LoopPlan, changes: _Changes) -> _Pass:
         """Run the body once on variables that stand for any turn."""
         outer, before = self.recorder.scope, self.names()
-        self.recorder.scope = scope = GraphScope("body", outer)
+        self.recorder.scope = scope = GraphScope("body", outer, before)
         formals: dict[Path, Traced] = {}
         own = []
         if plan.scanned:

@@ -1,0 +1,69 @@
+"""Functions that a program calls with known arguments: they run while the program is read.
+
+A body of a branch or a loop is read several times, so what a function does to an array of before
+the body would be done several times, on all paths. `expressions.py` calls this module.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from trireme.converters.python.arguments import leaves
+from trireme.converters.python.control import Refused
+from trireme.converters.python.iteration import called
+from trireme.converters.python.scope import GraphScope
+from trireme.converters.python.state import Maybe
+
+_FROZEN = ("random", "time", "numpy.random", "secrets", "uuid")
+"""Modules whose functions return something else at every call."""
+
+
+def call_now(scope: GraphScope, function: Any, args: list[Any], named: dict[str, Any]) -> Any:
+    """Return what a function returns for known arguments.
+
+    Errors: Refused, if it returns something else at every call, acts outside the graph, or changes
+        an array of before the branch or loop that is being read
+    """
+    module = getattr(function, "__module__", "") or ""
+    own = getattr(function, "__self__", None)
+    owner = type(own).__module__ or ""
+    if module.startswith(_FROZEN) or owner.startswith(_FROZEN):
+        raise Refused(f"{called(function)} gives another result at every call", final=True)
+    if function in (print, input, open):
+        raise Refused(f"{called(function)} acts outside the graph", final=True)
+    held = [value for _, value in leaves("", [own, args, named]) if isinstance(value, np.ndarray)]
+    with _read_only([one for one in held if _is_of_before(scope, one)]) as arrays:
+        try:
+            return function(*args, **named)
+        except ValueError as error:
+            if arrays and "read-only" in str(error):
+                why = f"{called(function)} changes an array in a branch or a loop"
+                raise Refused(why, final=True) from error
+            raise
+
+
+def _is_of_before(scope: GraphScope | None, array: Any) -> bool:
+    """Whether a variable of before the bodies that are being read holds an array."""
+    while scope is not None:
+        for _, value in leaves("", [dict(names) for names in scope.before]):
+            if (value.value if isinstance(value, Maybe) else value) is array:
+                return True
+        scope = scope.parent
+    return False
+
+
+@contextmanager
+def _read_only(arrays: list[Any]) -> Iterator[list[Any]]:
+    """Make arrays read-only for a while; yield those that were not."""
+    held = [one for one in arrays if one.flags.writeable]
+    for one in held:
+        one.flags.writeable = False
+    try:
+        yield held
+    finally:
+        for one in held:
+            one.flags.writeable = True
