@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from trireme.converters.python.calls import contains_traced, lifted
 from trireme.converters.python.control import Refused
 from trireme.converters.python.dtypes import type_of
+from trireme.converters.python.lifting import contains_traced, lifted
 from trireme.converters.python.scope import Recorder, Traced
 from trireme.converters.python.sharing import expect_own, is_array
 from trireme.converters.python.state import Names

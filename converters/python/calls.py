@@ -1,31 +1,39 @@
 """What known functions become when a traced value is among their arguments.
 
-Tables, a line per function of Python, math and numpy: the function, and how it is recorded. The
-dtypes are numpy's (`operands.promoted`). `trace` and `capture` read the same tables.
+A table, a line per function of numpy: the function, and how it is recorded. `python_calls.py` has
+those of Python and math. The dtypes are numpy's (`operands.promoted`). `trace` and `capture` read
+the same table.
 """
 
 from __future__ import annotations
 
-import math
 import operator
-from collections import deque
-from collections.abc import Callable, ItemsView, Iterator, Sequence, ValuesView
+from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial, reduce
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from trireme.converters.python.dtypes import adopt, as_weak
+from trireme.converters.python.dtypes import adopt
+from trireme.converters.python.lifting import (
+    Known,
+    alike,
+    binary,
+    lifted,
+    logical,
+    pair,
+    stack,
+    unary,
+    where,
+)
 from trireme.converters.python.numpy_calls import several_ops
+from trireme.converters.python.python_calls import PYTHON
 from trireme.converters.python.scope import Recorder, Traced
 from trireme.ir.python_op import PythonOp
 from trireme.runtime.eager import Eager
-from trireme.runtime.operands import cast, promoted
 from trireme.runtime.operators import Operators
 from trireme.support.errors import ShapeError
-
-Known = Callable[..., Any]
 
 _UNARY: dict[Any, str] = {
     np.absolute: "abs",
@@ -51,19 +59,6 @@ _UNARY: dict[Any, str] = {
     np.arcsin: "asin",
     np.arccos: "acos",
 }
-_MATH: dict[Any, Any] = {
-    math.sqrt: np.sqrt,
-    math.exp: np.exp,
-    math.log: np.log,
-    math.sin: np.sin,
-    math.cos: np.cos,
-    math.tan: np.tan,
-    math.tanh: np.tanh,
-    math.fabs: np.absolute,
-    math.isnan: np.isnan,
-    math.isinf: np.isinf,
-    math.atan: np.arctan,
-}
 _BINARY: dict[Any, Known] = {
     np.add: operator.add,
     np.subtract: operator.sub,
@@ -79,7 +74,6 @@ _BINARY: dict[Any, Known] = {
     np.greater_equal: operator.ge,
     np.equal: operator.eq,
     np.not_equal: operator.ne,
-    math.pow: operator.pow,
 }
 _PAIRS: dict[Any, tuple[np.ufunc, str]] = {
     np.maximum: (np.maximum, "max"),
@@ -110,97 +104,13 @@ _METHODS: dict[Any, str] = {
 }
 
 
-def binary(function: Known, first: Any, second: Any) -> Any:
-    """Return an operator of two operands; Python numbers take the dtype of a tensor beside them."""
-    return as_weak(function(*adopt(first, second)), first, second)
-
-
-def lifted(recorder: Recorder, value: Any) -> Traced:
-    """Return a value as a tensor; a list of tensors is stacked."""
-    if isinstance(value, (list, tuple)) and contains_traced(value):
-        return stack(recorder, value)
-    return recorder.lift(np.asarray(value) if isinstance(value, (list, tuple)) else value)
-
-
-def contains_traced(value: Any) -> bool:
-    """Whether a traced value is somewhere in a value."""
-    if isinstance(value, dict):
-        return any(map(contains_traced, value.values()))
-    if isinstance(value, (list, tuple, deque, ValuesView, ItemsView)):
-        return any(map(contains_traced, value))
-    if isinstance(value, slice):
-        return any(map(contains_traced, (value.start, value.stop, value.step)))
-    return isinstance(value, Traced)
-
-
-def stack(recorder: Recorder, parts: Sequence[Any], axis: int = 0) -> Traced:
-    """Return tensors of one shape side by side along a new axis."""
-    if isinstance(parts, Traced):  # its rows are side by side already
-        order = list(range(1, len(parts.shape)))
-        order.insert(axis % len(parts.shape), 0)
-        whole = recorder.traced_like(parts)
-        return whole.transpose(*order) if axis else whole
-    tensors = _alike([lifted(recorder, part) for part in parts])
-    rank = len(tensors[0].shape) + 1
-    where = np.array([axis % rank if -rank <= axis < rank else axis], np.int64)
-    columns = [recorder.apply("unsqueeze", [one, where], {}) for one in tensors]
-    made: Traced = recorder.apply("concat", columns, {"axis": int(where[0])})
-    return as_stacked(made, parts)
-
-
-def as_stacked(made: Traced, parts: Sequence[Any]) -> Traced:
-    """Return a stack, weak where all its parts stand for Python numbers."""
-    found: Traced = as_weak(made, *parts)
-    return replace(found, weak=False)
-
-
-def _alike(tensors: Sequence[Traced]) -> list[Traced]:
-    """Return tensors in the dtype that holds them all."""
-    pairs = [adopt(one, other) for one in tensors for other in tensors]
-    width = len(tensors)
-    firsts = [
-        reduce(_better, (a for a, _ in pairs[i * width : (i + 1) * width])) for i in range(width)
-    ]
-    dtype = np.result_type(*(one.dtype for one in firsts))
-    return [cast(one, dtype) for one in firsts]
-
-
-def _better(a: Traced, b: Traced) -> Traced:
-    return b if a.weak and not b.weak else a
-
-
 def _concatenate(recorder: Recorder, parts: Any, axis: int = 0) -> Any:
     if isinstance(parts, Traced):
         if axis != 0:
             raise ShapeError("items of a list that a loop made are joined along axis 0 only")
         return parts.reshape(-1, *parts.shape[2:])
-    tensors = _alike([lifted(recorder, part) for part in parts])
+    tensors = alike([lifted(recorder, part) for part in parts])
     return recorder.apply("concat", tensors, {"axis": axis})
-
-
-def _unary(ufunc: np.ufunc, op: str, recorder: Recorder, x: Any) -> Any:
-    value = lifted(recorder, x)
-    dtype, _ = ufunc.resolve_dtypes((value.dtype, None))
-    return as_weak(recorder.apply(op, [cast(value, dtype)], {}), value)
-
-
-def _pair(ufunc: np.ufunc, op: str, recorder: Recorder, x: Any, y: Any) -> Any:
-    first, second = adopt(x, y)
-    values = promoted(ufunc, first, second)
-    return as_weak(recorder.apply(op, list(values), {}), x, y)
-
-
-def _where(recorder: Recorder, condition: Any, x: Any, y: Any) -> Any:
-    values = (
-        promoted(np.add, *adopt(x, y)) if contains_traced([x, y]) else np.broadcast_arrays(x, y)
-    )
-    truth = cast(lifted(recorder, condition), np.dtype(bool))
-    return as_weak(recorder.apply("where", [truth, *values], {}), x, y)
-
-
-def _logical(op: str, recorder: Recorder, *values: Any) -> Any:
-    truths = [cast(lifted(recorder, value), np.dtype(bool)) for value in values]
-    return recorder.apply(op, truths, {})
 
 
 def _like(fill: float, recorder: Recorder, x: Any) -> Any:
@@ -229,120 +139,9 @@ def _method(name: str, recorder: Recorder, x: Any, *args: Any, **options: Any) -
     return getattr(lifted(recorder, x), name)(*args, **options)
 
 
-def _whole(recorder: Recorder, x: Any) -> Any:
-    """int(x): cut toward zero."""
-    value = lifted(recorder, x)
-    return replace(cast(_one(value), np.dtype(np.int64)), weak=True)
-
-
-def _real(recorder: Recorder, x: Any) -> Any:
-    return replace(cast(_one(lifted(recorder, x)), np.dtype(np.float64)), weak=True)
-
-
-def _one(value: Traced) -> Traced:
-    """Return the one element of a tensor; raise ShapeError where there may be several."""
-    if value.shape == ():
-        return value
-    if value.type.is_static and value.type.elements == 1:
-        made: Traced = value.reshape(())
-        return made
-    raise ShapeError(f"a Python number is made of {value.type}, which has more than one element")
-
-
-def truth(recorder: Recorder, value: Any) -> Any:
-    """Return whether a value counts as true: a bool, or a Traced of bool without axes.
-
-    Errors: ShapeError, if the tensor has more than one element
-    """
-    if not isinstance(value, Traced):
-        return len(value) > 0 if isinstance(value, (list, tuple, dict)) else bool(value)
-    one = _one(value)
-    return one if one.type.dtype == "bool" else one != np.zeros((), one.dtype)
-
-
-def _round(recorder: Recorder, x: Any) -> Any:
-    return _whole(recorder, recorder.apply("round", [_one(lifted(recorder, x))], {}))
-
-
-def _least(op: str, ufunc: np.ufunc, reduction: str, recorder: Recorder, *values: Any) -> Any:
-    """min and max of Python: of numbers, of a list, or of a vector."""
-    if len(values) == 1 and isinstance(values[0], Traced):
-        (x,) = values
-        if len(x.shape) != 1:
-            raise ShapeError(f"{op} of {x.type}: Python compares its rows", fix=f"x.{op}()")
-        return x._reduced(reduction, None, False)
-    many = values[0] if len(values) == 1 else values
-    for one in many:
-        _one(lifted(recorder, one))
-    return reduce(partial(_pair, ufunc, op, recorder), many)
-
-
-def _sum(recorder: Recorder, values: Any, start: Any = 0) -> Any:
-    if isinstance(values, Traced):
-        made = values.sum(axis=0)
-        return made if type(start) is int and start == 0 else binary(operator.add, start, made)
-    return reduce(partial(binary, operator.add), values, start)
-
-
-def _any_of(op: str, recorder: Recorder, values: Any) -> Any:
-    if isinstance(values, Traced):
-        return getattr(values, "any" if op == "or" else "all")()
-    return reduce(partial(_logical, op, recorder), [truth(recorder, one) for one in values])
-
-
-def _length(recorder: Recorder, x: Any) -> Any:
-    if not isinstance(x, Traced):
-        return len(x)
-    return dimensions(x)[0]
-
-
-def dimensions(x: Traced) -> tuple[Any, ...]:
-    """Return the shape: ints, and a traced number for each dimension that a run decides."""
-    if x.type.is_static:
-        return x.type.dims
-    whole = x.recorder.apply("shape", [x], {})
-    return tuple(
-        dim if isinstance(dim, int) else replace(whole[i], weak=True)
-        for i, dim in enumerate(x.type.shape)
-    )
-
-
-def _divmod(recorder: Recorder, x: Any, y: Any) -> Any:
-    return binary(operator.floordiv, x, y), binary(operator.mod, x, y)
-
-
-def _absolute(recorder: Recorder, x: Any) -> Any:
-    return as_weak(abs(x), x)
-
-
-def _rows(recorder: Recorder, values: Any) -> list[Any]:
-    return list(rows_of(values)) if isinstance(values, Traced) else list(values)
-
-
-def rows_of(x: Traced) -> Iterator[Any]:
-    """Yield the rows of a tensor whose first dimension is known."""
-    return (x[i] for i in range(len(x)))
-
-
 def _table() -> dict[Any, Known]:
     table: dict[Any, Known] = {
-        abs: _absolute,
-        int: _whole,
-        float: _real,
-        bool: truth,
-        len: _length,
-        sum: _sum,
-        round: _round,
-        divmod: _divmod,
-        list: _rows,
-        any: partial(_any_of, "or"),
-        all: partial(_any_of, "and"),
-        tuple: lambda r, x: tuple(_rows(r, x)),
-        max: partial(_least, "max", np.maximum, "reduce_max"),
-        min: partial(_least, "min", np.minimum, "reduce_min"),
-        math.floor: lambda r, x: _whole(r, _unary(np.floor, "floor", r, x)),
-        math.ceil: lambda r, x: _whole(r, _unary(np.ceil, "ceil", r, x)),
-        np.where: _where,
+        np.where: where,
         np.stack: stack,
         np.concatenate: _concatenate,
         np.zeros_like: partial(_like, 0),
@@ -351,23 +150,21 @@ def _table() -> dict[Any, Known]:
         np.asarray: _as_array,
         np.copy: copied,
         np.expand_dims: _expand_dims,
-        np.logical_and: partial(_logical, "and"),
-        np.logical_or: partial(_logical, "or"),
-        np.logical_not: partial(_logical, "not"),
-        np.logical_xor: partial(_logical, "xor"),
+        np.logical_and: partial(logical, "and"),
+        np.logical_or: partial(logical, "or"),
+        np.logical_not: partial(logical, "not"),
+        np.logical_xor: partial(logical, "xor"),
         np.dot: lambda r, x, y: binary(operator.matmul, lifted(r, x), y),
     }
     for ufunc, op in _UNARY.items():
-        table[ufunc] = partial(_unary, ufunc, op)
-    for function, ufunc in _MATH.items():
-        table[function] = partial(_unary, ufunc, _UNARY[ufunc])
+        table[ufunc] = partial(unary, ufunc, op)
     for function, own in _BINARY.items():
         table[function] = lambda r, x, y, own=own: binary(own, lifted(r, x), y)
-    for function, pair in _PAIRS.items():
-        table[function] = partial(_pair, *pair)
+    for function, both in _PAIRS.items():
+        table[function] = partial(pair, *both)
     for function, name in _METHODS.items():
         table[function] = partial(_method, name)
-    return table | several_ops(lifted, _concatenate)
+    return table | PYTHON | several_ops(lifted, _concatenate)
 
 
 _KNOWN = _table()

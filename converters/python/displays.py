@@ -9,9 +9,10 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
-from trireme.converters.python.calls import binary, contains_traced, rows_of
 from trireme.converters.python.control import Refused
 from trireme.converters.python.iteration import Counts, Numbered, Zipped
+from trireme.converters.python.lifting import binary, contains_traced
+from trireme.converters.python.python_calls import rows_of
 from trireme.converters.python.scope import Traced
 from trireme.converters.python.state import Frame, Nested
 from trireme.converters.python.turns import Repetitions

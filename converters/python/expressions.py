@@ -13,15 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from trireme.converters.python.calls import (
-    binary,
-    contains_traced,
-    copied,
-    dimensions,
-    known_call,
-    lifted,
-    truth,
-)
+from trireme.converters.python.calls import copied, known_call
 from trireme.converters.python.constant_calls import call_now
 from trireme.converters.python.control import Refused
 from trireme.converters.python.displays import Displays
@@ -32,7 +24,9 @@ from trireme.converters.python.iteration import (
     kind_of,
     on_container,
 )
+from trireme.converters.python.lifting import binary, contains_traced, lifted
 from trireme.converters.python.outer import OuterName
+from trireme.converters.python.python_calls import dimensions, truth
 from trireme.converters.python.scope import Recorder, RowList, Traced
 from trireme.converters.python.source import is_total, spoken
 from trireme.converters.python.state import (

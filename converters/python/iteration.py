@@ -6,8 +6,8 @@ import operator
 from dataclasses import dataclass
 from typing import Any
 
-from trireme.converters.python.calls import contains_traced
 from trireme.converters.python.control import Refused
+from trireme.converters.python.lifting import contains_traced
 from trireme.converters.python.scope import Traced
 
 

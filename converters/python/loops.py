@@ -12,10 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from trireme.converters.python.calls import binary, copied, dimensions
+from trireme.converters.python.calls import copied
 from trireme.converters.python.control import Refused
 from trireme.converters.python.dtypes import is_weak
 from trireme.converters.python.iteration import Counts, Numbered, Zipped
+from trireme.converters.python.lifting import binary
+from trireme.converters.python.python_calls import dimensions
 from trireme.converters.python.scope import Recorder, Traced
 from trireme.converters.python.sharing import changes_own_rows, expect_own, is_array
 from trireme.converters.python.source import (

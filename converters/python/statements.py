@@ -16,11 +16,12 @@ from typing import Any
 import numpy as np
 
 from trireme.converters.python.assign import augmented, updated
-from trireme.converters.python.calls import contains_traced, truth
 from trireme.converters.python.control import Refused
 from trireme.converters.python.expressions import BINARY, Expressions
 from trireme.converters.python.fallback import run_in_python
 from trireme.converters.python.iteration import called, kind_of
+from trireme.converters.python.lifting import contains_traced
+from trireme.converters.python.python_calls import truth
 from trireme.converters.python.scope import Recorder, Traced
 from trireme.converters.python.source import (
     always_exits,

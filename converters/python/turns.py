@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from trireme.converters.python.calls import lifted, stack
 from trireme.converters.python.control import (
     Control,
     Refused,
@@ -22,6 +21,7 @@ from trireme.converters.python.control import (
     two_forms,
 )
 from trireme.converters.python.dtypes import common, is_weak, to_type, type_of, zeros
+from trireme.converters.python.lifting import lifted, stack
 from trireme.converters.python.scope import GraphScope, Recorder, Traced
 from trireme.converters.python.state import (
     UNSET,
