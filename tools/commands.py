@@ -9,11 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from trireme import convert as convert_model
 from trireme.backend.device import DeviceSpec
 from trireme.backend.registry import device_names, kind_named, open_device
+from trireme.ir.bind_shapes import with_known_sizes
 from trireme.ir.graph import Graph, Value
 from trireme.model_file import save
+from trireme.model_file.branches import convert_at
 from trireme.model_file.export import export, is_exported
 from trireme.passes.pipeline import optimise
 from trireme.runtime.interactive import summary
@@ -32,9 +33,9 @@ from trireme.tools.supported_ops import kernel_lines, support_table, table_text
 
 def load(options: argparse.Namespace) -> Graph:
     """Return the model of the options as it is, not optimised."""
-    return convert_model(
+    return convert_at(
         options.model,
-        shapes=model_shapes(options),
+        model_shapes(options),
         signature=options.signature,
         python_ops=python_ops(options),
     )
@@ -128,6 +129,7 @@ def faults_of(session: Session) -> dict[str, Any]:
 def info(options: argparse.Namespace) -> int:
     """Show what is in a model."""
     graph = load(options)
+    inputs = with_known_sizes(graph)
     counts: dict[str, int] = {}
     for node in graph.nodes:
         counts[node.op] = counts.get(node.op, 0) + 1
@@ -135,7 +137,7 @@ def info(options: argparse.Namespace) -> int:
     nbytes = sum(value.data.nbytes for value in constants if value.data is not None)
     data = {
         "name": graph.name,
-        "inputs": [_value_json(value) for value in graph.input_values()],
+        "inputs": [_value_json(value) for value in inputs],
         "outputs": [_value_json(value) for value in graph.output_values()],
         "nodes": len(graph.nodes),
         "ops": counts,
@@ -143,7 +145,7 @@ def info(options: argparse.Namespace) -> int:
         "constant_bytes": nbytes,
     }
     lines = [f"{graph.name}: {len(graph.nodes)} nodes, {bytes_text(nbytes)} of constants"]
-    lines += [f"  input  {value.name} {value.type}" for value in graph.input_values()]
+    lines += [f"  input  {value.name} {value.type}" for value in inputs]
     lines += [f"  output {value.name} {value.type}" for value in graph.output_values()]
     lines += [f"  {count:5} {op}" for op, count in sorted(counts.items(), key=_most_first)]
     if options.graph:

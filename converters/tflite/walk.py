@@ -105,6 +105,8 @@ def convert(
         scope.finish()
         return scope.builder.finish(*outputs)
     except GraphError as error:
+        if shapes:
+            raise ConvertError(error.summary, facts=error.facts, fix=error.fix) from error
         raise ModelFileError(
             f"the .tflite file contradicts itself: {error.summary}",
             facts=error.facts,

@@ -10,19 +10,28 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import TypeVar
 
 from trireme.ir.dims import Bounds, substituted, symbol_name, symbols_of
 from trireme.ir.graph import UNKNOWN, Dim, Graph, Node, TensorType, Value
 from trireme.ir.op import get_op
 from trireme.ir.verify import check, infer_types
-from trireme.support.errors import BranchShapeError, ShapeError
+from trireme.support.errors import BranchError, BranchShapeError, ShapeError, TriremeError
 
 Shapes = Mapping[str, Sequence[int | str]]
 """Shapes of inputs by name; a dimension is a size, or a symbol such as "seq" or "1<=seq<=512"."""
+Refusal = TypeVar("Refusal", bound=TriremeError)
 _SYMBOL = re.compile(r"(?:(\d+)<=)?([^<>=,\s]+?)(?:<=(\d+))?")
 _IMAGE_SIZE = 224
 _OTHER_SIZE = 16
 """Example sizes in advice for open dimensions, of images and of others; the first axis gets 1."""
+ONE_BRANCH = (
+    "leave the model's shapes open and give them to a session (shapes=, or `trireme run --shape`): "
+    "each run takes one branch"
+)
+"""The fix of shapes that one branch refuses and the other takes."""
+_MOST_SIZES = 4
+"""Most sizes that one piece of advice names."""
 
 
 def bind_shapes(graph: Graph, shapes: Shapes) -> Graph:
@@ -33,19 +42,52 @@ def bind_shapes(graph: Graph, shapes: Shapes) -> Graph:
     """
     if not shapes:
         return graph
-    by_name = {value.name: value for value in graph.input_values()}
     symbols: dict[str, Dim] = {}
     bounds: dict[str, Bounds] = {}
+    types = _types_of_inputs(graph, shapes, symbols, bounds)
+    try:
+        return _rebuilt(graph, symbols, types, bounds)
+    except ShapeError as error:
+        raise refused_sizes(error, graph, shapes) from error
+
+
+def _types_of_inputs(
+    graph: Graph, shapes: Shapes, symbols: dict[str, Dim], bounds: dict[str, Bounds]
+) -> dict[int, TensorType]:
+    """Return the types of inputs with their shapes; add what symbols become, and their bounds.
+
+    Errors: ShapeError, if there is no such input or a shape does not fit
+    """
+    by_name = {value.name: value for value in graph.input_values()}
     types: dict[int, TensorType] = {}
     for name, shape in shapes.items():
         if name not in by_name:
             known = [f"{value.name} {value.type}" for value in by_name.values()]
-            raise ShapeError(f"no input is called '{name}'", facts=[f"inputs: {', '.join(known)}"])
+            raise ShapeError(
+                f"no input is called '{name}'",
+                facts=[f"inputs: {', '.join(known)}"],
+                fix="give the shape of one of these",
+            )
         value = by_name[name]
         dims = tuple(named_dim(dim, bounds) for dim in shape)
         types[value.id] = _given_type(value, dims, symbols)
     _check_bounds(graph, symbols)
-    return _rebuilt(graph, symbols, types, bounds)
+    return types
+
+
+def refused_sizes(error: Refusal, graph: Graph, shapes: Shapes) -> Refusal:
+    """Return the error of a model that refuses shapes of its inputs, with a fix.
+
+    graph: the model without these shapes
+    """
+    try:
+        _types_of_inputs(graph, shapes, {}, {})
+        fix = other_sizes((v, shapes[v.name]) for v in graph.input_values() if v.name in shapes)
+    except ShapeError as misfit:
+        fix = misfit.fix
+    if isinstance(error, BranchError):
+        fix = ONE_BRANCH
+    return type(error)(error.summary, facts=error.facts, fix=error.fix or fix)
 
 
 def shapes_at(graph: Graph, sizes: Mapping[str, int]) -> dict[str, tuple[int | str, ...]]:
@@ -57,7 +99,8 @@ def shapes_at(graph: Graph, sizes: Mapping[str, int]) -> dict[str, tuple[int | s
     known = {name for value in inputs for dim in value.shape for name in symbols_of(dim)}
     if unknown := sorted(set(sizes) - known):
         facts = [f"symbols: {', '.join(sorted(known)) or 'none'}"]
-        raise ShapeError(f"no input has the symbol {unknown[0]!r}", facts=facts)
+        fix = "give the size of one of these" if known else ""
+        raise ShapeError(f"no input has the symbol {unknown[0]!r}", facts=facts, fix=fix)
     _check_bounds(graph, sizes)
     return {
         value.name: tuple(substituted(dim, sizes) for dim in value.shape)
@@ -164,6 +207,23 @@ def shapes_to_give(examples: Mapping[str, Sequence[int]]) -> str:
     return f"give the inputs' shapes, e.g. {' '.join(options)}, or shapes={{{texts}}} in Python"
 
 
+def other_sizes(given: Iterable[tuple[Value, Sequence[int | str]]]) -> str:
+    """Return the fix of shapes that a node refuses: the open sizes that may be others.
+
+    Empty where nothing is open.
+    """
+    sizes: dict[str, list[str]] = {}
+    for value, shape in given:
+        for axis, (dim, size) in enumerate(zip(value.shape, shape, strict=False)):
+            if isinstance(dim, int) or isinstance(size, str):
+                continue
+            what = f"axis {axis}" if dim == UNKNOWN else dim
+            sizes.setdefault(f"{what}={size}", []).append(value.name)
+    texts = [f"{size} (of {', '.join(names)})" for size, names in sizes.items()]
+    texts = [*texts[:_MOST_SIZES], *(["..."] if len(texts) > _MOST_SIZES else [])]
+    return f"give other sizes than {' or '.join(texts)}" if texts else ""
+
+
 def _example(shape: tuple[Dim, ...]) -> tuple[int, ...]:
     size = _IMAGE_SIZE if len(shape) == 4 else _OTHER_SIZE
     return tuple(
@@ -175,7 +235,8 @@ def _given_type(value: Value, shape: tuple[Dim, ...], symbols: dict[str, Dim]) -
     """Return the type of an input with this shape; add what its symbols become to `symbols`."""
     where = f"input '{value.name}' {value.type}: shape {list(shape)} was given"
     if len(shape) != len(value.shape):
-        raise ShapeError(f"{where}, expected {len(value.shape)} dimensions")
+        fix = shape_advice([value])
+        raise ShapeError(f"{where}, expected {len(value.shape)} dimensions", fix=fix)
     for dim, size in zip(value.shape, shape, strict=True):
         if (isinstance(size, int) and size < 0) or (isinstance(dim, int) and dim != size):
             raise ShapeError(where, fix="only dimensions that are not numbers can be given")

@@ -81,7 +81,8 @@ def evaluator(
         except TriremeError:
             raise
         except Exception as error:
-            raise _failed(graph, node, arrays, error) from error
+            refusal = _refusal(graph, node, arrays)
+            raise _failed(node, arrays, refusal or error) from refusal or error
         if not isinstance(results, tuple):
             results = (results,)
         pairs = zip(results, dtypes, strict=False)
@@ -115,13 +116,13 @@ def _refuse_quantised(name: str, *arrays: Array | None) -> None:
     raise GraphError(f"{name} has no quantised form")
 
 
-def _failed(graph: Graph, node: Node, arrays: list[Array | None], error: Exception) -> RunError:
+def _failed(node: Node, arrays: list[Array | None], error: Exception) -> RunError:
     seen = ", ".join("-" if a is None else f"{a.dtype}{list(a.shape)}" for a in arrays)
-    why = _refusal(graph, node, arrays) or f"the reference failed: {error}"
+    why = error.summary if isinstance(error, TriremeError) else f"the reference failed: {error}"
     return RunError(f"{node.label}: {why}", facts=[f"inputs {seen}"])
 
 
-def _refusal(graph: Graph, node: Node, arrays: list[Array | None]) -> str | None:
+def _refusal(graph: Graph, node: Node, arrays: list[Array | None]) -> TriremeError | None:
     """Return the error of type inference with all inputs' data, None if there is none."""
     known = [
         None
@@ -134,7 +135,7 @@ def _refusal(graph: Graph, node: Node, arrays: list[Array | None]) -> str | None
     try:
         get_op(node.op).infer(*known, **node.attrs)
     except TriremeError as error:
-        return error.summary
+        return error
     return None
 
 

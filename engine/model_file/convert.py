@@ -12,14 +12,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from trireme.ir.bind_shapes import Shapes, bind_shapes, is_open
+from trireme.ir.bind_shapes import Shapes, bind_shapes, is_open, refused_sizes, shapes_to_give
 from trireme.ir.device_scope import device
 from trireme.ir.graph import Graph
 from trireme.ir.python_op import PythonOp
 from trireme.model_file import is_model_file, load, loads
 from trireme.model_file.notes import OnNote, log_note
 from trireme.support.arguments import checked, shown
-from trireme.support.errors import ConvertError, ModelFileError
+from trireme.support.errors import ConvertError, ModelFileError, TriremeError
 from trireme.support.mapped import OnOpen, ignore_file
 from trireme.support.records import dataclass
 
@@ -145,7 +145,11 @@ def convert(
     options: dict[str, Any] = {"shapes": sizes or None, "use_mmap": mmap, "on_open": on_open}
     asked = {"signature": signature, "on_note": on_note, "python_ops": python_ops, **examples}
     options |= _taken_by(found, {"open_inputs": tuple(symbols), **asked})
-    return bind_shapes(_made_by(found, source, options), symbols)
+    try:
+        graph = _made_by(found, source, options)
+    except (ConvertError, ModelFileError) as error:
+        raise _with_fix(error, found, source, options) from error.__cause__
+    return bind_shapes(graph, symbols)
 
 
 def _taken_by(format: Format, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -170,6 +174,26 @@ def _check_taken(
             raise ConvertError(f"a .{kind} model takes no {name}")
     if signature is not None and not (found and found.has_signatures):
         raise ConvertError(f"a .{kind} model has no signatures, {signature!r} was asked for")
+
+
+def _with_fix(
+    error: ConvertError | ModelFileError, format: Format, source: object, options: dict[str, Any]
+) -> TriremeError:
+    """Return the error of a model with shapes of inputs: with a fix where it converts without."""
+    shapes = options["shapes"]
+    if not shapes or error.fix:
+        return error
+    try:
+        as_it_is = _made_by(format, source, {**options, "shapes": None})
+    except TriremeError:
+        return error
+    if isinstance(error, ModelFileError):
+        error = ConvertError(error.summary, facts=error.facts)
+    usual = {v.name: v.type.dims for v in as_it_is.input_values() if v.type.is_static}
+    if format.has_usual_sizes and shapes.keys() <= usual.keys():
+        fix = shapes_to_give({name: usual[name] for name in shapes})
+        return ConvertError(error.summary, facts=error.facts, fix=fix)
+    return refused_sizes(error, as_it_is, shapes)
 
 
 def _made_by(format: Format, source: object, options: Mapping[str, Any]) -> Graph:

@@ -7,7 +7,7 @@ from onnx import parser
 
 import trireme
 from trireme.runtime.session import Session
-from trireme.support.errors import BranchError, ConvertError, RunError
+from trireme.support.errors import BranchError, ConvertError, RunError, TriremeError
 from trireme.tools.cli import main
 
 HEAD = '<ir_version: 10, opset_import: ["" : 22]>'
@@ -81,9 +81,32 @@ def test_sizes_that_no_branch_takes_are_refused_when_a_session_opens(two_rates):
         Session(two_rates, shapes={"x": (1, 512), "z": (1,)})
 
 
-def test_a_graph_of_such_sizes_is_refused(two_rates):
-    with pytest.raises(BranchError, match="512 elements do not reshape"):
-        trireme.convert(two_rates, shapes={"x": (1, 512)})
+@pytest.mark.parametrize("form", ["file", "trm"])
+def test_a_graph_of_such_sizes_is_refused(two_rates, form):
+    with pytest.raises(BranchError, match="512 elements do not reshape") as caught:
+        trireme.convert(sources(two_rates)[form], shapes={"x": (1, 512)})
+    assert "leave the model's shapes open and give them to a session" in caught.value.fix
+
+
+@pytest.mark.parametrize("form", ["file", "trm"])
+def test_sizes_that_no_branch_takes_have_a_fix(two_rates, form):
+    with pytest.raises(TriremeError, match="100 elements do not reshape") as caught:
+        trireme.convert(sources(two_rates)[form], shapes={"x": (1, 100)})
+    assert caught.value.fix == "give other sizes than b=1 (of x) or n=100 (of x)"
+
+
+def test_commands_that_run_nothing_take_the_sizes(two_rates, tmp_path, capsys):
+    model, stored = str(two_rates), str(tmp_path / "stored.trm")
+    assert main(["info", model, "--shape", "x=1,512"]) == 0
+    assert "input  x float32[1,512]" in capsys.readouterr().out
+    assert main(["convert", model, "--shape", "x=1,512", "-o", stored]) == 0
+    np.save(tmp_path / "rate.npy", np.array(16000))
+    assert main(["run", stored, "--at", "b=1", "--input", f"rate={tmp_path / 'rate.npy'}"]) == 0
+    assert "y: float32[1, 8]" in capsys.readouterr().out
+    for command in ("place", "explain"):
+        assert main([command, model, "--shape", "x=1,512"]) != 0
+        shown = capsys.readouterr().err
+        assert "512 elements do not reshape" in shown and "\n  fix: " in shown
 
 
 @pytest.mark.parametrize("sizes", [["--shape", "x=1,512"], ["--at", "n=512", "--at", "b=1"]])
