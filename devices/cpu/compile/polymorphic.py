@@ -7,8 +7,7 @@ what one shape decides: the words that kernels read, chunks and offsets in the s
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -25,10 +24,11 @@ from trireme.devices.cpu.compile.program import (
     RegionProgram,
     constants_of,
 )
+from trireme.devices.cpu.compile.scratch_slots import ScratchSlot, scratch_slots
 from trireme.devices.cpu.kernels.lowering import At, Context, Extents, Operand, Step, Temp
 from trireme.devices.cpu.kernels.polymorphic.elementwise import expression_step
 from trireme.devices.cpu.kernels.polymorphic.moves import whole_copy
-from trireme.devices.cpu.kernels.polymorphic.sample import GenericSample, sample_of, varies
+from trireme.devices.cpu.kernels.polymorphic.sample import GenericSample, sample_of
 from trireme.devices.cpu.kernels.polymorphic.step import (
     PolymorphicStep,
     Sized,
@@ -46,15 +46,12 @@ from trireme.devices.cpu.patterns.polymorphic_dynamic_range import (
     levels_steps,
     product_steps,
 )
+from trireme.devices.cpu.runtime.slot_places import slot_places
 from trireme.ir.contents import decided_by_shapes
-from trireme.ir.graph import Graph, Node, Value
+from trireme.ir.graph import Graph, Node
 from trireme.ir.quantization.dynamic_range import HybridProduct, Levels
-from trireme.support.dtypes import Array, itemsize
+from trireme.support.dtypes import Array
 from trireme.support.errors import CompileError
-
-_ALIGN = 64
-_USUAL = 64
-"""What a size that varies is taken for, where memory is shared by values of unlike sizes."""
 
 
 def polymorphic_reason(sample: GenericSample, decided: frozenset[int], node: Node) -> str | None:
@@ -77,13 +74,6 @@ def _lacking(sample: GenericSample, decided: frozenset[int], node: Node) -> str 
         return None
     rule = rule_for(graph, node)
     return rule if isinstance(rule, str) else None
-
-
-@dataclass(frozen=True)
-class ScratchSlot:
-    """Scratch memory that values of disjoint lives share: their ids, or keys of Temps."""
-
-    members: tuple[int | str, ...]
 
 
 Item = PolymorphicStep | ReferenceStep
@@ -153,7 +143,7 @@ def build_polymorphic(
     steps = needed
     operands = [operand for step in steps for operand in (*step.reads, *step.writes)]
     temps = {one.key: one for one in operands if isinstance(one, SizedTemp)}
-    slots = tuple(_slots(context.graph, steps, buffer_aliases, temps))
+    slots = scratch_slots(graph, steps, buffer_aliases, temps)
     return PolymorphicProgram(
         graph, sample, decided, tuple(steps), buffer_aliases, temps, slots, kernels, {}
     )
@@ -205,51 +195,6 @@ def _lower(context: Context, group: Group) -> Sequence[PolymorphicStep]:
     if isinstance(rule, str):
         raise CompileError(f"cpu: {group.node.label}: {rule}")
     return rule.lower(context, group.node)
-
-
-def _slots(
-    graph: Graph,
-    steps: Sequence[Item],
-    homes: Mapping[int, int],
-    temps: Mapping[str, SizedTemp],
-) -> Iterator[ScratchSlot]:
-    """Yield the memory of what flows between steps: a value takes the free slot nearest in size."""
-    outside = {*graph.inputs, *graph.outputs}
-    lives: dict[int | str, tuple[int, int]] = {}
-    for position, step in enumerate(steps):
-        for operand in (*step.reads, *step.writes):
-            of = operand.of if isinstance(operand, At) else operand
-            home: int | str | None = of.key if isinstance(of, Temp) else None
-            if isinstance(of, int) and not graph.values[homes[of]].is_constant:
-                home = homes[of]
-            if home is not None and home not in outside:
-                lives[home] = (lives.get(home, (position, 0))[0], position)
-
-    def usual_bytes(member: int | str) -> int:
-        if isinstance(member, str):
-            return temps[member].nbytes * _USUAL
-        return _usual_bytes(graph.values[member])
-
-    slots: list[tuple[int, list[int | str]]] = []  # the last step that uses each, and its members
-    for home, (first, last) in sorted(lives.items(), key=lambda item: item[1]):
-        wanted = usual_bytes(home)
-        free = [
-            (max(wanted, have) / min(wanted, have), k)
-            for k, (until, members) in enumerate(slots)
-            if until < first
-            for have in [max(map(usual_bytes, members))]
-        ]
-        ratio, k = min(free, default=(math.inf, 0))
-        if ratio > 4:
-            slots.append((last, [home]))
-        else:
-            slots[k] = (last, [*slots[k][1], home])
-    return iter([ScratchSlot(tuple(members)) for _, members in slots])
-
-
-def _usual_bytes(value: Value) -> int:
-    sizes = (_USUAL if varies(dim) else dim for dim in value.type.dims)
-    return max(math.prod(sizes), 1) * itemsize(value.dtype)
 
 
 def program_at(program: PolymorphicProgram, graph: Graph) -> RegionProgram:
@@ -331,15 +276,15 @@ def _sized_steps(
 
 def _offsets(program: PolymorphicProgram, graph: Graph) -> tuple[dict[int | str, int], int]:
     """Return the offsets in scratch memory for a shape, and its bytes."""
-    offsets: dict[int | str, int] = {}
-    at = 0
-    for slot in program.slots:
-        offsets |= dict.fromkeys(slot.members, at)
-        nbytes = max(
+    room = [
+        max(
             program.temps[member].bytes_at(graph)
             if isinstance(member, str)
             else graph.values[member].type.nbytes
             for member in slot.members
         )
-        at += -(-nbytes // _ALIGN) * _ALIGN
-    return offsets, at
+        for slot in program.slots
+    ]
+    begins, nbytes = slot_places(room, [slot.below for slot in program.slots])
+    pairs = zip(program.slots, begins, strict=True)
+    return {member: begin for slot, begin in pairs for member in slot.members}, nbytes

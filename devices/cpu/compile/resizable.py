@@ -118,6 +118,7 @@ class CpuResizable:
             PointerPlaces(len(self.resizer.decided)),
             FaultWords([one.message for one in self._faults]),
             [row[SECONDS] for row in rows],
+            self.resizer.below,
         )
         pointers: list[int] = []
         starts = []

@@ -32,7 +32,7 @@ from trireme.devices.cpu.compile.polymorphic import PolymorphicProgram
 from trireme.devices.cpu.compile.recording import Code, NotRecorded, SizeRecording
 from trireme.devices.cpu.compile.sized_values import SizedType, SizedValues, UnreadValue
 from trireme.devices.cpu.kernels.polymorphic.step import PolymorphicStep, sized_for
-from trireme.devices.cpu.runtime.sized_image import SLOT_ALIGN
+from trireme.devices.cpu.runtime.slot_places import slot_places
 from trireme.ir.alike import likeness
 from trireme.ir.decided import DecidedValues
 from trireme.ir.dim_values import (
@@ -91,6 +91,7 @@ class Resizer:
     contents: what shapes decide; its names are the symbols, in the order in which sizes are given
     group_of: by step, the number of its group
     decided: the operands that shapes decide
+    below: by slot of the scratch memory, the slots below it
     resized: how many steps Python sized, of all shapes
     recordings: how many steps are recorded at a shape; each takes a millisecond
     most_tries: how often a step is recorded, of all shapes
@@ -132,6 +133,7 @@ class Resizer:
         slots = [list(types) for types in types_in]
         self._slot_bytes = most_bytes(slots, names)
         self._slot_bytes_of_many = most_bytes(slots, names, of_many=True)
+        self.below = [slot.below for slot in program.slots]
         self._temps = [
             (k, program.temps[member])
             for k, slot in enumerate(program.slots)
@@ -353,7 +355,7 @@ class Resizer:
             for slot, temp in self._temps:
                 most[slot] = max(most[slot], temp.bytes_at(self._graph))
             room = tuple(most)
-        return room, sum([-(-nbytes // SLOT_ALIGN) for nbytes in room]) * SLOT_ALIGN
+        return room, slot_places(room, self.below)[1]
 
     def _aligned(self, value: int, data: Array) -> Array:
         """Return data as kernels read it; the same array while the data is the same."""

@@ -99,6 +99,7 @@ def sized_parts(of: OpenSizes, sizes: Numbers) -> SizedParts | None:
             )
             for slot in program.slots
         ],
+        "below": [slot.below for slot in program.slots],
         "decided": [graph.type(value).shape for value in decided],
     }
     recorded = np.frombuffer(marshal.dumps(codes), np.uint8)

@@ -6,14 +6,14 @@ compile/resizable.py lays them out once; a shape writes what differs from the sh
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from itertools import accumulate, zip_longest
+from dataclasses import dataclass
+from itertools import zip_longest
 
 from trireme.backend.device import Buffer
 from trireme.devices.cpu.codegen.aligned_memory import address
 from trireme.devices.cpu.compile.alike_steps import ARRAYS, WORDS, RowsByTurn, SizedRow
 from trireme.devices.cpu.runtime.fault_words import FaultWords
-from trireme.devices.cpu.runtime.sized_image import SLOT_ALIGN
+from trireme.devices.cpu.runtime.slot_places import SLOT_ALIGN, slot_places
 from trireme.ir.dim_values import Numbers
 from trireme.support.dtypes import Array
 
@@ -55,6 +55,7 @@ class StepLayout:
     scratch, arguments, decided: the pointers that the addresses of these decide
     faults: what kernels may find wrong
     seconds: by group, those that decided how the steps run
+    below: by slot of the scratch memory, the slots below it
     block: the shapes of which the one that was written is; then rows are those of its first one
     """
 
@@ -68,7 +69,8 @@ class StepLayout:
     decided: PointerPlaces
     faults: FaultWords
     seconds: list[float]
-    room: list[int] = field(default_factory=list)
+    below: Sequence[Sequence[int]]
+    room: Sequence[int] = ()
     home: Buffer | None = None
     arrays: tuple[Array, ...] = ()
     block: RowsByTurn | None = None
@@ -106,8 +108,8 @@ class StepLayout:
             return
         self.room, self.home = [-(-nbytes // SLOT_ALIGN) * SLOT_ALIGN for nbytes in room], scratch
         begin = address(scratch)
-        places = [begin + before for before in accumulate(self.room, initial=0)]
-        self.scratch.write(self.pointer_view, places[:-1])
+        places = [begin + offset for offset in slot_places(room, self.below)[0]]
+        self.scratch.write(self.pointer_view, places)
 
     def put_decided(self, arrays: tuple[Array, ...]) -> None:
         """Have steps read what a shape decides."""

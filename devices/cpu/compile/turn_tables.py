@@ -23,7 +23,7 @@ from trireme.devices.cpu.compile.alike_steps import (
     SizedRow,
 )
 from trireme.devices.cpu.compile.resizing import CpuTables, Resizer
-from trireme.devices.cpu.runtime.sized_image import SLOT_ALIGN
+from trireme.devices.cpu.runtime.slot_places import slot_places
 from trireme.ir.dim_values import NumberRows, Numbers
 from trireme.support.dtypes import Array
 from trireme.support.errors import CompileError
@@ -105,10 +105,10 @@ class _TurnSizer:
             k = group.number
             self._fill(group, numbers, made.of_group(k, slice(*ends[k : k + 2])))
         room = resizer.most_room(self._rows, self._known_temps())
-        slots = [-(-nbytes // SLOT_ALIGN) * SLOT_ALIGN for nbytes in room]
+        nbytes = slot_places(room, resizer.below)[1]
         most_local = int(made.local_bytes.max(initial=0))
         return TurnTables(
-            replace(last, room=room, scratch_bytes=sum(slots), local_bytes=most_local),
+            replace(last, room=room, scratch_bytes=nbytes, local_bytes=most_local),
             self._served,
             made.words,
             made.chunks,

@@ -11,7 +11,6 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import accumulate
 from types import CodeType, FunctionType
 from typing import Any
 
@@ -20,13 +19,13 @@ import numpy as np
 from trireme.backend.image import TaskImage
 from trireme.devices.cpu.codegen.aligned_memory import aligned_copy
 from trireme.devices.cpu.runtime.product_blocks import block_words
+from trireme.devices.cpu.runtime.slot_places import slot_places
 from trireme.devices.cpu.runtime.step_rows import call_flags, step_rows
 from trireme.ir.dim_values import Numbers, evaluator, most_bytes
 from trireme.ir.graph import TensorType
 
 CALLS: Mapping[str, Any] = {call.__name__: call for call in (max, round, math.ceil, math.floor)}
 """What recorded code calls."""
-SLOT_ALIGN = 64
 
 
 @dataclass(frozen=True)
@@ -76,8 +75,8 @@ class SizedImage:
         table_rows = step_rows(steps)
         codes = image.tables["variants"]
         table = [(codes[row.number, each[row.number][4]], *row.words) for row in table_rows]
-        slot_bytes = [-(-n // SLOT_ALIGN) * SLOT_ALIGN for n in self._slot_bytes(*sizes)]
-        begins = np.array([*accumulate(slot_bytes, initial=0)], np.int64)
+        offsets, scratch_bytes = slot_places(self._slot_bytes(*sizes), facts["below"])
+        begins = np.array(offsets, np.int64)
         pointers, slots = image.tables["pointers"].copy(), image.tables["slots"]
         inside = slots[:, 0] >= 0
         pointers[inside, 1] = begins[slots[inside, 0]] + slots[inside, 1]
@@ -93,7 +92,7 @@ class SizedImage:
             **image.facts,
             **call_flags(table_rows),
             "local_bytes": max(row[3] for row in rows),
-            "scratch_bytes": int(begins[-1]),
+            "scratch_bytes": scratch_bytes,
         }
         tables = {**image.tables, "steps": np.array(table, np.int64), "pointers": pointers}
         return TaskImage(sized, tables, tuple(constants))

@@ -1,0 +1,135 @@
+"""The scratch memory of an open program: who shares a slot, and which slots lie below which.
+
+The values are packed once, at usual sizes. Other sizes keep the order of that packing: a slot
+begins where the last of the slots below it ends (runtime/slot_places.py). So values of common lives
+never overlap, and a shape whose sizes are in other proportions takes more memory than its own
+packing would.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from trireme.backend.arena import LiveRange, pack
+from trireme.devices.cpu.kernels.lowering import At, Temp
+from trireme.devices.cpu.kernels.polymorphic.step import PolymorphicStep, SizedTemp
+from trireme.ir.dim_values import evaluator
+from trireme.ir.dims import symbols_of
+from trireme.ir.graph import UNKNOWN, Graph
+from trireme.support.dtypes import itemsize
+from trireme.support.records import dataclass
+
+if TYPE_CHECKING:
+    from trireme.devices.cpu.compile.program import ReferenceStep
+
+_USUAL = 128
+"""The size of a symbol at which the values are packed, where its bounds allow it."""
+Life = tuple[int, int]
+"""The first and the last step that use a value."""
+Home = int | str
+"""The id of a value, or the key of a Temp."""
+
+
+@dataclass(frozen=True)
+class ScratchSlot:
+    """Scratch memory that values of disjoint lives share.
+
+    members: their ids, or keys of Temps
+    below: the numbers of the slots that end before it begins; others that do end before those
+    """
+
+    members: tuple[Home, ...]
+    below: tuple[int, ...]
+
+
+def scratch_slots(
+    graph: Graph,
+    steps: Sequence[PolymorphicStep | ReferenceStep],
+    homes: Mapping[int, int],
+    temps: Mapping[str, SizedTemp],
+) -> tuple[ScratchSlot, ...]:
+    """Return the memory of what flows between steps, from low to high offsets.
+
+    graph: with symbols; homes: the value in whose memory each value lies
+    """
+    lives = _lives(graph, steps, homes)
+    if not lives:
+        return ()
+    nbytes = _usual_bytes(graph, lives, temps)
+    keys = list(lives)
+    ranges = [LiveRange(k, *lives[key], nbytes[key]) for k, key in enumerate(keys)]
+    offsets = pack(ranges).offsets
+    shared: dict[tuple[int, Hashable], list[Home]] = {}
+    for k, key in enumerate(keys):
+        kind = key if isinstance(key, str) else (graph.type(key).shape, graph.type(key).dtype)
+        shared.setdefault((offsets[k], kind), []).append(key)
+    members = [shared[place] for place in sorted(shared, key=lambda place: place[0])]
+    below = _below([[lives[key] for key in one] for one in members])
+    return tuple(
+        [ScratchSlot(tuple(one), under) for one, under in zip(members, below, strict=True)]
+    )
+
+
+def _lives(
+    graph: Graph, steps: Sequence[PolymorphicStep | ReferenceStep], homes: Mapping[int, int]
+) -> dict[Home, Life]:
+    """Return the lives of what lies in scratch memory: not inputs, outputs and constants."""
+    outside = {*graph.inputs, *graph.outputs}
+    lives: dict[Home, Life] = {}
+    for position, step in enumerate(steps):
+        for operand in (*step.reads, *step.writes):
+            of = operand.of if isinstance(operand, At) else operand
+            home: Home | None = of.key if isinstance(of, Temp) else None
+            if isinstance(of, int) and not graph.values[homes[of]].is_constant:
+                home = homes[of]
+            if home is not None and home not in outside:
+                lives[home] = (lives.get(home, (position, 0))[0], position)
+    return lives
+
+
+def _usual_bytes(
+    graph: Graph, lives: Mapping[Home, Life], temps: Mapping[str, SizedTemp]
+) -> dict[Home, int]:
+    """Return the bytes of what lies in scratch memory at usual sizes."""
+    types = {home: graph.type(home) for home in lives if isinstance(home, int)}
+    dims = {dim: None for type in types.values() for dim in type.shape if dim != UNKNOWN}
+    names = sorted({name for dim in dims for name in symbols_of(dim)})
+    bounds = [graph.symbols.get(name, (0, None)) for name in names]
+    sizes = [max(low, min(_USUAL, _USUAL if high is None else high)) for low, high in bounds]
+    numbers = dict(zip(dims, evaluator(dims, names)(*sizes), strict=True))
+    found: dict[Home, int] = {}
+    for home in lives:
+        if isinstance(home, str):
+            found[home] = temps[home].nbytes
+        else:
+            type = types[home]
+            counts = [max(numbers.get(dim, _USUAL), 1) for dim in type.shape]
+            found[home] = math.prod(counts) * itemsize(type.dtype)
+    return found
+
+
+def _below(lives: Sequence[Sequence[Life]]) -> list[tuple[int, ...]]:
+    """Return the slots below each slot, given the lives of each one's members from low to high.
+
+    A slot below another one that is below as well is left out.
+    """
+    found: list[tuple[int, ...]] = []
+    reached: list[int] = []  # by slot, the set of slots below it, as bits
+    for k, mine in enumerate(lives):
+        under: list[int] = []
+        known = 0
+        for other in reversed(range(k)):
+            if known >> other & 1 or not _meet(mine, lives[other]):
+                continue
+            under.append(other)
+            known |= reached[other] | 1 << other
+        found.append(tuple(under))
+        reached.append(known)
+    return found
+
+
+def _meet(lives: Sequence[Life], others: Sequence[Life]) -> bool:
+    """Whether two slots have members that live at a common step."""
+    return any(a <= d and c <= b for a, b in lives for c, d in others)
