@@ -1,7 +1,7 @@
 """The matrix product kernel for every shape: rows, and what else varies, are words.
 
-A block of rows is done in tiles of full height, and the rest in tiles of a few rows. The last of
-these may reach beyond the end: its further rows are the last row again, which is computed and
+A block of rows is done in tiles of full height, and the rest in tiles of four rows, of two and of
+one. One of four may reach beyond the end by a row: it is the last row again, which is computed and
 stored twice with the same result. Each element of C is a sum in order of the depth, whatever the
 tiles are, so results have the bits of the kernel that is made for one shape.
 """
@@ -226,13 +226,20 @@ class _SizedMatmul(MatmulEmitter):
         rows = cut.tiling.tile_rows
         for row in fn.range(self.first_row, self.rest_row, rows):
             self._rows(row, rows, b, column, counts, False)
-        rest = fn.as_value("i64", minus(fn, self.end_row, self.rest_row))
-        for is_one in fn.either(fn.compare("eq", rest, 1)):  # such as a token of a decoder
-            if is_one:
-                self._rows(self.rest_row, 1, b, column, counts, False)
-                continue
-            for row in fn.range(self.rest_row, self.end_row, min(_REST, rows)):
-                self._rows(row, min(_REST, rows), b, column, counts, True)
+        self._rest(b, column, counts)
+
+    def _rest(self, b: Value, column: Index, counts: Sequence[Index]) -> None:
+        """Emit the rows that are left: tiles of `_REST`, then two rows or one, as a token has."""
+        fn, rows = self.fn, self.cut.tiling.tile_rows
+        row: Index = self.rest_row
+        if rows >= _REST:
+            left = fn.as_value("i64", minus(fn, self.end_row, row)) + 1
+            row = row + (left - fn.as_value("i64", fn.integer("urem", left, _REST)))
+            for start in fn.range(self.rest_row, row, _REST):
+                self._rows(start, _REST, b, column, counts, True)
+        for few in range(1, min(rows, _REST - 1)):
+            with fn.when(fn.compare("eq", fn.as_value("i64", minus(fn, self.end_row, row)), few)):
+                self._rows(row, few, b, column, counts, False)
 
     def _rows(
         self,
