@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 
@@ -94,12 +95,7 @@ class WindowEmitter:
     def _columns(self, x: Value, at: Value, inside: Sequence[Value | bool]) -> None:
         """Emit a row's tiles of columns."""
         if not known(self.window.width):
-            every = list(range(self.window.kernel[1]))
-
-            def tile(start: Index, columns: int, taps: Sequence[Value] | None) -> None:
-                self._tile(x, at, inside, start, [every] * columns, taps)
-
-            emit_columns(self.fn, self.window, self.tile, tile)
+            emit_columns(self.fn, self.window, self.tile, partial(self._tile, x, at, inside))
             return
         for starts, taps in column_segments(self.window, self.tile):
             for start in self.fn.range(starts.start, starts.stop, starts.step):

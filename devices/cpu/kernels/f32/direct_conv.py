@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 
@@ -104,20 +105,11 @@ class DirectConvEmitter:
             at = fn.as_value("i64", row) * (window.out_width * self.outputs)
             inside = self._kernel_rows(top)
             if not known(window.width):
-                self._columns(x, at, inside)
+                emit_columns(fn, window, self.tile, partial(self._tile, x, at, inside))
                 continue
             for starts, taps in column_segments(window, self.tile):
                 for start in fn.range(starts.start, starts.stop, starts.step):
                     self._tile(x, at, inside, start, taps)
-
-    def _columns(self, x: Value, at: Value, inside: tuple[Index, Index]) -> None:
-        """Emit a row's tiles of columns where its length is read."""
-        every = list(range(self.window.kernel[1]))
-
-        def tile(start: Index, columns: int, met: Sequence[Value] | None) -> None:
-            self._tile(x, at, inside, start, [every] * columns, met)
-
-        emit_columns(self.fn, self.window, self.tile, tile)
 
     def _kernel_rows(self, top: Value) -> tuple[Index, Index]:
         """The kernel rows that lie in the image, from the first to before the last."""

@@ -186,37 +186,93 @@ def _alike_until(window: ImageWindow, ow: int) -> int:
 
 REST_COLUMNS = 4
 """Columns of a tile at the end of a row whose length varies."""
-Tile = Callable[[Index, int, Sequence[Value] | None], None]
-"""Emits a tile: its first column, its columns, and which kernel columns lie in the image where not
-all do.
+_MOST_EDGE_TAPS = 1500
+"""Taps times columns that the tiles at the ends of a row spell out."""
+Tile = Callable[[Index, Sequence[Sequence[int]], Sequence[Value] | None], None]
+"""Emits a tile: its first column, the kernel columns that each of its columns meets, and which of
+them the only column meets where that is asked at run time.
 """
 
 
 def emit_columns(fn: Function, window: ImageWindow, tile: int, emit: Tile) -> None:
     """Emit an output row whose length is read: columns whose windows lie in the image in tiles,
-    the last of which may repeat columns, and the others one by one.
+    the last of which may repeat columns, a tile of its own at either end, and one column after the
+    other in rows that are too short for these.
     """
     stride, before, dilation = window.strides[1], window.pads[1], window.dilations[1]
     width, out = (fn.as_value("i64", size) for size in (window.width, window.out_width))
+    every = list(range(window.kernel[1]))
     reach = (window.kernel[1] - 1) * dilation
     low = fn.minimum(-(-before // stride), out)
     room = fn.maximum(width + (before - reach - 1 + stride), 0)
     high = fn.maximum(fn.minimum(fn.integer("udiv", room, stride), out), low)
-    count = fn.as_value("i64", minus(fn, high, low))
-    start = low
-    if tile > REST_COLUMNS:
-        start = minus(fn, high, fn.integer("urem", count, tile))
-        for column in fn.range(low, start, tile):
-            emit(column, tile, None)
     few = min(tile, REST_COLUMNS)
-    for is_long in fn.either(fn.compare("sge", count, few)):
-        for column in fn.range(start, high, few if is_long else 1):
-            at = fn.minimum(column, minus(fn, high, few)) if is_long else column
-            emit(at, few if is_long else 1, None)
-    outside = fn.as_value("i64", minus(fn, out, count))
-    for k in fn.range(0, outside):
-        is_before = fn.compare("slt", fn.as_value("i64", k), low)
-        column = fn.select(is_before, k, fn.as_value("i64", k + count))
-        left = fn.as_value("i64", column) * stride - before
-        taps = range(window.kernel[1])
-        emit(column, 1, [fn.compare("ult", left + kw * dilation, width) for kw in taps])
+    within = fn.as_value("i64", minus(fn, high, low))
+    is_long = fn.compare("sge", within, few)
+    ends = _RowEnds(window, few)
+    beyond = (out - 1) * stride - width + (reach + 1 - before)
+    is_tiled = fn.integer("and", is_long, fn.compare("sle", beyond, ends.most_beyond))
+    assert isinstance(is_tiled, Value)
+    last = fn.select(fn.compare("sgt", beyond, 0), out - few, out)
+    begin = fn.select(is_tiled, few if before else 0, fn.as_value("i64", low))
+    end = fn.select(is_tiled, last, fn.as_value("i64", high))
+    start = begin
+    if tile > REST_COLUMNS:
+        start = end - fn.integer("urem", fn.maximum(end - begin, 0), tile)
+        for column in fn.range(begin, start, tile):
+            emit(column, [every] * tile, None)
+    for is_few in fn.either(is_long):
+        for column in fn.range(start, end, few if is_few else 1):
+            at = fn.minimum(column, minus(fn, high, few)) if is_few else column
+            emit(at, [every] * (few if is_few else 1), None)
+    for are_tiled in fn.either(is_tiled):
+        if are_tiled:
+            if before:
+                emit(0, ends.first, None)
+            for k in range(1, ends.most_beyond + 1):
+                with fn.when(fn.compare("eq", beyond, k)):
+                    emit(out - few, ends.last(k), None)
+            continue
+        for at in fn.range(0, out - within):
+            is_before = fn.compare("slt", fn.as_value("i64", at), low)
+            column = fn.select(is_before, at, fn.as_value("i64", at + within))
+            left = fn.as_value("i64", column) * stride - before
+            met = [fn.compare("ult", left + kw * dilation, width) for kw in every]
+            emit(column, [every], met)
+
+
+class _RowEnds:
+    """The tiles at the ends of a row, each of `columns` columns.
+
+    most_beyond: how many columns beyond the image the last window may reach for the row to have
+        tiles at its ends; as many tiles for its end are spelt out
+    """
+
+    def __init__(self, window: ImageWindow, columns: int) -> None:
+        self._window, self._columns = window, columns
+        self._reach = (window.kernel[1] - 1) * window.dilations[1]
+        most = min(self._reach // 2, columns * window.strides[1])
+        taps = columns * math.prod(window.kernel) * most
+        self.most_beyond = most if taps <= _MOST_EDGE_TAPS else 0
+        if window.pads[1] > columns * window.strides[1]:  # more columns than a tile has
+            self.most_beyond = -self._reach - window.strides[1]
+
+    @property
+    def first(self) -> list[list[int]]:
+        """The kernel columns that each of the first columns meets."""
+        window = self._window
+        return self._taps(window.pads[1], self._reach + self._columns * window.strides[1])
+
+    def last(self, beyond: int) -> list[list[int]]:
+        """Return the kernel columns that each of the last columns meets.
+
+        beyond: columns beyond the image that the last window reaches
+        """
+        most = self._reach + (self._columns - 1) * self._window.strides[1] - beyond
+        return self._taps(0, most)
+
+    def _taps(self, least: int, most: int) -> list[list[int]]:
+        """Return the kernel columns that meet image columns `least` to `most` of a tile."""
+        stride, dilation = self._window.strides[1], self._window.dilations[1]
+        columns, kernel = range(self._columns), range(self._window.kernel[1])
+        return [[w for w in kernel if least <= k * stride + w * dilation <= most] for k in columns]
