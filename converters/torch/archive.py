@@ -27,8 +27,10 @@ _FIX = "torch.export.save(torch.export.export(module, inputs), path) with torch 
 _TARGET = re.compile(
     r"(torch\.ops\.\w+\.\w+(\.\w+)?|_operator\.\w+|math\.\w+|torch\.sym_\w+|torch\._sym_\w+)"
 )
-_EXPRESSION = re.compile(r"(?!.*(__|\.[A-Za-z_]))([\w\s()+\-*/,.<>=!&|~%]|'\w+')*")
-"""Arithmetic on symbols: no texts but names, no brackets, no attributes."""
+_EXPRESSION = re.compile(
+    r"(?!.*(__|\.[A-Za-z_]))([\w\s()+\-*/,.<>=!&|~%]|'\w+'|'-?\d+\.\d*(e[-+]?\d+)?')*"
+)
+"""Arithmetic on symbols: no texts but names and numbers, no brackets, no attributes."""
 _CALLED = re.compile(r"(\w+)\s*\(")
 _FUNCTIONS = """
     Symbol Integer Float Rational Add Mul Pow Max Min Abs Mod PythonMod FloorDiv CleanDiv

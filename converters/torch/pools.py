@@ -105,7 +105,10 @@ def adaptive_average(rank: int) -> Any:
             axes = use.ints(*range(first, first + rank))
             return use.add("reduce_mean", use["self"], axes, keepdims=1)
         if not all(isinstance(dim, int) for dim in (*sizes, *wanted)):
-            raise use.error("an adaptive pool of open dimensions to more than one element")
+            raise use.error(
+                "an adaptive pool of open dimensions to more than one element",
+                "give the sizes of the inputs' open dimensions with shapes=",
+            )
         if all(size % out == 0 for size, out in zip(sizes, wanted, strict=True)):
             kernel = tuple(size // out for size, out in zip(sizes, wanted, strict=True))
             return _even_pool(use, "average_pool", kernel, rank)

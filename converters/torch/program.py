@@ -97,7 +97,15 @@ def read_program(
     if isinstance(source, torch.export.ExportedProgram):
         return DecomposedProgram(_decomposed(source), "torch", False)
     name = "torch" if isinstance(source, bytes) else Path(source).stem
-    return DecomposedProgram(_decomposed(load_archive(source, use_mmap, on_open)), name, True)
+    loaded = load_archive(source, use_mmap, on_open)
+    return DecomposedProgram(_decomposed(loaded, _GIVE_MODULE), name, True)
+
+
+_GIVE_MODULE = (
+    "give the module, not its file: "
+    "trireme.convert(module, example_inputs=(x,), dynamic_shapes=...)"
+)
+"""The fix where torch cannot decompose a program that it loaded, as one with sizes of 3*n."""
 
 
 def _arguments(examples: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -126,7 +134,7 @@ def _export(
             )
 
 
-def _decomposed(exported: Any) -> Any:
+def _decomposed(exported: Any, fix: str = "") -> Any:
     table = torch.export.default_decompositions()
     for name in KEPT:
         packet, _, overload = name.partition(".")
@@ -138,7 +146,7 @@ def _decomposed(exported: Any) -> Any:
         try:
             decomposed = exported.run_decompositions(table)
         except Exception as error:
-            raise _torch_error("torch cannot decompose the program", error) from error
+            raise _torch_error("torch cannot decompose the program", error, fix) from error
     _drop_checks(decomposed.graph)
     return decomposed
 
@@ -170,10 +178,11 @@ def _drop_checks(graph: Any) -> None:
 _CHECKS = ("aten._linalg_check_errors.default",)
 
 
-def _torch_error(what: str, error: Exception) -> ConvertError:
+def _torch_error(what: str, error: Exception, fix: str = "") -> ConvertError:
     lines = [line for line in str(error).splitlines() if line.strip()]
     first = lines[0] if lines else type(error).__name__
-    return ConvertError(f"{what}: {first}", facts=[line.strip() for line in lines[1:_MOST_LINES]])
+    facts = [line.strip() for line in lines[1:_MOST_LINES]]
+    return ConvertError(f"{what}: {first}", facts=facts, fix=fix)
 
 
 _MOST_LINES = 12

@@ -303,7 +303,10 @@ def _outputs(
             raise ConvertError(f"output '{name}' is of complex numbers", fix=fix)
         if isinstance(value, (int, float)):
             value = TensorRef(scope.builder.constant(name, torch.tensor(value).numpy()))
-        if isinstance(value, (TensorRef, NumberRef)):
+        if isinstance(value, NumberRef):
+            scalar = scope.builder.constant(f"{name}.shape", np.zeros(0, np.int64))
+            value = TensorRef(scope.builder.add("reshape", value.id, scalar, source="torch:output"))
+        if isinstance(value, TensorRef):
             outputs.append(_named(scope, value.id, _unique(name, taken), outputs))
     return outputs
 

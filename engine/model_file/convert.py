@@ -35,6 +35,7 @@ class Format:
         use_mmap=mmap, on_open=on_open), with the arguments of `convert`. A session caches the graph
         until a file given to `on_open` changes.
     identifier: bytes 4 to 8 of its files, where the format has an identifier
+    start: the first bytes of its files, where those name the format
     has_signatures: whether a file may hold several graphs; the converter then takes `signature` and
         `on_note` too
     has_python_ops: whether functions of the user may stand for ops of the format; the converter
@@ -49,6 +50,7 @@ class Format:
     suffix: str
     function: str
     identifier: bytes = b""
+    start: bytes = b""
     has_signatures: bool = False
     has_python_ops: bool = False
     classes: tuple[str, ...] = ()
@@ -72,6 +74,7 @@ _FORMATS: dict[str, Format] = {
             "torch",
             ".pt2",
             "trireme.converters.torch:convert",
+            start=b"PK\3\4",
             classes=(
                 "torch.nn.modules.module.Module",
                 "torch.export.exported_program.ExportedProgram",
@@ -239,8 +242,11 @@ def _format_of(source: str | os.PathLike[str] | bytes) -> str:
     if is_model_file(head):
         return _TRM
     formats = _FORMATS.values()
-    if said := [one.name for one in formats if one.identifier and head[4:8] == one.identifier]:
-        return said[0]
+    for one in formats:
+        if one.identifier and head[4:8] == one.identifier:
+            return one.name
+        if one.start and head.startswith(one.start):
+            return one.name
     suffixes = {**{one.suffix: one.name for one in formats}, f".{_TRM}": _TRM}
     if suffix not in suffixes:
         known = ", ".join(suffixes)

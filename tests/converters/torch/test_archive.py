@@ -156,3 +156,73 @@ def test_damaged_files_are_sentences():
                 trireme.convert(one, format="torch")
             except (ModelFileError, ConvertError):
                 continue
+
+
+def saved(module, *examples, dynamic):
+    """Return the bytes of a module's .pt2 file."""
+    file = io.BytesIO()
+    torch.export.save(torch.export.export(module, examples, dynamic_shapes=dynamic), file)
+    return file.getvalue()
+
+
+def test_the_bytes_of_a_file_are_a_model(tmp_path):
+    module, data = archive()
+    x = np.random.default_rng(SEED).standard_normal((2, 4)).astype(np.float32)
+    wanted = module(torch.from_numpy(x)).detach().numpy()
+    odd = tmp_path / "model.bin"
+    odd.write_bytes(data)
+    for source in (data, odd):
+        with trireme.Session(source) as session:
+            np.testing.assert_allclose(session.run({"x": x})["output"], wanted, rtol=1e-5)
+
+
+class Enlarged(torch.nn.Module):
+    def forward(self, x):
+        return torch.nn.functional.interpolate(x, scale_factor=1.5, mode="bilinear")
+
+
+def test_an_open_size_times_a_float(tmp_path):
+    size = torch.export.Dim("size", min=4, max=32)
+    data = saved(Enlarged(), torch.zeros(2, 3, 8, 8), dynamic=({2: size},))
+    with trireme.Session(data) as session:
+        for rows in (6, 9, 32):
+            x = np.random.default_rng(SEED).standard_normal((2, 3, rows, 8)).astype(np.float32)
+            wanted = Enlarged()(torch.from_numpy(x)).numpy()
+            np.testing.assert_allclose(session.run({"x": x})["output"], wanted, atol=1e-5)
+
+
+class Counted(torch.nn.Module):
+    def forward(self, x):
+        return x.relu(), x.shape[0] * 2, 7
+
+
+def test_a_number_that_is_an_output_has_no_axis():
+    data = saved(Counted(), torch.zeros(2, 4), dynamic=({0: torch.export.Dim("n", max=9)},))
+    with trireme.Session(data) as session:
+        made = session.run({"x": np.zeros((5, 4), np.float32)})
+    assert [array.shape for array in made.values()] == [(5, 4), (), ()]
+    assert [int(array) for array in list(made.values())[1:]] == [10, 7]
+
+
+def test_a_file_that_torch_cannot_decompose_has_a_fix():
+    rows = 3 * torch.export.Dim("third", min=2, max=9)
+    module, x = Model().eval(), torch.zeros(12, 4)
+    with pytest.raises(ConvertError, match="torch cannot decompose the program") as caught:
+        trireme.convert(saved(module, x, dynamic=({0: rows},)))
+    assert "give the module, not its file" in caught.value.fix
+    with trireme.Session(trireme.convert(module, (x,), dynamic_shapes=({0: rows},))) as session:
+        y = np.random.default_rng(SEED).standard_normal((15, 4)).astype(np.float32)
+        wanted = module(torch.from_numpy(y)).detach().numpy()
+        np.testing.assert_allclose(session.run({"x": y})["output"], wanted, rtol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["state_dict", "script"])
+def test_another_file_of_torch_names_what_to_save(kind, tmp_path):
+    path, module = tmp_path / "m.pt", torch.nn.Linear(3, 3)
+    if kind == "script":
+        torch.jit.save(torch.jit.trace(module, torch.zeros(1, 3)), path)
+    else:
+        torch.save(module.state_dict(), path)
+    with pytest.raises(ModelFileError, match="no program of torch.export") as caught:
+        trireme.convert(path)
+    assert "torch.export.save" in caught.value.fix
