@@ -24,6 +24,7 @@ from trireme.runtime.control.dynamic import ControlFlow
 from trireme.runtime.control.open_body import open_body
 from trireme.runtime.dynamic.ahead import ShapesAhead
 from trireme.runtime.dynamic.buckets import BucketFit, Buckets
+from trireme.runtime.dynamic.fed import FedArrays, feeds_of
 from trireme.runtime.dynamic.instances import (
     Instance,
     OpenGraph,
@@ -36,11 +37,11 @@ from trireme.runtime.dynamic.polymorphic import PolymorphicGraph, polymorphic
 from trireme.runtime.dynamic.refused import ShapesRefused
 from trireme.runtime.dynamic.regions import served_nodes
 from trireme.runtime.dynamic.reports import StageReport, StageWatch
-from trireme.runtime.dynamic.resizable import ResizableGraph
-from trireme.runtime.feeds import as_array, misfit, refuse_names
+from trireme.runtime.dynamic.resizable import ResizableGraph, ShapeRun
+from trireme.runtime.feeds import refuse_names
 from trireme.runtime.options import ExecutionOptions
 from trireme.runtime.prepare import Prepared
-from trireme.support.dtypes import Array, numpy_dtype
+from trireme.support.dtypes import Array
 from trireme.support.errors import InternalError, RunError
 
 
@@ -79,7 +80,7 @@ class OpenProgram:
         self.ahead, self._most = ShapesAhead(), tools.most
         self._inputs = list(graph.input_values())
         self._outputs = list(graph.output_values())
-        self._names = frozenset(feeds_of(self._inputs))
+        self._fed = FedArrays(self._inputs)
         self.last: Instance | None = None
         self._last_shapes: Shapes | None = None
         self.stages: list[StageReport] = []
@@ -111,9 +112,10 @@ class OpenProgram:
         if self._buckets is not None:
             return self._run_padded(self._buckets, arrays, out)
         shapes = tuple([array.shape for array in arrays])
-        if shapes != self._last_shapes and self._is_cut(shapes):
+        is_last = shapes == self._last_shapes
+        if not is_last and self._is_cut(shapes):
             return handed_out(self._outputs, self._run_parts(arrays), arrays, out)
-        for instance in self._held(shapes):
+        for instance in self._open.hold(shapes) if is_last else self._held(shapes):
             if instance.stage.is_whole and instance.region is not None:
                 self._last_shapes = shapes
                 return self._run_whole(instance, arrays, out)
@@ -129,19 +131,15 @@ class OpenProgram:
         """Have the instance of some shapes be the last one that ran."""
         self.stages[:] = [self._instance(shapes).report]
 
-    def _fed(self, feeds: Mapping[str, Any]) -> list[Array]:
-        """Return `fed_arrays` of these feeds."""
-        if not isinstance(feeds, dict) or feeds.keys() != self._names:
-            return fed_arrays(self._inputs, feeds)
-        return [_fitting(value, feeds[value.name]) for value in self._inputs]
-
     def _run_whole(
         self, instance: Instance, arrays: list[Array], out: Mapping[str, Array] | None
     ) -> dict[str, Array]:
         """Run an instance whose region is the whole graph."""
         if instance.region is None:
             raise InternalError("no region runs the whole graph")
-        self.stages = [instance.report]
+        self.last, self.stages = instance, [instance.report]
+        if isinstance(instance.region, ShapeRun):
+            return instance.region.run_arrays(arrays, out)
         feeds = {value.name: array for value, array in zip(self._inputs, arrays, strict=True)}
         return instance.region.run(feeds, out)
 
@@ -189,7 +187,7 @@ class OpenProgram:
 
         Errors: as `run`
         """
-        arrays = fed_arrays(self._inputs, feeds)
+        arrays = self._fed(feeds)
         if self._buckets is not None:
             _, arrays = self._fitted(self._buckets, arrays)
         seen = StageWatch()
@@ -239,7 +237,7 @@ class OpenProgram:
 
         Errors: RunError, if the host runs a part of it because shapes depend on values
         """
-        arrays = fed_arrays(self._inputs, feeds)
+        arrays = self._fed(feeds)
         if self._buckets is None:
             return Served(self._whole(arrays), feeds, dict)
         buckets = self._buckets
@@ -284,16 +282,6 @@ class OpenProgram:
         with ShapesRefused(self._inputs, shapes):
             self.last = self._open.instance(shapes)
         return self.last
-
-
-def fed_arrays(inputs: list[Value], feeds: Mapping[str, Any]) -> list[Array]:
-    """Return what is fed as arrays, in the inputs' order.
-
-    Errors: RunError, if a feed is missing or unknown, or does not fit its input
-    """
-    if not isinstance(feeds, Mapping) or set(feeds) != set(feeds_of(inputs)):
-        refuse_names(feeds, inputs)
-    return [_fitting(value, feeds[value.name]) for value in inputs]
 
 
 def handed_out(
@@ -359,25 +347,6 @@ def open_program(
 def _by_bucket(graph: Graph, shapes: Sequence[Sequence[int]]) -> str:
     """Say why a graph on devices with static shapes has no program for every shape."""
     return "each bucket is placed and compiled for its sizes"
-
-
-def feeds_of(values: list[Value]) -> list[str]:
-    """Return the names to feed."""
-    return [value.name for value in values]
-
-
-def _fitting(value: Value, given: Any) -> Array:
-    array = as_array(value, given)
-    if value.dtype == "string":
-        return array.astype(object)
-    shape = value.type.shape
-    if len(shape) == array.ndim and array.dtype == numpy_dtype(value.type.dtype):
-        for dim, size in zip(shape, array.shape, strict=True):
-            if dim != size and isinstance(dim, int):
-                break
-        else:
-            return array
-    raise misfit(value, array)
 
 
 def _owned(array: Array, fed: list[Array]) -> Array:

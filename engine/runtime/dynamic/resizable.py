@@ -26,6 +26,7 @@ from trireme.ir.graph import Graph, Value
 from trireme.runtime.dynamic.closed import ClosedGraph
 from trireme.runtime.dynamic.kept import Closes
 from trireme.runtime.dynamic.size_checks import SizeChecks
+from trireme.runtime.dynamic.small_io import SmallIO, is_small
 from trireme.runtime.feeds import check_targets
 from trireme.support.dtypes import Array, numpy_dtype
 from trireme.support.errors import InternalError, ShapeError
@@ -55,6 +56,7 @@ class ResizableGraph:
     call: the device's
     devices: the open devices, by name
     alloc: gives scratch memory of at least some bytes
+    writes_inputs: whether kernels write rows of a state where it is
     """
 
     def __init__(
@@ -71,6 +73,7 @@ class ResizableGraph:
         self.contents, self.call, names = contents, call, contents.names
         self.checks = SizeChecks(closed.graph, self.contents)
         self.ports = _Ports(closed.graph, region, self.contents)
+        self.writes_inputs = any(node.attrs.get("in_place") for node in region.nodes)
         graph = closed.graph
         self._ranks = [len(value.shape) for value in graph.input_values()]
         axes = [dim for value in graph.input_values() for dim in value.shape]
@@ -138,9 +141,20 @@ class _Calls:
         shape: whose tables they are, where they may come back
         """
         one = self._any_free(False) if shape is None else self._free_for(shape)
-        one.tables = tables
         try:
-            one.call.run(tables, one.scratch(tables.scratch_bytes), places)
+            one.run(tables, places)
+        finally:
+            self._free.append(one)
+
+    def run_small(self, shape: ShapeRun, arrays: Sequence[Array]) -> list[Array]:
+        """Run a shape on copies of arrays, and return what it makes."""
+        one = self._free_for(shape)
+        try:
+            if one.small is None or one.tables is not shape.tables:
+                one.small = shape.small_io()
+            one.small.put(arrays)
+            one.run(shape.tables, one.small.places)
+            return one.small.copied()
         finally:
             self._free.append(one)
 
@@ -150,6 +164,11 @@ class _Calls:
             one.scratch(scratch_bytes)
 
     def _free_for(self, shape: ShapeRun) -> _Call:
+        with suppress(IndexError):
+            one = self._free.pop()
+            if one.tables is shape.tables:
+                return one
+            self._free.append(one)
         for one in reversed(self._free[:]):
             if one.tables is shape.tables:
                 with suppress(ValueError):  # another caller was faster
@@ -168,12 +187,18 @@ class _Calls:
 
 
 class _Call:
-    """A call; tables: of the shape that it ran last."""
+    """A call; tables: of the shape that it ran last; small: for inputs and outputs of this one."""
 
     def __init__(self, call: ResizableCall, alloc: Callable[[int], Buffer]) -> None:
-        self.call, self._alloc = call, alloc
+        self._call, self._alloc = call, alloc
         self.tables: object = None
+        self.small: SmallIO | None = None
         self._scratch: Buffer | None = None
+
+    def run(self, tables: Any, places: Sequence[int]) -> None:
+        """Run tables; as `ResizableCall.run`."""
+        self.tables = tables
+        self._call.run(tables, self.scratch(tables.scratch_bytes), places)
 
     def scratch(self, needs: int) -> Buffer | None:
         """Return memory of at least so many bytes, None for none; it grows by half at least."""
@@ -239,8 +264,10 @@ class ShapeRun:
         self._shapes, self._sizes = shapes, sizes
         self.open_session, self.graph = open_session, whole.closed.graph
         self.tables, self.loads = whole.call.tables(sizes), 0
-        shaped = whole.ports.shapes(sizes)
-        self._made = [(shaped[k], whole.ports.dtypes[k]) for k in whole.ports.made]
+        ports, shaped = whole.ports, whole.ports.shapes(sizes)
+        self._made = [(shaped[k], ports.dtypes[k]) for k in ports.made]
+        self._fed = [(shapes[k], numpy_dtype(ports.inputs[k].dtype)) for k in ports.fed]
+        self._is_small = not whole.writes_inputs and is_small([*self._fed, *self._made])
 
     @property
     def devices(self) -> Mapping[str, Device]:
@@ -273,23 +300,42 @@ class ShapeRun:
         feeds: arrays of the inputs' dtypes and of these shapes
         Errors: RunError, if `out` is unknown or does not fit, or a kernel found wrong data
         """
+        return self.run_arrays([feeds[name] for name in self.whole.ports.names], out)
+
+    def run_arrays(
+        self, arrays: Sequence[Array], out: Mapping[str, Array] | None = None
+    ) -> dict[str, Array]:
+        """Return what `run` does, given the inputs in the graph's order."""
         whole = self.whole
         ports = whole.ports
-        arrays = [feeds[name] for name in ports.names]
         if tuple([array.shape for array in arrays]) != self._shapes:
             raise InternalError("arrays of other shapes than those of the tables")
-        laid = [laid_array(arrays[k]) for k in ports.fed]
+        if out is None and self._is_small:
+            made = whole.calls.run_small(self, [arrays[k] for k in ports.fed])
+        else:
+            made = self._run_in_place([arrays[k] for k in ports.fed], out)
+        results = {name: made[k] for name, k in ports.results}
+        if ports.others or out is not None:
+            self._finish(results, arrays, out or {})
+        return results
+
+    def small_io(self) -> SmallIO:
+        """Return memory for the inputs that kernels read, and the outputs that they make."""
+        return SmallIO(self._fed, self._made)
+
+    def _run_in_place(
+        self, arrays: Sequence[Array], out: Mapping[str, Array] | None
+    ) -> list[Array]:
+        """Run kernels on arrays where they are, and return what they make."""
+        laid = [laid_array(array) for array in arrays]
         made = (
             [np.empty(shape, dtype) for shape, dtype in self._made]
             if out is None
             else self._targets(out, [array for array, _ in laid])
         )
         places = [place for _, place in laid] + [array.ctypes.data for array in made]
-        whole.calls.run(self.tables, places, self)
-        results = {name: made[k] for name, k in ports.results}
-        if ports.others or out is not None:
-            self._finish(results, arrays, out or {})
-        return results
+        self.whole.calls.run(self.tables, places, self)
+        return made
 
     def _targets(self, out: Mapping[str, Array], read: Sequence[Array]) -> list[Array]:
         """Return the arrays that kernels write: those given where they can, else new ones."""

@@ -1,0 +1,68 @@
+"""What is fed to a model with open shapes, as arrays in the order of its inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from trireme.ir.graph import Value
+from trireme.runtime.feeds import as_array, misfit, refuse_names
+from trireme.support.dtypes import Array, numpy_dtype
+
+
+class FedArrays:
+    """Takes what is fed, in a microsecond where it is arrays that fit."""
+
+    def __init__(self, inputs: Sequence[Value]) -> None:
+        self._inputs = inputs
+        self._wanted = [
+            (value.name, numpy_dtype(value.dtype), len(value.shape), _known_sizes(value))
+            for value in inputs
+        ]
+
+    def __call__(self, feeds: Mapping[str, Any]) -> list[Array]:
+        """Return `fed_arrays` of these feeds."""
+        if type(feeds) is not dict or len(feeds) != len(self._wanted):
+            return fed_arrays(self._inputs, feeds)
+        arrays = []
+        for name, dtype, rank, sizes in self._wanted:
+            array = feeds.get(name)
+            if type(array) is not np.ndarray or array.dtype != dtype or array.ndim != rank:
+                return fed_arrays(self._inputs, feeds)
+            for axis, size in sizes:
+                if array.shape[axis] != size:
+                    return fed_arrays(self._inputs, feeds)
+            arrays.append(array)
+        return arrays
+
+
+def fed_arrays(inputs: Sequence[Value], feeds: Mapping[str, Any]) -> list[Array]:
+    """Return what is fed as arrays, in the inputs' order.
+
+    Errors: RunError, if a feed is missing or unknown, or does not fit its input
+    """
+    if not isinstance(feeds, Mapping) or set(feeds) != set(feeds_of(inputs)):
+        refuse_names(feeds, inputs)
+    return [_fitting(value, feeds[value.name]) for value in inputs]
+
+
+def feeds_of(values: Sequence[Value]) -> list[str]:
+    """Return the names to feed."""
+    return [value.name for value in values]
+
+
+def _known_sizes(value: Value) -> list[tuple[int, int]]:
+    """Return the axes of known sizes, with these."""
+    return [(axis, dim) for axis, dim in enumerate(value.shape) if isinstance(dim, int)]
+
+
+def _fitting(value: Value, given: Any) -> Array:
+    array = as_array(value, given)
+    if value.dtype == "string":
+        return array.astype(object)
+    fits = array.dtype == numpy_dtype(value.dtype) and array.ndim == len(value.shape)
+    if not fits or any(array.shape[axis] != size for axis, size in _known_sizes(value)):
+        raise misfit(value, array)
+    return array
