@@ -7,7 +7,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 
 from trireme.devices.cpu.codegen import mathfn
-from trireme.devices.cpu.codegen.index import minus
 from trireme.devices.cpu.codegen.ir import Function, Index, Value
 from trireme.devices.cpu.codegen.llvm_types import vector
 from trireme.devices.cpu.kernels.expressions import activate
@@ -186,6 +185,8 @@ def _alike_until(window: ImageWindow, ow: int) -> int:
 
 REST_COLUMNS = 4
 """Columns of a tile at the end of a row whose length varies."""
+SHORT_ROW = 2
+"""Columns of a tile at either end of a row that is too short for these."""
 _MOST_EDGE_TAPS = 1500
 """Taps times columns that the tiles at the ends of a row spell out."""
 Tile = Callable[[Index, Sequence[Sequence[int]], Sequence[Value] | None], None]
@@ -199,46 +200,84 @@ def emit_columns(fn: Function, window: ImageWindow, tile: int, emit: Tile) -> No
     the last of which may repeat columns, a tile of its own at either end, and one column after the
     other in rows that are too short for these.
     """
-    stride, before, dilation = window.strides[1], window.pads[1], window.dilations[1]
-    width, out = (fn.as_value("i64", size) for size in (window.width, window.out_width))
+    row = _OpenRow(fn, window)
     every = list(range(window.kernel[1]))
-    reach = (window.kernel[1] - 1) * dilation
-    low = fn.minimum(-(-before // stride), out)
-    room = fn.maximum(width + (before - reach - 1 + stride), 0)
-    high = fn.maximum(fn.minimum(fn.integer("udiv", room, stride), out), low)
     few = min(tile, REST_COLUMNS)
-    within = fn.as_value("i64", minus(fn, high, low))
-    is_long = fn.compare("sge", within, few)
-    ends = _RowEnds(window, few)
-    beyond = (out - 1) * stride - width + (reach + 1 - before)
-    is_tiled = fn.integer("and", is_long, fn.compare("sle", beyond, ends.most_beyond))
-    assert isinstance(is_tiled, Value)
-    last = fn.select(fn.compare("sgt", beyond, 0), out - few, out)
-    begin = fn.select(is_tiled, few if before else 0, fn.as_value("i64", low))
-    end = fn.select(is_tiled, last, fn.as_value("i64", high))
+    ends = [_RowEnds(window, columns) for columns in dict.fromkeys((few, min(tile, SHORT_ROW)))]
+    begin, end = row.low, row.high
+    for one in reversed(ends):
+        is_tiled = row.is_tiled(one)
+        begin = fn.select(is_tiled, one.columns if window.pads[1] else 0, begin)
+        last = fn.select(fn.compare("sgt", row.beyond, 0), row.out - one.columns, row.out)
+        end = fn.select(is_tiled, last, end)
     start = begin
     if tile > REST_COLUMNS:
         start = end - fn.integer("urem", fn.maximum(end - begin, 0), tile)
         for column in fn.range(begin, start, tile):
             emit(column, [every] * tile, None)
-    for is_few in fn.either(is_long):
+    for is_few in fn.either(fn.compare("sge", row.high - row.low, few)):
         for column in fn.range(start, end, few if is_few else 1):
-            at = fn.minimum(column, minus(fn, high, few)) if is_few else column
+            at = fn.minimum(column, row.high - few) if is_few else column
             emit(at, [every] * (few if is_few else 1), None)
-    for are_tiled in fn.either(is_tiled):
-        if are_tiled:
-            if before:
-                emit(0, ends.first, None)
-            for k in range(1, ends.most_beyond + 1):
-                with fn.when(fn.compare("eq", beyond, k)):
-                    emit(out - few, ends.last(k), None)
-            continue
-        for at in fn.range(0, out - within):
-            is_before = fn.compare("slt", fn.as_value("i64", at), low)
+    row.ends(ends, emit)
+
+
+class _OpenRow:
+    """An output row whose length is read.
+
+    low, high: the first column whose window lies in the image, and that after the last
+    beyond: how many columns beyond the image the last window reaches
+    """
+
+    def __init__(self, fn: Function, window: ImageWindow) -> None:
+        self._fn, self._window = fn, window
+        stride, before = window.strides[1], window.pads[1]
+        self._width, self.out = (fn.as_value("i64", n) for n in (window.width, window.out_width))
+        reach = (window.kernel[1] - 1) * window.dilations[1]
+        low = fn.minimum(-(-before // stride), self.out)
+        room = fn.maximum(self._width + (before - reach - 1 + stride), 0)
+        high = fn.maximum(fn.minimum(fn.integer("udiv", room, stride), self.out), low)
+        self.low, self.high = (fn.as_value("i64", column) for column in (low, high))
+        self.beyond = (self.out - 1) * stride - self._width + (reach + 1 - before)
+
+    def is_tiled(self, ends: _RowEnds) -> Value:
+        """Whether such tiles do the columns whose windows reach beyond the image."""
+        fn = self._fn
+        found = fn.compare("sle", self.beyond, ends.most_beyond)
+        for column, least in ((self.high, ends.columns), (self.out - ends.columns, self.low)):
+            both = fn.integer("and", found, fn.compare("sge", column, least))
+            assert isinstance(both, Value)
+            found = both
+        return found
+
+    def ends(self, ends: Sequence[_RowEnds], emit: Tile) -> None:
+        """Emit the first of these ends that there is room for, else one column after another."""
+        fn = self._fn
+        if not ends:
+            self._one_by_one(emit)
+            return
+        for is_tiled in fn.either(self.is_tiled(ends[0])):
+            if not is_tiled:
+                self.ends(ends[1:], emit)
+                continue
+            if self._window.pads[1]:
+                emit(0, ends[0].first, None)
+            for k in range(1, ends[0].most_beyond + 1):
+                with fn.when(fn.compare("eq", self.beyond, k)):
+                    emit(self.out - ends[0].columns, ends[0].last(k), None)
+
+    def _one_by_one(self, emit: Tile) -> None:
+        """Emit the columns whose windows reach beyond the image, asking each what it meets."""
+        fn, window = self._fn, self._window
+        within = self.high - self.low
+        for at in fn.range(0, self.out - within):
+            is_before = fn.compare("slt", fn.as_value("i64", at), self.low)
             column = fn.select(is_before, at, fn.as_value("i64", at + within))
-            left = fn.as_value("i64", column) * stride - before
-            met = [fn.compare("ult", left + kw * dilation, width) for kw in every]
-            emit(column, [every], met)
+            left = fn.as_value("i64", column) * window.strides[1] - window.pads[1]
+            places = [left + kw * window.dilations[1] for kw in range(window.kernel[1])]
+            emit(
+                column, [[*range(len(places))]], [fn.compare("ult", p, self._width) for p in places]
+            )
 
 
 class _RowEnds:
@@ -249,7 +288,7 @@ class _RowEnds:
     """
 
     def __init__(self, window: ImageWindow, columns: int) -> None:
-        self._window, self._columns = window, columns
+        self._window, self.columns = window, columns
         self._reach = (window.kernel[1] - 1) * window.dilations[1]
         most = min(self._reach // 2, columns * window.strides[1])
         taps = columns * math.prod(window.kernel) * most
@@ -261,18 +300,18 @@ class _RowEnds:
     def first(self) -> list[list[int]]:
         """The kernel columns that each of the first columns meets."""
         window = self._window
-        return self._taps(window.pads[1], self._reach + self._columns * window.strides[1])
+        return self._taps(window.pads[1], self._reach + self.columns * window.strides[1])
 
     def last(self, beyond: int) -> list[list[int]]:
         """Return the kernel columns that each of the last columns meets.
 
         beyond: columns beyond the image that the last window reaches
         """
-        most = self._reach + (self._columns - 1) * self._window.strides[1] - beyond
+        most = self._reach + (self.columns - 1) * self._window.strides[1] - beyond
         return self._taps(0, most)
 
     def _taps(self, least: int, most: int) -> list[list[int]]:
         """Return the kernel columns that meet image columns `least` to `most` of a tile."""
         stride, dilation = self._window.strides[1], self._window.dilations[1]
-        columns, kernel = range(self._columns), range(self._window.kernel[1])
+        columns, kernel = range(self.columns), range(self._window.kernel[1])
         return [[w for w in kernel if least <= k * stride + w * dilation <= most] for k in columns]
