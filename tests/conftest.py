@@ -8,7 +8,8 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections import defaultdict
+import time
+from collections import Counter, defaultdict
 
 import pytest
 from zoo import zoo_path
@@ -28,6 +29,8 @@ LONG = {
     HERE / "whole/test_fuzz_onnx.py",
 }
 """Files of which one that began last would leave the other workers idle."""
+LATE = "sweeps no longer begin"
+"""Why a sweep was skipped on a slow machine."""
 
 
 def pytest_configure(config):
@@ -82,6 +85,24 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if item.get_closest_marker("sweep"):
             item.add_marker(pytest.mark.slow)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item):
+    """Begin no sweep after TRIREME_TEST_SWEEPS_UNTIL, seconds of the epoch."""
+    until = os.environ.get("TRIREME_TEST_SWEEPS_UNTIL")
+    if until and time.time() > float(until) and item.get_closest_marker("sweep"):
+        pytest.skip(LATE)
+
+
+def pytest_terminal_summary(terminalreporter):
+    """Name the files of which sweeps were left out."""
+    late = [one for one in terminalreporter.stats.get("skipped", ()) if LATE in str(one.longrepr)]
+    if late:
+        terminalreporter.section("sweeps left out")
+        for path, count in Counter(one.nodeid.split("::")[0] for one in late).most_common():
+            terminalreporter.line(f"{count:5} {path}")
+        terminalreporter.line(f"{len(late)} cases: {LATE}")
 
 
 def sweep_isas(items):
