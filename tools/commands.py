@@ -7,15 +7,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from trireme.backend.device import DeviceSpec
 from trireme.backend.registry import device_names, kind_named, open_device
 from trireme.ir.bind_shapes import with_known_sizes
 from trireme.ir.graph import Graph, Value
 from trireme.model_file import save
 from trireme.model_file.branches import convert_at
-from trireme.model_file.export import export, is_exported
+from trireme.model_file.export import export
 from trireme.passes.pipeline import optimise
 from trireme.runtime.interactive import summary
 from trireme.runtime.session import Session
@@ -23,7 +21,7 @@ from trireme.support.errors import ConvertError, DeviceError, RunError
 from trireme.support.units import bytes_text, rate_text, time_text
 from trireme.tools.feeds import make_feeds
 from trireme.tools.image import load_labels, top_k
-from trireme.tools.output import emit
+from trireme.tools.output import emit, write_arrays
 from trireme.tools.parsed import model_shapes, open_session
 from trireme.tools.programs import captured_graph, is_program
 from trireme.tools.progress import Progress
@@ -52,7 +50,7 @@ def convert(options: argparse.Namespace) -> int:
         graph = optimise(graph)
     source = Path(options.model.rpartition(":")[0] if is_program(options.model) else options.model)
     target = Path(options.output or source.with_suffix(".trm"))
-    (export if is_exported(target) else save)(graph, target)
+    (save if target.suffix.lower() in ("", ".trm") else export)(graph, target)
     progress.done()
     nbytes = target.stat().st_size
     data = {"output": str(target), "bytes": nbytes, "nodes": len(graph.nodes)}
@@ -74,7 +72,7 @@ def run(options: argparse.Namespace) -> int:
         if options.save_state:
             session.get_state().save(options.save_state)
         if options.output:
-            np.savez(options.output, allow_pickle=False, **outputs)
+            write_arrays(options.output, outputs)
         shown = outputs or {f"state {n}": state for n, state in session.get_state().items()}
         lines = [
             f"{name}: {array.dtype}{list(array.shape)} {summary(array)}"

@@ -16,6 +16,8 @@ from trireme.support.errors import RunError
 from trireme.tools.image import load_image
 from trireme.tools.parsed import parse_sizes
 
+_FIX = "give an .npy file, which numpy.save writes, or random or zeros"
+
 
 def make_feeds(options: argparse.Namespace, inputs: Sequence[Value]) -> dict[str, Array]:
     """Return an array for every input: from a file, an image, zeros, or seeded random numbers."""
@@ -45,7 +47,8 @@ def _given_inputs(rows: Sequence[str], inputs: Sequence[Value]) -> Mapping[str, 
         name, _, source = row.rpartition("=")
         if name not in names:
             facts = [f"the model takes {value.name} {value.type}" for value in inputs]
-            raise RunError(f"--input {row}: no input is called {name!r}", facts=facts)
+            fix = f"--input {names[0]}={source}" if len(names) == 1 else ""
+            raise RunError(f"--input {row}: no input is called {name!r}", facts=facts, fix=fix)
         given[name] = source
     return given
 
@@ -57,8 +60,15 @@ def _from_source(value: Value, source: str, rng: np.random.Generator) -> Array:
     }
     if source in makers:
         return makers[source]()
+    what = f"--input {value.name}={source}"
     try:
-        loaded: Array = np.load(source, allow_pickle=False)
-    except (OSError, ValueError) as error:
-        raise RunError(f"--input {value.name}={source} cannot be read: {error}") from error
-    return loaded
+        loaded = np.load(source, allow_pickle=False)
+    except OSError as error:
+        raise RunError(f"{what} cannot be read: {error.strerror or error}", fix=_FIX) from error
+    except ValueError as error:
+        raise RunError(f"{what} is no array of numbers in numpy's format", fix=_FIX) from error
+    if isinstance(loaded, np.ndarray):
+        return loaded
+    names = ", ".join(loaded.files)
+    loaded.close()
+    raise RunError(f"{what} is a file of several arrays ({names})", fix=_FIX)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,6 +14,9 @@ import numpy as np
 from trireme.profiling.prediction import Prediction
 from trireme.profiling.profile import Profile
 from trireme.profiling.trace import chrome_trace
+from trireme.support.atomic import write_atomic
+from trireme.support.dtypes import Array
+from trireme.support.errors import ModelFileError
 from trireme.tools.streams import forget_line
 
 SCHEMA_VERSION = 1
@@ -29,6 +33,20 @@ def emit(options: argparse.Namespace, data: Mapping[str, Any], text: str) -> Non
     if options.json:
         Path(options.json).write_text(written + "\n")
     print(text)
+
+
+def write_arrays(file: str, arrays: Mapping[str, Array]) -> None:
+    """Write arrays as an .npz file, whole or not at all; the name gets the suffix.
+
+    Errors: ModelFileError, if it cannot be written
+    """
+    path = Path(file if file.endswith(".npz") else f"{file}.npz")
+    data = io.BytesIO()
+    np.savez(data, allow_pickle=False, **arrays)
+    try:
+        write_atomic(path, [data.getbuffer()])
+    except ModelFileError as error:
+        raise ModelFileError(f"{path}: {error.summary}") from error
 
 
 def _plain(value: Any) -> Any:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from trireme.backend.device import kind_of
 from trireme.backend.registry import kind_named
 from trireme.ir.bind_shapes import shapes_at
 from trireme.ir.graph import Graph
@@ -111,12 +112,22 @@ def calibration_path() -> Path:
 
 
 def device_options(options: argparse.Namespace) -> dict[str, dict[str, Any]]:
-    """Return the options of each device that the command line names."""
+    """Return the options of each device that the command line names.
+
+    Errors: RunError, if an option is of a device that is not used
+    """
     given: dict[str, dict[str, Any]] = {}
+    kinds = {kind_of(name) for name in device_list(options)}
     for kind, one in flagged_options():
         value = flag_value(options, one)
-        if value is not None:
-            given.setdefault(kind, {})[one.name] = value
+        if value is None:
+            continue
+        if kind not in kinds:
+            raise RunError(
+                f"{one.flag} is an option of {kind}, and the devices are {options.devices}",
+                fix=f"add it to --devices, or leave out {one.flag}",
+            )
+        given.setdefault(kind, {})[one.name] = value
     return given
 
 

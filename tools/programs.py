@@ -52,7 +52,9 @@ def load_code(path: Path, what: str) -> ModuleType:
     Errors: ConvertError, if it is no Python file, or raises
     """
     spec = importlib.util.spec_from_file_location(path.stem, path)
-    if spec is None or spec.loader is None or not path.is_file():
+    if not path.is_file():
+        raise ConvertError(f"{what}: there is no file {path}")
+    if spec is None or spec.loader is None:
         raise ConvertError(f"{what}: {path} is no Python file")
     module = importlib.util.module_from_spec(spec)
     try:

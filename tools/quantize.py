@@ -238,7 +238,8 @@ def _loader(name: str) -> Callable[[], Iterable[Any]]:
         try:
             code = importlib.import_module(module)
         except ImportError as error:
-            raise RunError(f"--loader {name}: {error}") from error
+            fix = "name a module, or a file that ends in .py"
+            raise RunError(f"--loader {name}: {error}", fix=fix) from error
         finally:
             sys.path.remove("")
     found = getattr(code, function, None)

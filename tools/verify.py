@@ -180,7 +180,7 @@ def verify_outputs(options: argparse.Namespace) -> int:
         in_stages = not all(stage.has_plan for stage in session.stages)
         unused = {} if in_stages else dict(session.placement.unused)
         dropped = dict(session.dropped)
-        steps = quantisation_steps(session.placement.source)
+        steps = quantisation_steps(session.graph if in_stages else session.placement.source)
     rows = compare_all(ours, run_peer(options.model, feeds), options.tolerance, units, steps)
     agree = all(row.agrees for row in rows) and len(rows) == len(ours)
     lines = [f"{options.devices} against {peer}, seed {options.seed}"]

@@ -13,7 +13,7 @@ from dataclasses import field
 import numpy as np
 
 from trireme.converters.onnx.quantized import real
-from trireme.converters.onnx.scope import NodeUse
+from trireme.converters.onnx.scope import GIVE_SIZES, NodeUse
 from trireme.ir.graph import Dim
 from trireme.support.records import dataclass
 
@@ -46,7 +46,9 @@ def size_of(use: NodeUse, value: int, axis: int) -> int:
     """Return an extent that must be known."""
     dim = shape_of(use, value)[axis]
     if not isinstance(dim, int):
-        raise use.error(f"dimension {axis} of the input is {dim}, expected a known size")
+        raise use.error(
+            f"dimension {axis} of the input is {dim}, expected a known size", GIVE_SIZES
+        )
     return dim
 
 

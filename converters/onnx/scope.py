@@ -30,6 +30,7 @@ MOST_NODES = 200_000
 """The most nodes of all unfolded bodies and functions."""
 MOST_FILLED_BYTES = 1 << 30
 """The most bytes of all constants that ConstantOfShape makes."""
+GIVE_SIZES = "give the sizes of the inputs' open dimensions: --shape, or shapes= in Python"
 MOST_DEPTH = 40
 """The most bodies and functions inside each other."""
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from trireme.converters.onnx.scope import NodeUse
+from trireme.converters.onnx.scope import GIVE_SIZES, NodeUse
 
 
 def sequence(use: NodeUse) -> list[int]:
@@ -58,8 +58,10 @@ def split(use: NodeUse) -> list[int]:
     """SplitToSequence(x, split?): parts of one size, of given sizes, or of one element each."""
     shape = use.type().shape
     axis = use.take("axis", 0)
-    if not -len(shape) <= axis < len(shape) or not isinstance(shape[axis], int):
-        raise use.error(f"axis {axis} is not of known size")
+    if not -len(shape) <= axis < len(shape):
+        raise use.error(f"axis {axis} of {len(shape)} dimensions")
+    if not isinstance(shape[axis], int):
+        raise use.error(f"axis {axis} is not of known size", GIVE_SIZES)
     size, sizes = int(shape[axis]), use.array(1)
     if use.input(1) is not None and sizes is None:
         raise use.error("split is not constant")

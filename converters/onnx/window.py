@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from trireme.converters.onnx.scope import NodeUse
+from trireme.converters.onnx.scope import GIVE_SIZES, NodeUse
 from trireme.ir.bind_shapes import shape_advice
 from trireme.ir.graph import Dim
 from trireme.support.dtypes import FLOATS
@@ -32,7 +32,7 @@ def _kernel(use: NodeUse, weight: Sequence[Dim]) -> tuple[int, ...]:
     dims = weight[2:]
     given = use.take("kernel_shape")
     if not all(isinstance(dim, int) for dim in dims):
-        raise use.error("the weight's kernel is not of known size")
+        raise use.error("the weight's kernel is not of known size", GIVE_SIZES)
     kernel = tuple(int(dim) for dim in dims)
     if given is not None and tuple(given) != kernel:
         raise use.error(f"kernel_shape {tuple(given)} is not the weight's {kernel}")
@@ -170,5 +170,5 @@ def _pads(totals: Sequence[int], begin_gets_more: bool) -> tuple[int, ...]:
 
 def _known(use: NodeUse, sizes: Sequence[Dim]) -> list[int]:
     if not all(isinstance(size, int) for size in sizes):
-        raise use.error("the output's size needs an input of known size")
+        raise use.error("the output's size needs an input of known size", GIVE_SIZES)
     return [int(size) for size in sizes]

@@ -22,11 +22,6 @@ _WRITERS = {
 """By suffix, the function that returns the bytes of a graph's file."""
 
 
-def is_exported(path: str | os.PathLike[str]) -> bool:
-    """Whether `export` writes files with the suffix of a path."""
-    return Path(path).suffix.lower() in _WRITERS
-
-
 @checked(ConvertError)
 def export(graph: Graph, path: str | os.PathLike[str]) -> None:
     """Write a graph as an .onnx or .tflite file for other programs; `save` writes a .trm file.
@@ -41,7 +36,7 @@ def export(graph: Graph, path: str | os.PathLike[str]) -> None:
         known = ", ".join(_WRITERS)
         raise ConvertError(
             f"{os.fspath(path)}: no format is written with suffix {suffix!r}",
-            facts=[f"known suffixes: {known}"],
+            facts=[f"known suffixes: {known}; .trm of `trireme.save` and `trireme convert`"],
         )
     module, _, function = _WRITERS[suffix].partition(":")
     data: bytes = getattr(importlib.import_module(module), function)(graph)

@@ -58,7 +58,7 @@ def test_bench_times_a_model_with_python_operators(model, tmp_path, capsys):
 @pytest.mark.parametrize(
     "text, sentence",
     [
-        (None, "is no Python file"),
+        (None, "there is no file"),
         ("1 / 0", "ZeroDivisionError"),
         ("x = 1", "has no dict python_ops of Python operators"),
         ("python_ops = {'double': len}", "has no dict python_ops of Python operators"),

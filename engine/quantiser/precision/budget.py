@@ -60,7 +60,10 @@ def budget_of(budget: float | None, metric: str | Score | None, labels: Any) -> 
     if budget is None:
         for what, given in (("metric", metric), ("labels", labels)):
             if given is not None:
-                raise GraphError(f"{what} is of a budget, and none is given", fix="add budget=")
+                raise GraphError(
+                    f"{what} is of a budget, and none is given",
+                    fix="add budget=, which is --max-loss or --min-snr-db on the command line",
+                )
         return None
     _check_metric(budget, metric)
     known = None if labels is None else _labels(labels)
