@@ -158,6 +158,8 @@ def _opened(options: argparse.Namespace, stack: ExitStack) -> list[Device]:
     until the stack closes.
     """
     names, opened = device_list(options), []
+    if not names:
+        raise RunError("--devices names no device to measure", fix="--devices cpu")
     for name in names:
         if kind_of(name) != name:
             raise RunError(

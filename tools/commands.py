@@ -173,6 +173,7 @@ def devices(options: argparse.Namespace) -> int:
             lines.append(f"{name:8} cannot be opened: {error}")
             continue
         spec = device.spec
+        device.close()
         data[name] = {key: value for key, value in vars(spec).items() if key != "flops"}
         data[name]["cores"] = sorted(spec.cores)
         data[name]["flops"] = dict(spec.flops)
@@ -185,7 +186,6 @@ def devices(options: argparse.Namespace) -> int:
             data[name]["instances"] = shares
             each = "; ".join(f"{one} cores {_numbers(cores)}" for one, cores in shares.items())
             lines.append(f"{'':8} side by side as {len(shares)} instances: {each}")
-        device.close()
     lines += [line for name in device_names() for line in _choice(name)]
     emit(options, data, "\n".join(lines))
     return 0

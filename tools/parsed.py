@@ -29,7 +29,7 @@ def parse_shapes(rows: Sequence[str]) -> dict[str, tuple[int | str, ...]]:
     for row in rows:
         name, _, dims = row.replace("<=", "\0").rpartition("=")
         given = [dim.replace("\0", "<=").strip() for dim in dims.split(",")]
-        if not all(given):
+        if not name or not all(given):
             raise RunError(f"--shape {row}: expected NAME=1,3,224,224 or NAME=1,seq<=512")
         shapes[name] = tuple(int(dim) if dim.lstrip("-").isdecimal() else dim for dim in given)
     return shapes

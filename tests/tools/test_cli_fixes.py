@@ -37,6 +37,7 @@ RUN = [
     ["--shape", "x=2,5"],
     ["--shape", "q=2,4"],
     ["--shape", "x="],
+    ["--shape", "x"],
     [],
     [*SIZES, "--input", "x=nosuch.npy"],
     [*SIZES, "--input", "x={folder}/several.npz"],
@@ -95,6 +96,17 @@ def test_an_option_of_a_device_that_is_not_used(model, capsys):
     assert "--npu-spec is an option of npu, and the devices are cpu" in shown
     given = ["--npu-spec", "mobile", "--isa", "generic", "--devices", "npu,cpu"]
     assert call(capsys, "place", model, *SIZES, *given)[0] == 0
+
+
+def test_calibrate_without_devices_writes_no_file(tmp_path, capsys):
+    target = tmp_path / "calibration.json"
+    shown = refused(capsys, "calibrate", "--devices", "", "--output", str(target))
+    assert "fix: --devices cpu" in shown and not target.exists()
+
+
+def test_devices_opens_one_device_at_a_time(capsys, caplog):
+    assert call(capsys, "devices")[0] == 0
+    assert "sessions of this process" not in caplog.text
 
 
 @pytest.mark.parametrize("name", ["m.pt2", "m.foo"])
