@@ -32,7 +32,7 @@ _MOST_LINES = 6
 """Rows of a tile whose distance in A varies: each has an address register of its own."""
 _REST = 4
 """Rows of the tiles at the end of a block: enough to hide the latency of multiply-adds."""
-_BRINGING = 4
+_BRINGING = 2
 """Tiles of a block that bring the next panel of B into the cache."""
 _BLOCK_ROWS = 96
 """Rows of a block that a slice of depth is cut for."""
