@@ -71,6 +71,7 @@ def as_inputs(
         if not is_input(value):
             return value
         type = type_of_input(value)
+        recorder.eager = recorder.eager or isinstance(value, Tensor)
         return recorder.input(name, types(name, type) if types else type, elements(value))
 
     return {name: mapped(leaf, name, value) for name, value in arguments.items()}

@@ -76,9 +76,9 @@ class ArrayLike(Operators):
         made = super().astype(dtype)
         return self.copy() if made is self else made
 
-    def round(self) -> Self:
-        """Return the nearest whole numbers, halves to even; a copy in any case."""
-        made = super().round()
+    def round(self, decimals: int = 0) -> Self:
+        """Return the nearest numbers with some decimals, halves to even; a copy in any case."""
+        made = super().round(decimals)
         return self.copy() if made is self else made
 
     def __pos__(self) -> Self:

@@ -28,7 +28,7 @@ from trireme.converters.python.lifting import (
     where,
 )
 from trireme.converters.python.numpy_calls import several_ops
-from trireme.converters.python.python_calls import PYTHON
+from trireme.converters.python.python_calls import PYTHON, one_of, real, rows_of, whole
 from trireme.converters.python.scope import Recorder, Traced
 from trireme.ir.python_op import PythonOp
 from trireme.runtime.eager import Eager
@@ -168,6 +168,34 @@ def _table() -> dict[Any, Known]:
 
 
 _KNOWN = _table()
+
+
+class Recorded(partial[Any]):
+    """A method of a tensor, which is recorded."""
+
+
+def _item(recorder: Recorder, x: Traced) -> Any:
+    one = one_of(x)
+    kinds = {"f": real, "i": whole, "u": whole}
+    return kinds[one.dtype.kind](recorder, one) if one.dtype.kind in kinds else one
+
+
+def _listed(recorder: Recorder, x: Traced) -> Any:
+    """x.tolist(): numbers of Python in nested lists."""
+    return [_listed(recorder, row) for row in rows_of(x)] if x.shape else _item(recorder, x)
+
+
+METHODS: dict[str, Known] = {
+    "copy": copied,
+    "item": _item,
+    "tolist": _listed,
+    **{
+        name: _KNOWN[getattr(np, name)]
+        for name in ("argsort", "diagonal", "ptp", "repeat", "round", "searchsorted", "trace")
+        if getattr(np, name) in _KNOWN
+    },
+}
+"""Methods of numpy's arrays that a tensor of a graph has beside its own, by name."""
 
 
 def known_call(function: Any) -> Known | None:

@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from trireme.converters.python.control import Refused
-from trireme.converters.python.iteration import Counts, Numbered, Zipped
+from trireme.converters.python.iteration import Counts, Generated, Numbered, Zipped
 from trireme.converters.python.lifting import binary, contains_traced
 from trireme.converters.python.python_calls import rows_of
 from trireme.converters.python.scope import Traced
@@ -64,12 +64,16 @@ class Displays(Repetitions, ABC):
         return self.parts(node.elts)
 
     def _dict(self, node: ast.Dict) -> dict[Any, Any]:
-        if any(key is None for key in node.keys):
-            raise Refused("a dict is made of another by **", node)
-        keys = [self.evaluate(key) for key in node.keys if key is not None]
-        if contains_traced(keys):
-            raise Refused("a key of a dict is known only at a run", node)
-        return dict(zip(keys, (self.evaluate(value) for value in node.values), strict=True))
+        made: dict[Any, Any] = {}
+        for key, value in zip(node.keys, node.values, strict=True):
+            if key is None:  # **value
+                made |= self.evaluate(value)
+                continue
+            known = self.evaluate(key)
+            if contains_traced(known):
+                raise Refused("a key of a dict is known only at a run", node)
+            made[known] = self.evaluate(value)
+        return made
 
     def _set(self, node: ast.Set) -> set[Any]:
         return self._distinct(self.parts(node.elts), node)
@@ -107,7 +111,10 @@ class Displays(Repetitions, ABC):
             raise Refused("the number of items is known only at a run", node)
         return list(values)
 
-    def _list_made(self, node: ast.ListComp | ast.GeneratorExp) -> list[Any]:
+    def _generated(self, node: ast.GeneratorExp) -> Generated:
+        return Generated(self._made(node.elt, node.generators))
+
+    def _list_made(self, node: ast.ListComp) -> list[Any]:
         return self._made(node.elt, node.generators)
 
     def _set_made(self, node: ast.SetComp) -> set[Any]:

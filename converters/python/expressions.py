@@ -13,18 +13,23 @@ from typing import Any
 
 import numpy as np
 
-from trireme.converters.python.calls import copied, known_call
+from trireme.converters.python.calls import METHODS, Recorded, known_call
 from trireme.converters.python.constant_calls import call_now
 from trireme.converters.python.control import Refused
 from trireme.converters.python.displays import Displays
 from trireme.converters.python.dtypes import as_weak
+from trireme.converters.python.item_calls import ALWAYS, ITEM_CALLS
 from trireme.converters.python.iteration import (
     ITERATORS,
+    Counts,
+    Numbered,
+    Zipped,
     is_open,
     kind_of,
     on_container,
 )
 from trireme.converters.python.lifting import binary, contains_traced, lifted
+from trireme.converters.python.ordering import compared
 from trireme.converters.python.outer import OuterName
 from trireme.converters.python.python_calls import dimensions, truth
 from trireme.converters.python.scope import Recorder, RowList, Traced
@@ -92,7 +97,7 @@ class Expressions(Displays, ABC):
             ast.Lambda: self.nested,
             ast.Set: self._set,
             ast.ListComp: self._list_made,
-            ast.GeneratorExp: self._list_made,
+            ast.GeneratorExp: self._generated,
             ast.SetComp: self._set_made,
             ast.DictComp: self._dict_made,
             ast.NamedExpr: self._named,
@@ -211,9 +216,13 @@ class Expressions(Displays, ABC):
         if isinstance(op, (ast.In, ast.NotIn)):
             found = self._contains(left, right)
             return found if isinstance(op, ast.In) else self.negate(found)
-        if contains_traced([left, right]) and not isinstance(left, Traced | _Number):
+        function = _COMPARE[type(op)]
+        known = not contains_traced([left, right])
+        if not known and isinstance(left, (list, tuple)) and isinstance(right, (list, tuple)):
+            return compared(self.recorder, self.operate, function, left, right)
+        if not known and not isinstance(left, Traced | _Number):
             raise Refused(f"a {kind_of(left)} is compared with a {kind_of(right)}")
-        return self.operate(_COMPARE[type(op)], left, right)
+        return self.operate(function, left, right)
 
     def _contains(self, item: Any, values: Any) -> Any:
         if not contains_traced([item, values]):
@@ -224,7 +233,7 @@ class Expressions(Displays, ABC):
             return binary(operator.eq, values, item).any()
         found: Any = False
         for one in values:
-            same = truth(self.recorder, self.operate(operator.eq, one, item))
+            same = compared(self.recorder, self.operate, operator.eq, one, item)
             both = isinstance(same, Traced) or isinstance(found, Traced)
             found = self.recorder.apply("or", [found, same], {}) if both else found or same
         return found
@@ -242,8 +251,8 @@ class Expressions(Displays, ABC):
         if isinstance(value, Traced):
             if node.attr == "shape":
                 return dimensions(value)
-            if node.attr == "copy":
-                return partial(copied, self.recorder, value)
+            if node.attr in METHODS:
+                return Recorded(METHODS[node.attr], self.recorder, value)
             if node.attr.startswith("_") or not hasattr(Operators, node.attr):
                 raise Refused(f"a tensor has no attribute {node.attr!r} in a graph", node)
         try:
@@ -305,16 +314,21 @@ class Expressions(Displays, ABC):
         own = getattr(function, "__self__", None)
         held = own if isinstance(own, (*MUTABLE, tuple)) else None
         traced = contains_traced([args, named, held])
-        traced = traced or any(is_open(one) or isinstance(one, Nested) for one in args)
-        if isinstance(own, Traced) or getattr(function, "func", None) is copied:
+        given = (*args, *named.values())
+        traced = traced or any(is_open(one) or isinstance(one, Nested) for one in given)
+        known = known_call(function)
+        if function in ITEM_CALLS or known is not None:
+            args = [self._listed(one) for one in args]
+        if function in ITEM_CALLS and (traced or function in ALWAYS):
+            return ITEM_CALLS[function](self, *args, **named)
+        if isinstance(own, Traced) or isinstance(function, Recorded):
             return function(*args, **named)
         if not traced:
             return self._call_now(function, args, named)
         if isinstance(own, Growing):
             return function(*args, **named)
         if isinstance(own, (*MUTABLE, tuple)):
-            return on_container(function, own, args, named)
-        known = known_call(function)
+            return self._on_container(function, own, args, named)
         if known is not None:
             return known(self.recorder, *args, **named)
         if isinstance(function, type) and hasattr(function, "_fields"):
@@ -323,6 +337,21 @@ class Expressions(Displays, ABC):
             known_items = [self.items(x, self.node) if is_open(x) else x for x in args]
             return function(*known_items, **named)
         return self.inline_function(function, args, named)
+
+    def _listed(self, values: Any) -> Any:
+        """Return a range that only a run knows as a tensor, and zips and enumerations as lists."""
+        if isinstance(values, Counts):
+            return self.call(np.arange, [values.start, values.stop, values.step], {})
+        return self.items(values, self.node) if isinstance(values, (Numbered, Zipped)) else values
+
+    def _on_container(self, function: Any, own: Any, args: list[Any], named: dict[str, Any]) -> Any:
+        if function.__name__ == "sort":
+            own[:] = ITEM_CALLS[sorted](self, own, **named)
+            return None
+        if function.__name__ == "count":
+            same = [compared(self.recorder, self.operate, operator.eq, x, *args) for x in own]
+            return self.call(sum, [same], named)
+        return on_container(function, own, args, named)
 
     def _call_now(self, function: Any, args: list[Any], named: dict[str, Any]) -> Any:
         """Call a function whose arguments are all known."""

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import ast
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
 
 from trireme.converters.python.arguments import mapped
 from trireme.converters.python.control import Refused
+from trireme.converters.python.outer import frozen
 from trireme.converters.python.scope import Recorder, Traced
 from trireme.converters.python.source import FunctionSource, own_nodes, stored_names
 from trireme.converters.python.state import MUTABLE, NUMBERS, faults_in
@@ -50,7 +51,8 @@ def run_in_python(
     if any(one is None for one in examples):
         raise Refused("a Python operator takes its types from examples, and there are none")
     run = _runner(source, statement, values, stored)
-    results = run(*examples)
+    held = {name: value for name, value in values.items() if name not in stored}
+    results = run(*examples, held=held)
     made = [leaf for value in results for leaf in _leaves(value)]
     if not all(isinstance(one, NUMBERS) for one in made):
         raise Refused("it makes something else than tensors")
@@ -127,7 +129,10 @@ def _loaded(statement: ast.stmt) -> dict[str, None]:
 def _runner(
     source: FunctionSource, statement: ast.stmt, values: Mapping[str, Any], stored: list[str]
 ) -> Callable[..., list[Any]]:
-    """Return a function from arrays to the values of the variables that a statement assigns."""
+    """Return a function from arrays to the values of the variables that a statement assigns.
+
+    It raises Refused where the statement changes a variable that it does not assign, among `held`.
+    """
     body: ast.stmt = copy.deepcopy(statement)
     if isinstance(statement, ast.Return):
         value = statement.value or ast.Constant(None)
@@ -136,15 +141,21 @@ def _runner(
     code = compile(module, source.file, "exec")
     cells = {name: cell.cell_contents for name, cell in source.cells.items()}
 
-    def run(*arrays: Any) -> list[Any]:
+    def run(*arrays: Any, held: Iterable[str] = ()) -> list[Any]:
         waiting = list(arrays)
 
         def leaf(name: str, value: Any) -> Any:
-            return np.asarray(waiting.pop(0))[()] if isinstance(value, Traced) else value
+            if not isinstance(value, Traced):
+                return value
+            array = np.asarray(waiting.pop(0))
+            return array.item() if value.weak else array[()]  # a weak one is a number of Python
 
         own = {name: mapped(leaf, name, value) for name, value in values.items()}
         scope = {**source.scope, **cells, **own}
+        before = {name: frozen(own[name]) for name in held}
         exec(code, scope)
+        if any(frozen(own[name]) != key for name, key in before.items()):
+            raise Refused("it changes what other statements read")
         return [scope[name] for name in stored]
 
     return run

@@ -63,13 +63,11 @@ def is_open(values: Any) -> bool:
     return isinstance(values, (Traced, Counts, Numbered, Zipped))
 
 
-def _isinstance(value: Any, kind: Any) -> bool:
-    if isinstance(value, Traced):
-        raise Refused("isinstance of a tensor depends on how the program is run")
-    return isinstance(value, kind)
+class Generated(list[Any]):
+    """The items of a generator expression that no variable holds."""
 
 
-class _Table(dict[Any, Any]):
+class Functions(dict[Any, Any]):
     """Functions by identity; `in` is False for what has no hash."""
 
     def __contains__(self, key: object) -> bool:
@@ -79,9 +77,7 @@ class _Table(dict[Any, Any]):
             return False
 
 
-ITERATORS = _Table(
-    {range: _range, enumerate: _enumerate, zip: _zip, reversed: _reversed, isinstance: _isinstance}
-)
+ITERATORS = Functions({range: _range, enumerate: _enumerate, zip: _zip, reversed: _reversed})
 
 
 _APART = frozenset(

@@ -19,12 +19,11 @@ from trireme.converters.python.dtypes import as_weak
 from trireme.converters.python.lifting import Known, binary, lifted, logical, pair, unary
 from trireme.converters.python.scope import Recorder, Traced
 from trireme.runtime.operands import cast
-from trireme.support.errors import ShapeError
+from trireme.support.errors import GraphError, ShapeError
 
 _MATH: dict[Any, tuple[np.ufunc, str]] = {
     math.sqrt: (np.sqrt, "sqrt"),
     math.exp: (np.exp, "exp"),
-    math.log: (np.log, "log"),
     math.sin: (np.sin, "sin"),
     math.cos: (np.cos, "cos"),
     math.tan: (np.tan, "tan"),
@@ -33,16 +32,32 @@ _MATH: dict[Any, tuple[np.ufunc, str]] = {
     math.isnan: (np.isnan, "is_nan"),
     math.isinf: (np.isinf, "is_inf"),
     math.atan: (np.arctan, "atan"),
+    math.asin: (np.arcsin, "asin"),
+    math.acos: (np.arccos, "acos"),
+    math.sinh: (np.sinh, "sinh"),
+    math.cosh: (np.cosh, "cosh"),
 }
 
 
-def _whole(recorder: Recorder, x: Any) -> Any:
+_OPERATORS = (
+    *(operator.add, operator.sub, operator.mul, operator.truediv, operator.floordiv, operator.mod),
+    *(operator.pow, operator.matmul, operator.lt, operator.le, operator.gt, operator.ge),
+    *(operator.eq, operator.ne, operator.and_, operator.or_, operator.xor),
+)
+
+
+def _operator(function: Known, recorder: Recorder, x: Any, y: Any) -> Any:
+    return binary(function, lifted(recorder, x), y)
+
+
+def whole(recorder: Recorder, x: Any) -> Any:
     """int(x): cut toward zero."""
     value = lifted(recorder, x)
     return replace(cast(one_of(value), np.dtype(np.int64)), weak=True)
 
 
-def _real(recorder: Recorder, x: Any) -> Any:
+def real(recorder: Recorder, x: Any) -> Any:
+    """float(x)."""
     return replace(cast(one_of(lifted(recorder, x)), np.dtype(np.float64)), weak=True)
 
 
@@ -67,21 +82,40 @@ def truth(recorder: Recorder, value: Any) -> Any:
     return one if one.type.dtype == "bool" else one != np.zeros((), one.dtype)
 
 
-def _round(recorder: Recorder, x: Any) -> Any:
-    return _whole(recorder, recorder.apply("round", [one_of(lifted(recorder, x))], {}))
+def _round(recorder: Recorder, x: Any, ndigits: int | None = None) -> Any:
+    value = one_of(lifted(recorder, x))
+    if ndigits is None:
+        return whole(recorder, recorder.apply("round", [value], {}))
+    if value.weak and value.dtype.kind == "f":
+        raise GraphError("Python rounds the decimal digits of a float, and no op does")
+    return as_weak(value.round(ndigits), value)
 
 
-def _least(op: str, ufunc: np.ufunc, reduction: str, recorder: Recorder, *values: Any) -> Any:
-    """min and max of Python: of numbers, of a list, or of a vector."""
-    if len(values) == 1 and isinstance(values[0], Traced):
-        (x,) = values
-        if len(x.shape) != 1:
-            raise ShapeError(f"{op} of {x.type}: Python compares its rows", fix=f"x.{op}()")
-        return x._reduced(reduction, None, False)
-    many = values[0] if len(values) == 1 else values
-    for one in many:
-        one_of(lifted(recorder, one))
-    return reduce(partial(pair, ufunc, op, recorder), many)
+def _power(recorder: Recorder, x: Any, y: Any) -> Any:
+    return binary(operator.pow, lifted(recorder, x), y)
+
+
+def _on_real(ufunc: np.ufunc, op: str, recorder: Recorder, x: Any) -> Any:
+    """A function of math: of a float of Python, whatever the dtype of its operand is."""
+    return unary(ufunc, op, recorder, real(recorder, x))
+
+
+def _logarithm(recorder: Recorder, x: Any, *base: Any) -> Any:
+    made = _on_real(np.log, "log", recorder, x)
+    return binary(operator.truediv, made, _logarithm(recorder, *base)) if base else made
+
+
+def _times(factor: float, recorder: Recorder, x: Any) -> Any:
+    return binary(operator.mul, real(recorder, x), factor)
+
+
+def _angle(recorder: Recorder, y: Any, x: Any) -> Any:
+    return pair(np.arctan2, "atan2", recorder, real(recorder, y), real(recorder, x))
+
+
+def _product(recorder: Recorder, values: Any, *, start: Any = 1) -> Any:
+    rows = rows_of(values) if isinstance(values, Traced) else values
+    return reduce(partial(binary, operator.mul), rows, start)
 
 
 def _sum(recorder: Recorder, values: Any, start: Any = 0) -> Any:
@@ -122,8 +156,11 @@ def _absolute(recorder: Recorder, x: Any) -> Any:
     return as_weak(abs(x), x)
 
 
-def _rows(recorder: Recorder, values: Any) -> list[Any]:
-    return list(rows_of(values)) if isinstance(values, Traced) else list(values)
+def _rows(recorder: Recorder, values: Any) -> Any:
+    if not isinstance(values, Traced):
+        return list(values)
+    known = values.shape and isinstance(values.shape[0], int)
+    return list(rows_of(values)) if known else recorder.rows(values)
 
 
 def rows_of(x: Traced) -> Iterator[Any]:
@@ -133,8 +170,9 @@ def rows_of(x: Traced) -> Iterator[Any]:
 
 PYTHON: dict[Any, Known] = {
     abs: _absolute,
-    int: _whole,
-    float: _real,
+    operator.neg: lambda r, x: as_weak(-x, x),
+    int: whole,
+    float: real,
     bool: truth,
     len: _length,
     sum: _sum,
@@ -144,10 +182,16 @@ PYTHON: dict[Any, Known] = {
     any: partial(_any_of, "or"),
     all: partial(_any_of, "and"),
     tuple: lambda r, x: tuple(_rows(r, x)),
-    max: partial(_least, "max", np.maximum, "reduce_max"),
-    min: partial(_least, "min", np.minimum, "reduce_min"),
-    math.floor: lambda r, x: _whole(r, unary(np.floor, "floor", r, x)),
-    math.ceil: lambda r, x: _whole(r, unary(np.ceil, "ceil", r, x)),
-    math.pow: lambda r, x, y: binary(operator.pow, lifted(r, x), y),
-    **{function: partial(unary, *own) for function, own in _MATH.items()},
+    math.floor: lambda r, x: whole(r, unary(np.floor, "floor", r, x)),
+    math.ceil: lambda r, x: whole(r, unary(np.ceil, "ceil", r, x)),
+    pow: _power,
+    math.trunc: whole,
+    math.log: _logarithm,
+    math.atan2: _angle,
+    math.prod: _product,
+    math.degrees: partial(_times, 180 / math.pi),
+    math.radians: partial(_times, math.pi / 180),
+    math.pow: lambda r, x, y: binary(operator.pow, real(r, x), real(r, y)),
+    **{function: partial(_on_real, *own) for function, own in _MATH.items()},
+    **{function: partial(_operator, function) for function in _OPERATORS},
 }

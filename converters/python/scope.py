@@ -198,6 +198,7 @@ class Recorder:
     on_value: returns the elements that Python asks of a value; None refuses to
     on_rows: called when Python iterates over a value
     like_arrays: how a value behaves as numpy's arrays do; None for a tensor
+    eager: whether an eager tensor is among the inputs
     """
 
     def __init__(
@@ -209,6 +210,7 @@ class Recorder:
         self.on_value: Callable[[Traced, str], Array] | None = None
         self.on_rows: Callable[[Traced], None] | None = None
         self.like_arrays: ArrayRules | None = None
+        self.eager = False
 
     def call(self, function: Any, args: Sequence[Any], options: Mapping[str, Any]) -> Any:
         """Return what a function of numpy gives; raise GraphError if no op stands for it."""

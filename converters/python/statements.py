@@ -19,7 +19,7 @@ from trireme.converters.python.assign import augmented, updated
 from trireme.converters.python.control import Refused
 from trireme.converters.python.expressions import BINARY, Expressions
 from trireme.converters.python.fallback import run_in_python
-from trireme.converters.python.iteration import called, kind_of
+from trireme.converters.python.iteration import Generated, called, kind_of
 from trireme.converters.python.lifting import contains_traced
 from trireme.converters.python.python_calls import truth
 from trireme.converters.python.scope import Recorder, Traced
@@ -256,12 +256,13 @@ class Statements(Expressions):
 
     def store(self, target: ast.expr, value: Any) -> None:
         """Assign a value to a target."""
-        if hasattr(value, "__next__"):
+        if hasattr(value, "__next__") and not isinstance(target, (ast.Tuple, ast.List)):
             raise Refused(
                 f"{ast.unparse(target)} is an iterator, and how far it was read changes at a run; "
                 "make it a list",
                 final=True,
             )
+        value = list(value) if isinstance(value, Generated) else value
         if isinstance(target, ast.Name):
             holder = self.frame.holder(target.id)
             if holder is None:

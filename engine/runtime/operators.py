@@ -7,6 +7,7 @@ and dtypes are numpy 2's (`operands.promoted`), which the tests compare with.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Self
 
@@ -185,9 +186,22 @@ class Operators(Arithmetic):
         low = self if min is None else self._binary(np.maximum, "max", min)
         return low if max is None else low._binary(np.minimum, "min", max)
 
-    def round(self) -> Self:
-        """Return the nearest whole numbers, halves to even."""
-        return self if self.dtype.kind in "biu" else self._unary("round")
+    def round(self, decimals: int = 0) -> Self:
+        """Return the nearest numbers with some decimals, halves to even.
+
+        Errors: GraphError, if whole numbers lose digits
+        Source: numpy, which scales by a power of ten, rounds and scales back
+        """
+        if self.dtype.kind in "biu":
+            if decimals < 0:
+                raise GraphError(f"{self.type} is rounded to {-decimals} digits less")
+            return self
+        if not decimals:
+            return self._unary("round")
+        scale = np.array(10.0 ** abs(decimals), self.dtype)
+        up, down = (operator.mul, operator.truediv)[:: 1 if decimals > 0 else -1]
+        made: Self = down(up(self, scale)._unary("round"), scale)
+        return made
 
     def _axis(self, axis: int) -> int:
         """Return an axis counted from the first; raise ShapeError where there is none."""

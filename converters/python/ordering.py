@@ -1,0 +1,124 @@
+"""Compare, choose and sort values of a captured program as Python does, where a run decides.
+
+`item_calls.py` builds min, max and sorted from these; `expressions.py` compares lists with them.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from trireme.converters.python.control import Refused, described
+from trireme.converters.python.dtypes import common, is_weak, to_type, type_of
+from trireme.converters.python.lifting import contains_traced, stack, where
+from trireme.converters.python.python_calls import truth
+from trireme.converters.python.scope import Recorder, Traced
+from trireme.converters.python.state import is_numeric, is_same, like, parts_of, shape_of
+from trireme.runtime.operands import cast
+
+Operator = Callable[[Any, Any], Any]
+Operate = Callable[[Operator, Any, Any], Any]
+"""Returns an operator of two values, recorded."""
+
+
+def compared(recorder: Recorder, operate: Operate, op: Operator, a: Any, b: Any) -> Any:
+    """Return whether two values compare so: sequences by their first parts that differ.
+
+    op: an operator of Python, as operator.lt
+    """
+    both = isinstance(a, (list, tuple)) and isinstance(b, (list, tuple))
+    if not both:
+        return truth(recorder, operate(op, a, b))
+    same_kind = isinstance(a, list) == isinstance(b, list)
+    if op in (operator.eq, operator.ne) and (not same_kind or len(a) != len(b)):
+        return op is operator.ne
+    if not same_kind:
+        raise Refused("a list is compared with a tuple")
+    found: Any = op(len(a), len(b))
+    for x, y in reversed(list(zip(a, b, strict=False))):
+        same = compared(recorder, operate, operator.eq, x, y)
+        if op in (operator.eq, operator.ne):
+            differ = op is operator.ne
+        else:
+            differ = same is True or compared(recorder, operate, op, x, y)
+        found = chosen(recorder, same, found, differ)
+    return found
+
+
+def chosen(recorder: Recorder, condition: Any, a: Any, b: Any) -> Any:
+    """Return a where a condition holds, else b; of containers part by part.
+
+    Errors: Refused, if no tensor holds both
+    """
+    if not isinstance(condition, Traced):
+        return a if condition else b
+    if is_same(a, b):
+        return a
+    form = shape_of(a)
+    if form is not None and form == shape_of(b):
+        others = dict(parts_of(b))
+        return like(a, {k: chosen(recorder, condition, x, others[k]) for k, x in parts_of(a)})
+    if not is_numeric(a) or not is_numeric(b):
+        raise Refused(f"{described(a)} or {described(b)} is taken, and only a run knows which")
+    types = type_of(a), type_of(b)
+    weak = [is_weak(x) and type.dtype != "bool" for x, type in zip((a, b), types, strict=True)]
+    type = common(types[0], weak[0], types[1], weak[1])
+    if types[0].shape != types[1].shape:
+        raise Refused(f"{types[0]} or {types[1]} is taken; they need one shape")
+    if type is None:  # a whole number or a real one: as arithmetic has them side by side
+        return where(recorder, condition, a, b)
+    values = [to_type(recorder, one, type.dtype) for one in (a, b)]
+    return replace(where(recorder, condition, *values), weak=all(weak))
+
+
+def order_of(recorder: Recorder, keys: Sequence[Any], reverse: bool) -> Any:
+    """Return the places of keys in ascending order, ties in their order: a tensor, or a list.
+
+    Errors: Refused, if the keys are no numbers, nor tuples of as many numbers
+    """
+    if not contains_traced(list(keys)):
+        return sorted(range(len(keys)), key=keys.__getitem__, reverse=reverse)
+    if reverse:  # ties stay in their order, so the keys are sorted from behind
+        backward = order_of(recorder, keys[::-1], False)
+        return (len(keys) - 1 - backward)[::-1]
+    if all(isinstance(key, tuple) and len(key) == len(keys[0]) for key in keys):
+        order: Any = np.arange(len(keys))
+        for column in reversed(list(zip(*keys, strict=True))):  # the last part decides least
+            order = recorder.lift(order)[_sorted_places(recorder, stack(recorder, column)[order])]
+        return order
+    return _sorted_places(recorder, keys)
+
+
+def _sorted_places(recorder: Recorder, keys: Any) -> Any:
+    column = keys if isinstance(keys, Traced) else stack(recorder, keys)
+    if column.ndim != 1:
+        raise Refused(f"rows of {column.type} are sorted")
+    column = cast(column, np.dtype(np.int64)) if column.dtype.kind == "b" else column
+    count = np.array([len(column)], np.int64)
+    options = {"axis": 0, "largest": 0, "sorted": 1}
+    return recorder.apply("top_k", [column, count], options, 2)[1]
+
+
+def taken(recorder: Recorder, items: Sequence[Any], order: Any) -> list[Any]:
+    """Return items in an order that only a run knows."""
+    if not isinstance(order, Traced):
+        return [items[i] for i in order]
+    forms = {shape_of(one) for one in items}
+    if forms != {None} and len(forms) == 1:
+        columns = {
+            key: taken(recorder, [dict(parts_of(one))[key] for one in items], order)
+            for key, _ in parts_of(items[0])
+        }
+        return [
+            like(items[0], {key: column[i] for key, column in columns.items()})
+            for i in range(len(items))
+        ]
+    if not all(map(is_numeric, items)):
+        raise Refused("items that are no numbers come in an order that only a run knows")
+    weak = all(map(is_weak, items))
+    column = stack(recorder, items)[order]
+    return [replace(column[i], weak=weak) for i in range(len(items))]
