@@ -26,7 +26,7 @@ from trireme.support.dtypes import Array, dtype_name, numpy_dtype
 
 _RESULT = "_result"
 _PLAIN = (ast.Assign, ast.AnnAssign, ast.AugAssign, ast.Return)
-_COMPOUND = (ast.For, ast.While, ast.If, ast.Try)
+_COMPOUND = (ast.For, ast.While, ast.If, ast.Try, ast.Match)
 _JUMPS = (ast.Return, ast.Break, ast.Continue, ast.Yield, ast.Await, ast.Global, ast.Nonlocal)
 
 

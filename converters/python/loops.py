@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from trireme.converters.python.branches import Branches
 from trireme.converters.python.calls import copied
 from trireme.converters.python.control import Refused
 from trireme.converters.python.dtypes import is_weak
@@ -33,7 +34,7 @@ from trireme.converters.python.state import (
     faults_in,
     plain,
 )
-from trireme.converters.python.statements import BREAK, CONTINUE, EXITS, RETURNED, Statements
+from trireme.converters.python.statements import BREAK, CONTINUE, EXITS, RETURNED
 from trireme.converters.python.turns import LoopPlan
 from trireme.runtime.operands import cast
 
@@ -45,7 +46,7 @@ class Loop:
     breaks: list[set[tuple[int, str]]] = field(default_factory=list)
 
 
-class Loops(Statements):
+class Loops(Branches):
     """Reads loops.
 
     unroll: the most turns of a loop over Python values that become nodes of their own

@@ -68,7 +68,7 @@ class _Freezer:
             return type(value).__name__, tuple(pairs)
         if isinstance(value, MethodType):
             return "method", self.key(value.__func__), self.key(value.__self__)
-        if isinstance(value, FunctionType):
+        if isinstance(value, FunctionType) and not _is_of_library(value.__module__ or ""):
             return "function", id(value.__code__), self._names(_read_by(value))
         if isinstance(value, np.random.Generator):
             return "generator", repr(value.bit_generator.state)

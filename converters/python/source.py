@@ -154,6 +154,9 @@ def stored_names(statements: list[ast.stmt]) -> set[str]:
             found.add(node.id)
         elif isinstance(node, ast.FunctionDef | ast.ClassDef):
             found.add(node.name)
+        elif isinstance(node, ast.MatchAs | ast.MatchStar | ast.MatchMapping):
+            name = node.rest if isinstance(node, ast.MatchMapping) else node.name
+            found |= set() if name is None else {name}
         elif isinstance(node, ast.Import | ast.ImportFrom):
             found |= {(one.asname or one.name).split(".")[0] for one in node.names}
     return found
@@ -197,6 +200,7 @@ def leaves_loop(statements: list[ast.stmt]) -> bool:
         if isinstance(statement, _BLOCKS):
             continue
         inside = [getattr(statement, part, []) for part in ("body", "orelse")]
+        inside += [case.body for case in getattr(statement, "cases", [])]
         if isinstance(statement, LOOPS):
             if leaves_loop(inside[1]) or any(
                 isinstance(node, ast.Return) for node in own_nodes(inside[0])
@@ -214,6 +218,12 @@ def always_exits(statements: list[ast.stmt]) -> bool:
     last = statements[-1]
     if isinstance(last, ast.If):
         return always_exits(last.body) and always_exits(last.orelse)
+    if isinstance(last, ast.With):
+        return always_exits(last.body)
+    if isinstance(last, ast.Match):
+        end = last.cases[-1]
+        whole = isinstance(end.pattern, ast.MatchAs) and end.pattern.pattern is None
+        return whole and end.guard is None and all(always_exits(one.body) for one in last.cases)
     return isinstance(last, ast.Return | ast.Break | ast.Continue)
 
 

@@ -1,30 +1,30 @@
-"""Read the statements of a captured program: assignments, branches, loops and calls of functions.
+"""Read the statements of a captured program that are no branches and no loops.
 
-A return, break or continue sets a flag. Where the flag depends on a tensor, the statements after it
-become a branch on the flag. Each statement that no graph can express is noted with its place.
+Each statement that no graph can express is noted with its place; a Python operator stands for it
+where one can.
 """
 
 from __future__ import annotations
 
 import ast
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from functools import partial
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import numpy as np
 
 from trireme.converters.python.assign import augmented, updated
+from trireme.converters.python.contexts import enter
 from trireme.converters.python.control import Refused
 from trireme.converters.python.expressions import BINARY, Expressions
 from trireme.converters.python.fallback import run_in_python
-from trireme.converters.python.iteration import Generated, called, kind_of
+from trireme.converters.python.iteration import Generated, kind_of
 from trireme.converters.python.lifting import contains_traced
 from trireme.converters.python.python_calls import truth
 from trireme.converters.python.scope import Recorder, Traced
 from trireme.converters.python.source import (
-    always_exits,
     base_name,
     stored_names,
 )
@@ -42,8 +42,8 @@ EXITS = (RETURNED, BREAK, CONTINUE)
 TEST = "_test"
 
 
-class Statements(Expressions):
-    """Reads statements; loops and calls are read by its subclasses.
+class Statements(Expressions, ABC):
+    """Reads statements; branches, loops and calls are read by its subclasses.
 
     fallback: whether a Python operator may stand for a statement that no graph can express
     fallbacks: the statements for which one does, with their places and reasons
@@ -83,48 +83,9 @@ class Statements(Expressions):
             if not frame.kept and any(one is frame for one in self.frames):
                 self.frames[:] = [one for one in self.frames if one is not frame]
 
-    # Statements
-
+    @abstractmethod
     def block(self, statements: Sequence[ast.stmt]) -> None:
-        """Read statements; those after an exit that a tensor decides run where none happened."""
-        for at, statement in enumerate(statements):
-            rest = statements[at + 1 :]
-            if isinstance(statement, ast.If):
-                if self._if(statement, rest):
-                    return
-            else:
-                self._statement(statement)
-            stop = self.stopped(EXITS)
-            if stop is True:
-                return
-            if isinstance(stop, Traced) and rest:
-                self.where_not(stop, EXITS, partial(self.block, rest))
-                return
-
-    def stopped(self, flags: Sequence[str]) -> Any:
-        """Return whether one of some flags is set: a bool, or a Traced."""
-        values = [self.frame.names[flag] for flag in flags]
-        traced = [value for value in values if isinstance(value, Traced)]
-        if any(value is True for value in values) or not traced:
-            return any(value is True for value in values)
-        stop = traced[0]
-        for other in traced[1:]:
-            stop = self.recorder.apply("or", [stop, other], {})
-        return stop
-
-    def where_not(self, stop: Traced, flags: Sequence[str], run: Callable[[], None]) -> None:
-        """Run something where no exit happened; on the other path the exit is known."""
-        set_flags = [flag for flag in flags if self.frame.names[flag] is not False]
-
-        def going_on() -> None:
-            self.frame.names |= {flag: False for flag in flags}
-            run()
-
-        def stopped() -> None:
-            if len(set_flags) == 1:
-                self.frame.names[set_flags[0]] = True
-
-        self.branch(self.negate(stop), going_on, stopped)
+        """Read statements one after another."""
 
     def _statement(self, statement: ast.stmt) -> None:
         self.node = statement
@@ -334,50 +295,12 @@ class Statements(Expressions):
         raise Refused("an exception is raised here; a graph does not stop", final=True)
 
     def _with(self, node: ast.With) -> None:
-        managers = [self.evaluate(item.context_expr) for item in node.items]
-        for manager in managers:
-            made_by = getattr(manager, "func", type(manager))  # a generator's function
-            if not made_by.__module__.startswith("trireme."):
-                raise Refused(f"a `with` of {called(made_by)} acts outside the graph", final=True)
-        for manager in managers:
-            manager.__enter__()
-        try:
+        with ExitStack() as stack:
+            for item in node.items:
+                entered = enter(stack, self.evaluate(item.context_expr))
+                if item.optional_vars is not None:
+                    self.store(item.optional_vars, entered)
             self.block(node.body)
-        finally:
-            for manager in reversed(managers):
-                manager.__exit__(None, None, None)
-
-    def _if(self, node: ast.If, rest: Sequence[ast.stmt]) -> bool:
-        """Read an `if`; return whether the statements after it were read too."""
-        self.node = node
-        try:
-            known = self.tested(node.test)
-        except InternalError:
-            raise
-        except Exception as error:
-            self._report(node, error)
-            return False
-        if not isinstance(known, Traced):
-            self.block(node.body if known else node.orelse)
-            return False
-        then, other = list(node.body), list(node.orelse)
-        joined = always_exits(then) or always_exits(other)
-        if always_exits(then):
-            other += rest
-        elif always_exits(other):
-            then += rest
-        self._guard(
-            node, lambda: self.branch(known, partial(self.block, then), partial(self.block, other))
-        )
-        return joined
-
-    def _guard(self, node: ast.stmt, run: Callable[[], Any]) -> None:
-        try:
-            run()
-        except InternalError:
-            raise
-        except Exception as error:
-            self._report(node, error)
 
 
 _WORDS: dict[type[ast.stmt], str] = {
@@ -387,5 +310,4 @@ _WORDS: dict[type[ast.stmt], str] = {
     ast.AsyncFunctionDef: "async def",
     ast.AsyncFor: "async for",
     ast.AsyncWith: "async with",
-    ast.Match: "match",
 }
