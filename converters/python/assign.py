@@ -20,18 +20,39 @@ from trireme.converters.python.state import Names
 from trireme.runtime.operands import cast
 from trireme.support.dtypes import numpy_dtype
 
+_REDUCTIONS: dict[np.ufunc, str] = {
+    np.add: "add",
+    np.subtract: "add",  # of what is negated first
+    np.multiply: "mul",
+    np.maximum: "max",
+    np.minimum: "min",
+}
 
-def updated(recorder: Recorder, names: Names, name: str, old: Any, key: Any, value: Any) -> Any:
-    """Return an array with elements replaced.
+
+def updated(
+    recorder: Recorder,
+    names: Names,
+    name: str,
+    old: Any,
+    key: Any,
+    value: Any,
+    ufunc: np.ufunc | None = None,
+) -> Any:
+    """Return an array with elements replaced, or combined one after another as ufunc.at does.
 
     Errors: Refused, if another variable shares the array, or the key is of an unknown kind
     """
     expect_own(names, name, old)
     if isinstance(old, np.ndarray) and not contains_traced([key, value]):
         made = old.copy()
-        made[key] = value
+        if ufunc is None:
+            made[key] = value
+        else:
+            ufunc.at(made, key, value)
         return made
     array = lifted(recorder, old)
+    if ufunc is not None:
+        return _combined(recorder, array, key, value, ufunc)
     one = cast(lifted(recorder, value), array.dtype)
     if not contains_traced(key) and array.type.is_static:
         return _at_known(recorder, array, key, one)
@@ -43,6 +64,35 @@ def updated(recorder: Recorder, names: Names, name: str, old: Any, key: Any, val
     if _are_places(array, parts):
         return _at_traced(recorder, array, [lifted(recorder, part) for part in parts], one)
     return _at_any(recorder, array, key, one)
+
+
+def _combined(recorder: Recorder, array: Traced, key: Any, value: Any, ufunc: np.ufunc) -> Any:
+    """Return an array with elements combined by a ufunc; a place that comes again is again."""
+    given = lifted(recorder, value)
+    one = cast(given, array.dtype)
+    known = given.type.dtype == one.type.dtype or np.result_type(given.dtype, array.dtype)
+    if ufunc not in _REDUCTIONS or array.dtype.kind not in "iuf":
+        raise Refused(f"{ufunc.__name__}.at of {array.type}")
+    exact = known is True or known == array.dtype or _holds(array.dtype, value)
+    if not exact:
+        raise Refused(
+            f"{ufunc.__name__}.at computes in {known} and rounds to {array.dtype} at each step"
+        )
+    if ufunc is np.subtract:
+        one = np.zeros((), array.dtype) - one
+    reduction = _REDUCTIONS[ufunc]
+    if not contains_traced(key) and array.type.is_static:
+        return _at_known(recorder, array, key, one, reduction)
+    parts = _without_whole_axes(key if isinstance(key, tuple) else (key,))
+    if _are_places(array, parts):
+        places = [lifted(recorder, part) for part in parts]
+        return _at_traced(recorder, array, places, one, reduction)
+    return _at_any(recorder, array, key, one, reduction)
+
+
+def _holds(dtype: np.dtype[Any], value: Any) -> bool:
+    """Whether a known value is one of a dtype."""
+    return not contains_traced(value) and bool(np.all(np.asarray(value).astype(dtype) == value))
 
 
 def _without_whole_axes(parts: Sequence[Any]) -> Sequence[Any]:
@@ -89,7 +139,9 @@ def _are_places(array: Traced, parts: Sequence[Any]) -> bool:
     return static and ints and all(isinstance(dim, int) for dim in array.shape[len(parts) :])
 
 
-def _at_any(recorder: Recorder, array: Traced, key: Any, value: Traced) -> Any:
+def _at_any(
+    recorder: Recorder, array: Traced, key: Any, value: Traced, reduction: str = "none"
+) -> Any:
     """Replace the elements that any key of numpy takes: their numbers are read by the same key."""
     if array.type.is_static:
         count: Any = np.arange(array.type.elements, dtype=np.int64)
@@ -104,11 +156,18 @@ def _at_any(recorder: Recorder, array: Traced, key: Any, value: Traced) -> Any:
     wanted = recorder.apply("shape", [taken], {})
     spread = recorder.apply("expand", [value, wanted], {})
     where = taken.reshape(-1, 1)
-    made = recorder.apply("scatter_nd", [array.reshape(-1), where, spread.reshape(-1)], {})
+    values = [array.reshape(-1), where, spread.reshape(-1)]
+    made = recorder.apply("scatter_nd", values, {"reduction": reduction})
     return recorder.apply("reshape", [made, shape], {"allowzero": 1})
 
 
-def _at_traced(recorder: Recorder, array: Traced, parts: Sequence[Traced], value: Traced) -> Any:
+def _at_traced(
+    recorder: Recorder,
+    array: Traced,
+    parts: Sequence[Traced],
+    value: Traced,
+    reduction: str = "none",
+) -> Any:
     """Replace the elements at places that only a run knows: numbers, or vectors of one length."""
     most = max(part.ndim for part in parts)
     count = max((part.type.elements for part in parts if part.shape), default=1)
@@ -120,16 +179,18 @@ def _at_traced(recorder: Recorder, array: Traced, parts: Sequence[Traced], value
     where = recorder.apply("concat", columns, {"axis": 1})
     rest = array.shape[len(parts) :]
     rows = recorder.apply("expand", [value, np.array((count, *rest), np.int64)], {})
-    return recorder.apply("scatter_nd", [array, where, rows], {})
+    return recorder.apply("scatter_nd", [array, where, rows], {"reduction": reduction})
 
 
-def _at_known(recorder: Recorder, array: Traced, key: Any, value: Traced) -> Any:
+def _at_known(
+    recorder: Recorder, array: Traced, key: Any, value: Traced, reduction: str = "none"
+) -> Any:
     dims = array.type.dims
     flat = np.arange(array.type.elements, dtype=np.int64).reshape(dims)[key]
     spread = recorder.apply("expand", [value, np.array(flat.shape, np.int64)], {})
     where = flat.reshape(-1, 1)
-    made = recorder.apply("scatter_nd", [array.reshape(-1), where, spread.reshape(-1)], {})
-    return made.reshape(dims)
+    values = [array.reshape(-1), where, spread.reshape(-1)]
+    return recorder.apply("scatter_nd", values, {"reduction": reduction}).reshape(dims)
 
 
 def augmented(recorder: Recorder, names: Names, name: str, old: Any, made: Any) -> Any:

@@ -28,6 +28,7 @@ from trireme.converters.python.lifting import (
     where,
 )
 from trireme.converters.python.numpy_calls import several_ops
+from trireme.converters.python.numpy_making import MAKING
 from trireme.converters.python.python_calls import PYTHON, one_of, real, rows_of, whole
 from trireme.converters.python.scope import Recorder, Traced
 from trireme.ir.python_op import PythonOp
@@ -164,7 +165,7 @@ def _table() -> dict[Any, Known]:
         table[function] = partial(pair, *both)
     for function, name in _METHODS.items():
         table[function] = partial(_method, name)
-    return table | PYTHON | several_ops(lifted, _concatenate)
+    return table | PYTHON | MAKING | several_ops(lifted, _concatenate)
 
 
 _KNOWN = _table()

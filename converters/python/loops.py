@@ -219,7 +219,7 @@ class Loops(Branches):
 
     def _assigned(self, statements: list[ast.stmt]) -> set[Path]:
         """Return the variables that statements may assign, as (frame, name)."""
-        names = stored_names(statements) | nonlocal_names(statements)
+        names = stored_names(statements) | nonlocal_names(statements) | changed_names(statements)
         places = {id(frame): at for at, frame in enumerate(self.frames)}
         holders = ((name, self.frame.holder(name)) for name in names)
         return {(places[id(h)], name) for name, h in holders if h is not None and id(h) in places}

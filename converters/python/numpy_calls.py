@@ -7,7 +7,6 @@ function here is called with the recorder, then with numpy's arguments.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -252,20 +251,6 @@ def _algebra(lift: Lift) -> dict[Any, Known]:
             made = made * value + one
         return made
 
-    def arange(recorder: Recorder, start: Any, stop: Any = None, step: Any = 1) -> Any:
-        ends = (0, start) if stop is None else (start, stop)
-        values = [lift(recorder, one) for one in (*ends, step)]
-        if any(one.dtype.kind not in "iu" or one.ndim for one in values):
-            raise ShapeError("arange of other than whole numbers that only a run knows")
-        whole = [cast(one, np.dtype(np.int64)) for one in values]
-        return recorder.apply("range", whole, {})
-
-    def full(recorder: Recorder, shape: Any, fill_value: Any, dtype: Any = None) -> Any:
-        value = lift(recorder, fill_value)
-        value = value if dtype is None else value.astype(dtype)
-        target = np.atleast_1d(np.array(shape, np.int64))
-        return replace(recorder.apply("expand", [value, target], {}), weak=False)
-
     return {
         np.diff: diff,
         np.outer: outer,
@@ -279,6 +264,4 @@ def _algebra(lift: Lift) -> dict[Any, Known]:
         np.linalg.norm: norm,
         np.ptp: ptp,
         np.polyval: polyval,
-        np.arange: arange,
-        np.full: full,
     }

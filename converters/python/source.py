@@ -163,14 +163,24 @@ def stored_names(statements: list[ast.stmt]) -> set[str]:
 
 
 def changed_names(statements: list[ast.stmt]) -> set[str]:
-    """Return the names of variables whose arrays statements change: `x += v`, `x[i] = v`."""
+    """Return the variables whose arrays statements change: x += v, x[i] = v, np.add.at(x, i, v)."""
     found: set[str] = set()
     for node in own_nodes(statements):
         if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name):
             found.add(node.target.id)
+        elif combined(node):
+            found.add(combined(node))
         elif isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store):
             found |= {node.value.id} if isinstance(node.value, ast.Name) else set()
     return found
+
+
+def combined(node: ast.AST) -> str:
+    """Return the variable of `np.add.at(x, key, value)`; "" for anything else."""
+    if not isinstance(node, ast.Call) or len(node.args) != 3 or node.keywords:
+        return ""
+    is_at = isinstance(node.func, ast.Attribute) and node.func.attr == "at"
+    return node.args[0].id if is_at and isinstance(node.args[0], ast.Name) else ""
 
 
 def base_name(target: ast.expr) -> str:

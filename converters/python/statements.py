@@ -24,8 +24,11 @@ from trireme.converters.python.iteration import Generated, kind_of
 from trireme.converters.python.lifting import contains_traced
 from trireme.converters.python.python_calls import truth
 from trireme.converters.python.scope import Recorder, Traced
+from trireme.converters.python.sharing import is_array
 from trireme.converters.python.source import (
     base_name,
+    changed_names,
+    combined,
     stored_names,
 )
 from trireme.converters.python.state import (
@@ -111,7 +114,7 @@ class Statements(Expressions, ABC):
         if why:
             line = ast.unparse(statement).split("\n")[0]
             self.places[self.frame.source.place(statement), f"`{line}`: {why}"] = None
-        for name in stored_names([statement]):
+        for name in stored_names([statement]) | changed_names([statement]):
             holder = self.frame.holder(name)
             if holder is not None:
                 holder.names[name] = Lost("")
@@ -205,8 +208,23 @@ class Statements(Expressions, ABC):
         )
 
     def _expression(self, node: ast.Expr) -> None:
+        if isinstance(node.value, ast.Call) and self._combine(node.value):
+            return
         if not isinstance(node.value, ast.Constant):
             self.evaluate(node.value)
+
+    def _combine(self, node: ast.Call) -> bool:
+        """Read `np.add.at(x, key, value)`; return whether it is such a call."""
+        name = combined(node)
+        ufunc = getattr(self.evaluate(node.func), "__self__", None) if name else None
+        if not isinstance(ufunc, np.ufunc):
+            return False
+        old, key, value = map(self.evaluate, node.args)
+        if not is_array(old):
+            return False
+        made = updated(self.recorder, self.names(), name, old, key, value, ufunc)
+        self.store(ast.Name(name, ast.Store()), made)
+        return True
 
     def _return(self, node: ast.Return) -> None:
         value = None if node.value is None else self.evaluate(node.value)
