@@ -127,6 +127,26 @@ def _where_mask_holds(
     return made if made.type == array.type else None
 
 
+def as_one_key(first: Any, second: Any) -> tuple[Any, ...] | None:
+    """Return the key that takes of an array what two take in turn; None where views end.
+
+    The first takes a row, so it is whole numbers; behind slices a vector would move its axis.
+    """
+    keys = [one if isinstance(one, tuple) else (one,) for one in (first, second)]
+    if not all(map(_is_place, keys[0])):
+        return None
+    plain = [one for one in keys[1] if not _is_place(one)]
+    if len(plain) > 1 and not all(isinstance(one, slice) for one in plain):
+        return None
+    return (*keys[0], *keys[1])
+
+
+def _is_place(part: Any) -> bool:
+    if isinstance(part, Traced):
+        return part.dtype.kind in "iu" and not part.shape
+    return isinstance(part, (int, np.integer)) and not isinstance(part, bool)
+
+
 def _are_places(array: Traced, parts: Sequence[Any]) -> bool:
     """Whether a key is whole numbers and vectors of one length, for rows of a known shape."""
     if any(isinstance(part, slice) or part is None or part is Ellipsis for part in parts):

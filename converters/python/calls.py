@@ -29,6 +29,7 @@ from trireme.converters.python.lifting import (
 )
 from trireme.converters.python.numpy_calls import several_ops
 from trireme.converters.python.numpy_making import MAKING
+from trireme.converters.python.numpy_statistics import STATISTICS
 from trireme.converters.python.python_calls import PYTHON, one_of, real, rows_of, whole
 from trireme.converters.python.scope import Recorder, Traced
 from trireme.ir.python_op import PythonOp
@@ -114,12 +115,13 @@ def _concatenate(recorder: Recorder, parts: Any, axis: int = 0) -> Any:
     return recorder.apply("concat", tensors, {"axis": axis})
 
 
-def _like(fill: float, recorder: Recorder, x: Any) -> Any:
+def _like(fill: float, recorder: Recorder, x: Any, dtype: Any = None) -> Any:
     value = lifted(recorder, x)
+    dtype = value.dtype if dtype is None else dtype
     if value.type.is_static:
-        return np.full(value.type.dims, fill, value.dtype)
+        return np.full(value.type.dims, fill, dtype)
     shape = recorder.apply("shape", [value], {})
-    return recorder.apply("constant_of_shape", [shape], {"value": np.full(1, fill, value.dtype)})
+    return recorder.apply("constant_of_shape", [shape], {"value": np.full(1, fill, dtype)})
 
 
 def _as_array(recorder: Recorder, x: Any, dtype: Any = None) -> Any:
@@ -147,6 +149,7 @@ def _table() -> dict[Any, Known]:
         np.concatenate: _concatenate,
         np.zeros_like: partial(_like, 0),
         np.ones_like: partial(_like, 1),
+        np.empty_like: partial(_like, 0),
         np.array: copied,
         np.asarray: _as_array,
         np.copy: copied,
@@ -165,13 +168,13 @@ def _table() -> dict[Any, Known]:
         table[function] = partial(pair, *both)
     for function, name in _METHODS.items():
         table[function] = partial(_method, name)
-    return table | PYTHON | MAKING | several_ops(lifted, _concatenate)
+    return table | PYTHON | MAKING | STATISTICS | several_ops(lifted, _concatenate)
 
 
 _KNOWN = _table()
 
 
-class Recorded(partial[Any]):
+class TensorMethod(partial[Any]):
     """A method of a tensor, which is recorded."""
 
 

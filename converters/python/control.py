@@ -86,6 +86,9 @@ class Control:
         self.recorder.scope = GraphScope("trial", outer, before)
         try:
             return run()
+        except Exception:  # what depends on a refused place says nothing of it
+            places |= self.places
+            raise
         finally:
             self.recorder.scope, self.places = outer, places
             self.install(before)

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from trireme.converters.python.calls import METHODS, Recorded, known_call
+from trireme.converters.python.calls import METHODS, TensorMethod, known_call
 from trireme.converters.python.constant_calls import call_now
 from trireme.converters.python.control import Refused
 from trireme.converters.python.displays import Displays
@@ -122,6 +122,8 @@ class Expressions(Displays, ABC):
 
     def truth(self, node: ast.expr) -> Any:
         """Return whether an expression counts as true: a bool, or a Traced of bool."""
+        if isinstance(node, ast.BoolOp):
+            return self._short_circuit(isinstance(node.op, ast.And), node.values, self.truth)
         return truth(self.recorder, self.evaluate(node))
 
     def _load(self, node: ast.Name) -> Any:
@@ -161,9 +163,9 @@ class Expressions(Displays, ABC):
         return function(left, right)
 
     def _unary(self, node: ast.UnaryOp) -> Any:
-        value = self.evaluate(node.operand)
         if isinstance(node.op, ast.Not):
-            return self.negate(truth(self.recorder, value))
+            return self.negate(self.truth(node.operand))
+        value = self.evaluate(node.operand)
         if isinstance(node.op, ast.USub):
             return as_weak(-value, value)
         return +value if isinstance(node.op, ast.UAdd) else ~value
@@ -173,21 +175,23 @@ class Expressions(Displays, ABC):
         return self.recorder.apply("not", [value], {}) if isinstance(value, Traced) else not value
 
     def _boolean(self, node: ast.BoolOp) -> Any:
-        return self._short_circuit(isinstance(node.op, ast.And), node.values)
+        return self._short_circuit(isinstance(node.op, ast.And), node.values, self.evaluate)
 
-    def _short_circuit(self, is_and: bool, nodes: Sequence[ast.expr]) -> Any:
+    def _short_circuit(
+        self, is_and: bool, nodes: Sequence[ast.expr], value_of: Callable[[ast.expr], Any]
+    ) -> Any:
         """Return `and` or `or`: later operands run only where the first does not decide."""
-        first = self.evaluate(nodes[0])
+        first = value_of(nodes[0])
         if len(nodes) == 1:
             return first
         known = truth(self.recorder, first)
         if not isinstance(known, Traced):
-            return self._short_circuit(is_and, nodes[1:]) if known == is_and else first
+            return self._short_circuit(is_and, nodes[1:], value_of) if known == is_and else first
         if first is known and all(map(is_total, nodes[1:])):
-            rest = self._short_circuit(is_and, nodes[1:])
+            rest = self._short_circuit(is_and, nodes[1:], value_of)
             if isinstance(rest, bool) or isinstance(rest, Traced) and rest.type == known.type:
                 return self.recorder.apply("and" if is_and else "or", [known, rest], {})
-        paths = partial(self._short_circuit, is_and, nodes[1:]), lambda: first
+        paths = partial(self._short_circuit, is_and, nodes[1:], value_of), lambda: first
         return self.branch(known, *(paths if is_and else reversed(paths)))
 
     def _compare_all(self, node: ast.Compare) -> Any:
@@ -252,7 +256,7 @@ class Expressions(Displays, ABC):
             if node.attr == "shape":
                 return dimensions(value)
             if node.attr in METHODS:
-                return Recorded(METHODS[node.attr], self.recorder, value)
+                return TensorMethod(METHODS[node.attr], self.recorder, value)
             if node.attr.startswith("_") or not hasattr(Operators, node.attr):
                 raise Refused(f"a tensor has no attribute {node.attr!r} in a graph", node)
         try:
@@ -321,7 +325,7 @@ class Expressions(Displays, ABC):
             args = [self._listed(one) for one in args]
         if function in ITEM_CALLS and (traced or function in ALWAYS):
             return ITEM_CALLS[function](self, *args, **named)
-        if isinstance(own, Traced) or isinstance(function, Recorded):
+        if isinstance(own, Traced) or isinstance(function, TensorMethod):
             return function(*args, **named)
         if not traced:
             return self._call_now(function, args, named)

@@ -26,7 +26,7 @@ from trireme.runtime.eager import Tensor
 _NOTHING = object()
 
 
-class Program(Protocol):
+class ItemReader(Protocol):
     """What a function needs of the program that is being read."""
 
     recorder: Recorder
@@ -42,14 +42,14 @@ class Program(Protocol):
         """Return an operator of two values."""
 
 
-def _items(program: Program, values: Any) -> list[Any]:
+def _items(program: ItemReader, values: Any) -> list[Any]:
     return program.items(values, program.node)
 
 
 def _extreme(
     op: Callable[[Any, Any], Any],
     reduction: str,
-    program: Program,
+    program: ItemReader,
     *values: Any,
     key: Any = None,
     default: Any = _NOTHING,
@@ -96,7 +96,7 @@ def _of_vector(recorder: Recorder, reduction: str, x: Traced) -> Any:
     return where(recorder, first == first, getattr(numbers, reduction)(), first)
 
 
-def _sorted(program: Program, values: Any, *, key: Any = None, reverse: Any = False) -> Any:
+def _sorted(program: ItemReader, values: Any, *, key: Any = None, reverse: Any = False) -> Any:
     recorder = program.recorder
     if isinstance(reverse, Traced):
         raise Refused("only a run knows whether sorted() goes backward")
@@ -108,12 +108,12 @@ def _sorted(program: Program, values: Any, *, key: Any = None, reverse: Any = Fa
     return taken(recorder, items, order_of(recorder, keys, bool(reverse)))
 
 
-def _map(program: Program, function: Any, *values: Any) -> list[Any]:
+def _map(program: ItemReader, function: Any, *values: Any) -> list[Any]:
     columns = [_items(program, one) for one in values]
     return [program.call(function, list(row), {}) for row in zip(*columns, strict=False)]
 
 
-def _filter(program: Program, function: Any, values: Any) -> list[Any]:
+def _filter(program: ItemReader, function: Any, values: Any) -> list[Any]:
     items = _items(program, values)
     tests = items if function is None else [program.call(function, [one], {}) for one in items]
     kept = [truth(program.recorder, one) for one in tests]
@@ -123,7 +123,7 @@ def _filter(program: Program, function: Any, values: Any) -> list[Any]:
 
 
 def _accumulate(
-    program: Program, values: Any, func: Any = None, *, initial: Any = None
+    program: ItemReader, values: Any, func: Any = None, *, initial: Any = None
 ) -> list[Any]:
     items = _items(program, values)
     made = [initial] if initial is not None else items[:1]
@@ -135,7 +135,7 @@ def _accumulate(
     return made
 
 
-def _reduce(program: Program, function: Any, values: Any, *initial: Any) -> Any:
+def _reduce(program: ItemReader, function: Any, values: Any, *initial: Any) -> Any:
     items = [*initial, *_items(program, values)]
     if not items:
         raise Refused("reduce of nothing")
@@ -145,15 +145,15 @@ def _reduce(program: Program, function: Any, values: Any, *initial: Any) -> Any:
     return made
 
 
-def _rearranged(function: Any, program: Program, *values: Any, **options: Any) -> list[Any]:
+def _rearranged(function: Any, program: ItemReader, *values: Any, **options: Any) -> list[Any]:
     return list(function(*[_items(program, x) if is_open(x) else x for x in values], **options))
 
 
-def _chained(program: Program, values: Any) -> list[Any]:
+def _chained(program: ItemReader, values: Any) -> list[Any]:
     return [one for part in _items(program, values) for one in _items(program, part)]
 
 
-def _next(program: Program, values: Any, default: Any = _NOTHING) -> Any:
+def _next(program: ItemReader, values: Any, default: Any = _NOTHING) -> Any:
     if isinstance(values, Generated):
         found = [*values[:1], *([] if default is _NOTHING else [default])]
         if not found:
@@ -164,11 +164,11 @@ def _next(program: Program, values: Any, default: Any = _NOTHING) -> Any:
     raise Refused(f"next of a {kind_of(values)}: how far it was read changes at a run", final=True)
 
 
-def _iter(program: Program, values: Any) -> Any:
+def _iter(program: ItemReader, values: Any) -> Any:
     raise Refused("how far an iterator was read changes at a run; make it a list", final=True)
 
 
-def _isinstance(program: Program, value: Any, kind: Any) -> bool:
+def _isinstance(program: ItemReader, value: Any, kind: Any) -> bool:
     if not isinstance(value, Traced):
         return isinstance(value, kind)
     answers = {issubclass(own, kind) for own in _classes(value)}

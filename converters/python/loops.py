@@ -25,6 +25,7 @@ from trireme.converters.python.source import (
     changed_names,
     leaves_loop,
     nonlocal_names,
+    sets_first,
     stored_names,
 )
 from trireme.converters.python.state import (
@@ -204,9 +205,12 @@ class Loops(Branches):
             expect_own(self.names(), name, value)
 
     def _changed(self, body: list[ast.stmt]) -> dict[str, Any]:
-        """Return the variables whose elements some statements change, with their arrays now."""
+        """Return the variables whose elements a turn changes, with their arrays now.
+
+        A variable that each turn sets first is not among them: it leaves its array to others.
+        """
         found = {}
-        for name in sorted(changed_names(body)):
+        for name in sorted(one for one in changed_names(body) if not sets_first(body, one)):
             holder = self.frame.holder(name)
             value = None if holder is None else holder.names.get(name)
             if is_array(value):

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from trireme.converters.python.control import Refused
-from trireme.converters.python.item_calls import ITEM_CALLS, Program
+from trireme.converters.python.item_calls import ITEM_CALLS, ItemReader
 from trireme.converters.python.lifting import logical
 from trireme.converters.python.ordering import chosen, compared
 from trireme.converters.python.scope import RowList, Traced
@@ -24,7 +24,7 @@ _OWN_MATCH = (bool, bytearray, bytes, dict, float, frozenset, int, list, set, st
 Bound = dict[str, Any]
 
 
-class Reader(Program, Protocol):
+class PatternReader(ItemReader, Protocol):
     """What a pattern needs of the program that is being read."""
 
     def evaluate(self, node: ast.expr) -> Any:
@@ -60,7 +60,7 @@ def lowered(node: ast.Match, subject: Any) -> ast.If:
     return ast.copy_location(first, node)
 
 
-def matched(program: Reader, pattern: ast.pattern, subject: Any) -> tuple[Any, Bound]:
+def matched(program: PatternReader, pattern: ast.pattern, subject: Any) -> tuple[Any, Bound]:
     """Return whether a pattern fits, a bool or a Traced, and the names that it binds.
 
     Errors: Refused, if only Python can tell
@@ -69,14 +69,14 @@ def matched(program: Reader, pattern: ast.pattern, subject: Any) -> tuple[Any, B
     return found
 
 
-def _both(program: Reader, first: Any, second: Any) -> Any:
+def _both(program: PatternReader, first: Any, second: Any) -> Any:
     if first is False or second is False:
         return False
     known = [one for one in (first, second) if one is not True]
     return logical("and", program.recorder, *known) if len(known) == 2 else (*known, True)[0]
 
 
-def _value(program: Reader, pattern: ast.MatchValue, subject: Any) -> tuple[Any, Bound]:
+def _value(program: PatternReader, pattern: ast.MatchValue, subject: Any) -> tuple[Any, Bound]:
     value = program.evaluate(pattern.value)
     if isinstance(subject, Traced) and not isinstance(value, (bool, int, float)):
         if subject.shape:
@@ -85,13 +85,15 @@ def _value(program: Reader, pattern: ast.MatchValue, subject: Any) -> tuple[Any,
     return compared(program.recorder, program.operate, operator.eq, subject, value), {}
 
 
-def _singleton(program: Reader, pattern: ast.MatchSingleton, subject: Any) -> tuple[Any, Bound]:
+def _singleton(
+    program: PatternReader, pattern: ast.MatchSingleton, subject: Any
+) -> tuple[Any, Bound]:
     if isinstance(subject, Traced) and pattern.value is not None and subject.type.dtype == "bool":
         raise Refused("numpy's truths are not True and False themselves, as a case needs")
     return subject is pattern.value, {}
 
 
-def _as(program: Reader, pattern: ast.MatchAs, subject: Any) -> tuple[Any, Bound]:
+def _as(program: PatternReader, pattern: ast.MatchAs, subject: Any) -> tuple[Any, Bound]:
     own = {} if pattern.name is None else {pattern.name: subject}
     if pattern.pattern is None:
         return True, own
@@ -99,7 +101,7 @@ def _as(program: Reader, pattern: ast.MatchAs, subject: Any) -> tuple[Any, Bound
     return test, bound | own
 
 
-def _or(program: Reader, pattern: ast.MatchOr, subject: Any) -> tuple[Any, Bound]:
+def _or(program: PatternReader, pattern: ast.MatchOr, subject: Any) -> tuple[Any, Bound]:
     found: Any = False
     bound: Bound = {}
     for one in pattern.patterns:
@@ -116,7 +118,9 @@ def _or(program: Reader, pattern: ast.MatchOr, subject: Any) -> tuple[Any, Bound
     return found, bound
 
 
-def _sequence(program: Reader, pattern: ast.MatchSequence, subject: Any) -> tuple[Any, Bound]:
+def _sequence(
+    program: PatternReader, pattern: ast.MatchSequence, subject: Any
+) -> tuple[Any, Bound]:
     if not isinstance(subject, _SEQUENCES):
         return False, {}
     items, parts = program.items(subject, pattern), list(pattern.patterns)
@@ -135,7 +139,7 @@ def _sequence(program: Reader, pattern: ast.MatchSequence, subject: Any) -> tupl
     return _all(program, zip(parts, items, strict=True), bound)
 
 
-def _mapping(program: Reader, pattern: ast.MatchMapping, subject: Any) -> tuple[Any, Bound]:
+def _mapping(program: PatternReader, pattern: ast.MatchMapping, subject: Any) -> tuple[Any, Bound]:
     keys = [program.evaluate(key) for key in pattern.keys]
     if not isinstance(subject, Mapping) or any(key not in subject for key in keys):
         return False, {}
@@ -145,7 +149,7 @@ def _mapping(program: Reader, pattern: ast.MatchMapping, subject: Any) -> tuple[
     return _all(program, zip(pattern.patterns, values, strict=True), bound)
 
 
-def _class(program: Reader, pattern: ast.MatchClass, subject: Any) -> tuple[Any, Bound]:
+def _class(program: PatternReader, pattern: ast.MatchClass, subject: Any) -> tuple[Any, Bound]:
     kind = program.evaluate(pattern.cls)
     if not ITEM_CALLS[isinstance](program, subject, kind):
         return False, {}
@@ -159,7 +163,7 @@ def _class(program: Reader, pattern: ast.MatchClass, subject: Any) -> tuple[Any,
     return _all(program, zip([*parts, *pattern.kwd_patterns], values, strict=True), {})
 
 
-def _all(program: Reader, pairs: Any, bound: Bound) -> tuple[Any, Bound]:
+def _all(program: PatternReader, pairs: Any, bound: Bound) -> tuple[Any, Bound]:
     found: Any = True
     for part, value in pairs:
         test, own = matched(program, part, value)

@@ -40,6 +40,12 @@ def _full(recorder: Recorder, shape: Any, fill_value: Any, dtype: Any = None) ->
     return recorder.apply("expand", [value, _shape(recorder, shape)], {})
 
 
+def _full_like(recorder: Recorder, x: Any, fill_value: Any, dtype: Any = None) -> Any:
+    like = lifted(recorder, x)
+    shape = like.type.dims if like.type.is_static else recorder.apply("shape", [like], {})
+    return _full(recorder, shape, fill_value, like.dtype if dtype is None else dtype)
+
+
 def _arange(
     recorder: Recorder, start: Any, stop: Any = None, step: Any = 1, dtype: Any = None
 ) -> Any:
@@ -96,6 +102,7 @@ MAKING: dict[Any, Callable[..., Any]] = {
     np.ones: partial(_filled, 1),
     np.empty: partial(_filled, 0),
     np.full: _full,
+    np.full_like: _full_like,
     np.arange: _arange,
     np.linspace: _linspace,
     np.eye: _eye,

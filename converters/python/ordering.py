@@ -75,6 +75,18 @@ def chosen(recorder: Recorder, condition: Any, a: Any, b: Any) -> Any:
     return replace(where(recorder, condition, *values), weak=all(weak))
 
 
+def replaced(recorder: Recorder, items: list[Any], place: Traced, value: Any) -> list[Any]:
+    """Return a list with the item at a place that only a run knows replaced.
+
+    Errors: Refused, if the items are no numbers
+    """
+    count = len(items)
+    if not all(map(is_numeric, [*items, value])):
+        raise Refused("a list of other than numbers is changed at a place that only a run knows")
+    at = where(recorder, place < 0, place + count, place)
+    return [chosen(recorder, at == i, value, old) for i, old in enumerate(items)]
+
+
 def order_of(recorder: Recorder, keys: Sequence[Any], reverse: bool) -> Any:
     """Return the places of keys in ascending order, ties in their order: a tensor, or a list.
 

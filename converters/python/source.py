@@ -171,8 +171,19 @@ def changed_names(statements: list[ast.stmt]) -> set[str]:
         elif combined(node):
             found.add(combined(node))
         elif isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store):
-            found |= {node.value.id} if isinstance(node.value, ast.Name) else set()
-    return found
+            found.add(base_name(node))
+    return found - {""}
+
+
+def sets_first(statements: list[ast.stmt], name: str) -> bool:
+    """Whether statements give a variable another value before they change its array."""
+    for statement in statements:
+        if name in changed_names([statement]):
+            return False
+        targets = statement.targets if isinstance(statement, ast.Assign) else []
+        if any(isinstance(one, ast.Name) and one.id == name for one in targets):
+            return True
+    return False
 
 
 def combined(node: ast.AST) -> str:

@@ -15,13 +15,14 @@ from typing import Any
 
 import numpy as np
 
-from trireme.converters.python.assign import augmented, updated
+from trireme.converters.python.assign import as_one_key, augmented, updated
 from trireme.converters.python.contexts import enter
 from trireme.converters.python.control import Refused
 from trireme.converters.python.expressions import BINARY, Expressions
 from trireme.converters.python.fallback import run_in_python
 from trireme.converters.python.iteration import Generated, kind_of
 from trireme.converters.python.lifting import contains_traced
+from trireme.converters.python.ordering import replaced
 from trireme.converters.python.python_calls import truth
 from trireme.converters.python.scope import Recorder, Traced
 from trireme.converters.python.sharing import is_array
@@ -271,16 +272,38 @@ class Statements(Expressions, ABC):
             self.store(one.value if isinstance(one, ast.Starred) else one, value)
 
     def _store_item(self, target: ast.Subscript, value: Any) -> None:
-        old, key = self.evaluate(target.value), self.evaluate(target.slice)
+        self._put(target.value, self.evaluate(target.slice), value)
+
+    def _put(self, holder: ast.expr, key: Any, value: Any) -> None:
+        """Assign to holder[key]: y[i][j] = v is y[i, j] = v where y[i] is a row."""
+        old = self.evaluate(holder)
         if isinstance(old, (list, dict, deque)):
             if contains_traced(key):
-                raise Refused(f"a {kind_of(old)} is changed at a place that only a run knows")
-            old[key] = value
+                self._put_anywhere(old, key, value)
+            else:
+                old[key] = value
             return
-        if not isinstance(target.value, ast.Name) or not isinstance(old, (Traced, np.ndarray)):
-            raise Refused("an element of this is assigned; assign elements of a variable's array")
-        made = updated(self.recorder, self.names(), target.value.id, old, key, value)
-        self.store(target.value, made)
+        names = self.names()
+        if isinstance(holder, ast.Name) and isinstance(old, (Traced, np.ndarray)):
+            self.store(holder, updated(self.recorder, names, holder.id, old, key, value))
+            return
+        if isinstance(holder, ast.Subscript) and is_array(old):
+            outer, place = self.evaluate(holder.value), self.evaluate(holder.slice)
+            if isinstance(outer, (list, dict, deque)):
+                made = updated(self.recorder, names, base_name(holder), old, key, value)
+                self._put(holder.value, place, made)
+                return
+            whole = as_one_key(place, key)
+            if whole is not None:
+                self._put(holder.value, whole, value)
+                return
+        raise Refused("an element of this is assigned; assign elements of a variable's array")
+
+    def _put_anywhere(self, old: Any, key: Any, value: Any) -> None:
+        """Assign to an item of a list at a place that only a run knows."""
+        if not isinstance(old, list) or not isinstance(key, Traced):
+            raise Refused(f"a {kind_of(old)} is changed at a place that only a run knows")
+        old[:] = replaced(self.recorder, old, key, value)
 
     def _delete(self, node: ast.Delete) -> None:
         for target in node.targets:

@@ -128,7 +128,11 @@ class Repetitions(Control):
         every: dict[tuple[str, str], None] = {}
         for _ in range(_MOST_PASSES):
             self.places = dict(places)
-            one = self._read_body(plan, changes)
+            try:
+                one = self._read_body(plan, changes)
+            except Exception:  # what depends on a refused place says nothing of it
+                self.places |= every
+                raise
             every |= self.places
             before = changes.state()
             self._compare(one, changes)
