@@ -229,8 +229,8 @@ class Repetitions(Control):
 
         def differ(path: Path, start: Any, end: Any) -> Any:
             old = before.get(id(start))
-            if isinstance(end, Lost):
-                changes.lose(path, end.why)
+            if isinstance(start, Lost) or isinstance(end, Lost):
+                changes.lose(path, (start if isinstance(start, Lost) else end).why)
             elif isinstance(old, list) and isinstance(end, list) and _grows(start, end):
                 changes.growing[id(old)] = path, old
             else:
@@ -244,8 +244,11 @@ class Repetitions(Control):
             if len(growing.items) != 1:
                 path, _ = changes.growing.pop(key)
                 count = len(growing.items)
-                why = f"a turn appends {count} items to {growing.name}; "
-                changes.lose(path, why + "a list grows by one a turn and is read after the loop")
+                why = f"a turn appends {count} items to {growing.name}"
+                if not count:
+                    why = f"a turn reads {growing.name} before it appends an item"
+                rule = "a list grows by one a turn and is read after the loop"
+                changes.lose(path, f"{why}; {rule}")
         for i, (start, end) in enumerate(zip(one.pristine.names, one.end, strict=True)):
             for name in end.keys() - start.keys():
                 changes.new[i][name] = Copies([{name: end[name]}], lambda path, x: UNSET).names[0][

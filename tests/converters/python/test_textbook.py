@@ -5,6 +5,7 @@ import warnings
 import numpy as np
 import pytest
 import textbook_arrays
+import textbook_methods
 import textbook_programs
 from same_as_python import expect_same, in_python
 
@@ -12,7 +13,7 @@ import trireme
 from trireme.converters.python.trace import TraceWarning
 
 SEED = 26
-PROGRAMS = textbook_programs.PROGRAMS | textbook_arrays.PROGRAMS
+PROGRAMS = textbook_programs.PROGRAMS | textbook_arrays.PROGRAMS | textbook_methods.PROGRAMS
 by_name = pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
 
 
