@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from trireme.support import errors
 from trireme.support.interrupts import EXIT_CODE, end_on_interrupt, raise_on_interrupt
 from trireme.tools.completion import complete
-from trireme.tools.parsed import use_lock
+from trireme.tools.parsed import refuse_unused, use_lock
 from trireme.tools.parser import make_parser
 from trireme.tools.streams import discard, flush_errors, prepare_streams, say, show_warnings
 
@@ -51,6 +51,7 @@ def _run(arguments: Sequence[str] | None) -> int:
     complete(parser)
     options = parser.parse_args(arguments)
     try:
+        refuse_unused(options)
         use_lock(options)
         code = int(options.command(options))
         sys.stdout.flush()

@@ -26,9 +26,17 @@ def make_feeds(options: argparse.Namespace, inputs: Sequence[Value]) -> dict[str
     inputs = [_at(value, sizes) for value in inputs]
     rng = np.random.default_rng(options.seed)
     feeds: dict[str, Array] = {}
+    pictures = [v.name for v in inputs if v.name not in given and len(v.type.shape) >= 3]
+    if options.image and not pictures:
+        facts = [f"the model takes {value.name} {value.type}" for value in inputs]
+        raise RunError(
+            "--image: no input takes a picture that no --input gives",
+            facts=facts,
+            fix="leave out --image",
+        )
     for value in inputs:
         source = given.get(value.name, "random")
-        if options.image and value.name not in given and len(value.type.shape) >= 3:
+        if options.image and value.name in pictures:
             feeds[value.name] = load_image(options.image, value.type, normalise=options.normalise)
         else:
             feeds[value.name] = _from_source(value, source, rng)

@@ -158,6 +158,24 @@ def use_lock(options: argparse.Namespace) -> None:
         options.objective = options.objective or "makespan"
 
 
+_NEEDS = (("top", "labels", 5), ("normalise", "image", "signed"), ("tolerance", "check", 0.0))
+"""An option, the option without which it says nothing, and its default."""
+
+
+def refuse_unused(options: argparse.Namespace) -> None:
+    """Refuse an option that says nothing without another.
+
+    Errors: RunError
+    """
+    given = vars(options)
+    for name, other, default in _NEEDS:
+        if other in given and not given[other] and given.get(name, default) != default:
+            raise RunError(
+                f"--{name} says nothing without --{other}",
+                fix=f"add --{other}, or leave out --{name}",
+            )
+
+
 def fill_from_lock(options: argparse.Namespace, locked: Lock) -> None:
     """Give the options that are not set the values that a lock was made with; pins add up, and a
     pin of the command line comes after those of the lock."""

@@ -109,6 +109,21 @@ def test_devices_opens_one_device_at_a_time(capsys, caplog):
     assert "sessions of this process" not in caplog.text
 
 
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        (["run", "--top", "3"], "--top says nothing without --labels"),
+        (["run", "--normalise", "unit"], "--normalise says nothing without --image"),
+        (["run", "--image", "cat.png"], "--image: no input takes a picture"),
+        (["place", "--tolerance", "5%"], "--tolerance says nothing without --check"),
+    ],
+    ids=str,
+)
+def test_an_option_that_says_nothing_is_refused(model, capsys, given, sentence):
+    command, *rest = given
+    assert sentence in refused(capsys, command, model, *SIZES, *rest)
+
+
 @pytest.mark.parametrize("name", ["m.pt2", "m.foo"])
 def test_a_suffix_that_names_no_format_is_not_written(model, tmp_path, capsys, name):
     shown = refused(capsys, "convert", model, "-o", str(tmp_path / name))
