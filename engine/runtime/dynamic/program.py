@@ -82,7 +82,7 @@ class OpenProgram:
         self._outputs = list(graph.output_values())
         self._fed = FedArrays(self._inputs)
         self.last: Instance | None = None
-        self._last_shapes: Shapes | None = None
+        self._latest: tuple[Shapes, Instance] | None = None
         self.stages: list[StageReport] = []
 
     def beside(self) -> OpenProgram:
@@ -112,12 +112,15 @@ class OpenProgram:
         if self._buckets is not None:
             return self._run_padded(self._buckets, arrays, out)
         shapes = tuple([array.shape for array in arrays])
-        is_last = shapes == self._last_shapes
-        if not is_last and self._is_cut(shapes):
+        latest = self._latest
+        is_latest = latest is not None and latest[0] == shapes
+        if latest is not None and is_latest and isinstance(latest[1].region, ShapeRun):
+            return self._run_whole(latest[1], arrays, out)  # it needs nothing that is closed
+        if not is_latest and self._is_cut(shapes):
             return handed_out(self._outputs, self._run_parts(arrays), arrays, out)
-        for instance in self._open.hold(shapes) if is_last else self._held(shapes):
+        for instance in self._held(shapes):
             if instance.stage.is_whole and instance.region is not None:
-                self._last_shapes = shapes
+                self._latest = shapes, instance
                 return self._run_whole(instance, arrays, out)
             return handed_out(self._outputs, self._run_stages(arrays), arrays, out)
         raise InternalError("no instance was found")
@@ -278,7 +281,7 @@ class OpenProgram:
             held.close()
 
     def _instance(self, shapes: Shapes) -> Instance:
-        self._last_shapes = None
+        self._latest = None
         with ShapesRefused(self._inputs, shapes):
             self.last = self._open.instance(shapes)
         return self.last

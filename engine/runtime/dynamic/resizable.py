@@ -164,11 +164,13 @@ class _Calls:
             one.scratch(scratch_bytes)
 
     def _free_for(self, shape: ShapeRun) -> _Call:
-        with suppress(IndexError):
+        try:
             one = self._free.pop()
-            if one.tables is shape.tables:
-                return one
-            self._free.append(one)
+        except IndexError:
+            return self._any_free(True)
+        if one.tables is shape.tables:
+            return one
+        self._free.append(one)
         for one in reversed(self._free[:]):
             if one.tables is shape.tables:
                 with suppress(ValueError):  # another caller was faster
@@ -288,9 +290,10 @@ class ShapeRun:
         return [name in fed for name in ports.names] + [name in made for name in ports.output_names]
 
     def close(self) -> None:
-        """Close the session, if one is open."""
-        if "session" in self.__dict__:
-            self.session.close()
+        """Close the session, if one is open; runs need none, and may go on."""
+        opened = self.__dict__.pop("session", None)
+        if opened is not None:
+            opened.close()
 
     def run(
         self, feeds: Mapping[str, Any], out: Mapping[str, Array] | None = None

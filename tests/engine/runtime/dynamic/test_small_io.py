@@ -115,3 +115,20 @@ def test_memory_is_aligned_and_apart():
     assert len(set(io.places)) >= 3
     assert [array.shape for array in io.copied()] == [(), (0, 4)]
     assert not is_small([((IN_PLACE_BYTES,), np.int8)])
+
+
+def test_a_shape_that_ran_last_runs_though_its_instance_is_gone(peer):
+    with trireme.Session(
+        model(), threads=1, execution_options=trireme.ExecutionOptions(most_shapes=2)
+    ) as session:
+        feeds = feeds_of(3, 1)
+        session.run(feeds)
+        session.at(feeds).run(feeds)
+        session.prepare([{"x": (n, 8), "p": (n, 8)} for n in (4, 5)], wait=True)
+        wanted = peer.run(None, feeds)
+        for _ in range(2):
+            made = session.run(feeds)
+            assert all(np.array_equal(a, made[n]) for n, a in zip("st", wanted, strict=False))
+            assert session.stages[0].shapes["x"] == (3, 8)
+            assert session.plan.tasks
+            session.run(feeds_of(6, 2))
