@@ -172,6 +172,9 @@ def _found(holder: GraphScope | Graph, value: int) -> set[Root]:
         return _of_bodies(holder, node, node.outputs.index(value)) or own
     op = get_op(node.op)
     is_view = (op.rearranges or op.alias) and node.op != "identity"
+    if node.op == "gather" and node.inputs[1] is not None:  # numpy copies rows at a vector
+        known = holder.values if isinstance(holder, Graph) else holder.builder.values
+        is_view = not known[node.inputs[1]].type.shape
     source = node.inputs[0] if is_view else None
     return own if source is None else _found(holder, source)
 

@@ -118,6 +118,13 @@ def rows_of_rows(x):
     return table, rows
 
 
+def rows_at_a_vector(x):
+    taken, doubled = x[[2, 0, 1]], x.repeat(2)
+    taken[0] = 5
+    doubled[1:3] = taken[1:]
+    return taken, doubled, x
+
+
 def made_anew_in_turns(x):
     last = np.ones(4) / 4
     for _ in range(40):
@@ -135,6 +142,7 @@ def made_anew_in_turns(x):
 PROGRAMS = [
     counted_at_places,
     rows_of_rows,
+    rows_at_a_vector,
     made_anew_in_turns,
     queue,
     breadth_first,
@@ -238,6 +246,13 @@ def read_while_it_grows(x):
     return sums[-1]
 
 
+def changed_at_a_row(x):
+    table = np.stack([x, x])
+    row = table[int(x[0] > 0)]
+    row[0] = 1
+    return table
+
+
 def left_to_another(x):
     kept = x * 0
     last = kept
@@ -252,6 +267,7 @@ def left_to_another(x):
 BAD = {
     filtered_in_turns: ("waiting = [one", "a comprehension keeps items by a tensor's value"),
     read_while_it_grows: ("sums.append", "a turn reads sums before it appends an item"),
+    changed_at_a_row: ("row[0] = 1", "row shares its elements with table"),
     left_to_another: ("for i in range(20):", "kept shares its elements with last"),
     added_on_a_path: ("return x", "seen is a set of 1 on one path and a set of 0 on another"),
     added_in_turns: ("seen.add", "seen is a set of 0 before the loop and a set of 1 after a turn"),
