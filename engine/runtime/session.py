@@ -171,7 +171,7 @@ class Session(PreparedSession, TakesRequests):
             else:
                 self._direct = None if self._stored.is_open else self._stored.run
                 self._widen(self._stored.count(checked_contexts(contexts)))
-                self._closing.callback(self._stored.close)
+                self._closing.callback(self._close_stored)
         except BaseException:
             self.close()
             raise
@@ -232,8 +232,15 @@ class Session(PreparedSession, TakesRequests):
                 if is_kept:
                     self._shapes_to_store = None
                 self._stored.drop_others()
+                if self._stored.is_open:
+                    self._beside.clear()  # runs that are under way hold theirs
                 self._stored = None
                 self._direct = None if self._closed else self._direct
+
+    def _close_stored(self) -> None:
+        """Close the stored program; one that was replaced goes with its last run."""
+        if self._stored is not None:
+            self._stored.close()
 
     def _prepare_behind(self) -> None:
         """See OpenSession."""

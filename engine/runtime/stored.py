@@ -37,6 +37,7 @@ from trireme.support.disk_cache import MOST_BYTES
 from trireme.support.dtypes import Array
 from trireme.support.errors import TriremeError
 from trireme.support.forks import wait_before_fork
+from trireme.support.heap import trim_heap
 from trireme.support.live_objects import LiveValues
 from trireme.support.mapped import OpenFile, offset_in, stamp_of
 from trireme.support.mapped_cache import MappedCache, padded
@@ -125,6 +126,10 @@ class Storing(threading.Thread):
 
     def run(self) -> None:
         """Make the entry, and write it."""
+        self._store()
+        trim_heap()  # packed weights, as much as the model's
+
+    def _store(self) -> None:
         try:
             made = self._make()
         except Exception as error:

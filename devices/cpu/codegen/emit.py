@@ -18,6 +18,7 @@ from trireme.devices.cpu.codegen.kernel_cache import Code
 from trireme.devices.cpu.codegen.llvm_calls import past_the_lock
 from trireme.devices.cpu.codegen.target import Isa, llvm_target, start_llvm
 from trireme.support.errors import CompileError
+from trireme.support.heap import trim_heap
 
 _FEW_KERNELS = 4
 """After so few kernels the compiler's memory stays. The next kernel would fault its pages in again,
@@ -123,9 +124,8 @@ def give_back(kernels: int) -> None:
     """
     if sys.platform != "linux" or kernels <= _FEW_KERNELS:
         return
+    trim_heap()
     libc = ctypes.CDLL(None)
-    if hasattr(libc, "malloc_trim"):
-        libc.malloc_trim(0)
     for start, end in _clean_ranges(os.path.realpath(llvm.ffi.lib._name)):
         libc.madvise(ctypes.c_void_p(start), ctypes.c_size_t(end - start), mmap.MADV_DONTNEED)
 

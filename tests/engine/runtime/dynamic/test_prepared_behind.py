@@ -1,16 +1,19 @@
 """A process that runs several shapes from a stored program prepares the model behind its runs."""
 
+import gc
 import logging
 import os
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from weakref import ref
 
 import pytest
 from open_graphs import ids_of, save_words
 
 from trireme.runtime import prepared_behind
+from trireme.runtime import stored as stored_module
 from trireme.runtime.options import ExecutionOptions
 from trireme.runtime.prepare import Preparation
 from trireme.runtime.session import Session
@@ -70,6 +73,36 @@ def test_a_second_shape_has_the_model_prepared(stored, model, monkeypatch):
     assert same(stored.run(ids_of(2, 11)), ids_of(2, 11), model) and not stored.is_stored
     assert same(stored.run(ids_of(2, 7)), ids_of(2, 7), model)
     assert len(made) == 3 and made.count("trireme-behind") == 1  # the two of `same`
+
+
+def test_storing_gives_free_memory_back(model, tmp_path, monkeypatch):
+    """The entry holds the weights again; of a BERT, 60 MiB stayed in the heap when it was gone."""
+    asked = []
+    monkeypatch.setattr(
+        stored_module, "trim_heap", lambda: asked.append(threading.current_thread())
+    )
+    with Session(model, execution_options=ExecutionOptions(model_cache=tmp_path)) as session:
+        session.run(ids_of(2, 7))
+        for thread in threading.enumerate():
+            if isinstance(thread, stored_module.Storing):
+                thread.join()
+    assert [thread.name for thread in asked] == ["trireme-store"]
+
+
+def test_the_stored_program_goes_when_the_model_takes_over(stored):
+    """Its weights are mapped from the cache; with those of the model they would be there twice."""
+    for n in (7, 8):
+        stored.run(ids_of(2, n))
+    program, entry, call = map(
+        ref, (stored._stored, stored._stored._entry, stored._stored._call._pool)
+    )
+    stored._behind.wait()
+    with ThreadPoolExecutor(3) as callers:
+        runs = [callers.submit(stored.run, ids_of(1 + n % 2, 9 + n)) for n in range(12)]
+    assert all(run.result() for run in runs) and not stored.is_stored
+    gc.collect()
+    assert (program(), entry(), call()) == (None, None, None)
+    assert stored.run(ids_of(2, 7))
 
 
 def test_the_memory_of_other_shapes_is_given_back(stored):
