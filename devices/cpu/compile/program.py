@@ -12,7 +12,7 @@ from typing import Protocol
 
 from trireme.backend.arena import LiveRange
 from trireme.backend.arena import pack as pack_ranges
-from trireme.devices.cpu.codegen.aligned_memory import as_kernels_read
+from trireme.devices.cpu.codegen.aligned_memory import PackedRoom, as_kernels_read
 from trireme.devices.cpu.codegen.kernel_cache import Code, KernelCache
 from trireme.devices.cpu.codegen.target import Isa
 from trireme.devices.cpu.compile.batch_tiling import BatchTile, cut
@@ -336,17 +336,19 @@ def faults_of(items: Iterable[Reader]) -> list[KernelFault]:
 
 def constants_of(items: Iterable[Reader]) -> dict[int, Array]:
     """Return aligned, contiguous constants by the identity of the array that a step names."""
+    named = {id(o): o for item in items for o in item.reads if isinstance(o, CONSTANTS)}
+    room = PackedRoom([o.nbytes for o in named.values() if isinstance(o, Packed)])
     found: dict[int, Array] = {}
-    for item in items:
-        for operand in item.reads:
-            if not isinstance(operand, CONSTANTS) or id(operand) in found:
-                continue
-            data = operand.make() if isinstance(operand, Packed) else operand
-            if data.nbytes != operand.nbytes:
-                raise InternalError(f"packed {data.nbytes} bytes, not {operand.nbytes}")
-            plain = found[id(operand)] = as_kernels_read(data)
-            if plain is not data:
-                release(data)
+    for key, operand in named.items():
+        if not isinstance(operand, Packed):
+            plain = found[key] = as_kernels_read(operand)
+            if plain is not operand:
+                release(operand)
+            continue
+        data = operand.make()
+        if data.nbytes != operand.nbytes:
+            raise InternalError(f"packed {data.nbytes} bytes, not {operand.nbytes}")
+        found[key] = room.moved(data)
     return found
 
 
