@@ -69,7 +69,7 @@ WRONG = {
     "no parameter": (["{}:collatz", "--input", "m=int64[]"], "the function has no parameter m"),
     "no function": (["{}:number"], "has no function number"),
     "cannot be captured": (["{}:printed", "--input", "x=float32[2]"], "program.py:18: `print(x)`"),
-    "a file that is missing": (["{}.py:f"], "is no Python file"),
+    "a file that is missing": (["{}.py:f"], "there is no file"),
     "types of a model": (["{}.onnx", "--input", "x=float32[2]"], "the model is a file"),
 }
 
