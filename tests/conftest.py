@@ -2,6 +2,7 @@
 
 import gc
 import importlib.util
+import logging
 import os
 import pathlib
 import shutil
@@ -119,6 +120,16 @@ def sweep_isas(items):
         for isa, item in members:
             if isa not in kept:
                 item.add_marker(pytest.mark.sweep)
+
+
+@pytest.fixture(autouse=True)
+def loggers_stay():
+    """Fail what leaves all loggers at another level: later tests would miss warnings."""
+    level = logging.root.level
+    yield
+    after = logging.root.level
+    logging.root.setLevel(level)
+    assert after == level, f"the level of all loggers is {after} after the test"
 
 
 @pytest.fixture(scope="session")

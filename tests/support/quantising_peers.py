@@ -9,6 +9,7 @@ prints the table of docs/experiments/quantised-files.md, a line a setting.
 """
 
 import argparse
+import contextlib
 import importlib.util
 import logging
 import pathlib
@@ -108,6 +109,17 @@ def ort_outputs(path, feeds):
     return np.stack([session.run(None, {name: x})[0] for x in feeds])
 
 
+@contextlib.contextmanager
+def errors_alone():
+    """Have all loggers tell errors alone; ONNX Runtime's quantiser warns of each node."""
+    level = logging.root.level
+    logging.root.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logging.root.setLevel(level)
+
+
 def by_ort(path, ranges, feeds, setting):
     """Quantise with one of ORT; return the outputs for the feeds."""
     name = input_name(path)
@@ -120,8 +132,7 @@ def by_ort(path, ranges, feeds, setting):
             x = next(self.left, None)
             return None if x is None else {name: x}
 
-    logging.getLogger().setLevel(logging.ERROR)
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, errors_alone():
         ready, made = (str(pathlib.Path(folder) / name) for name in ("ready.onnx", "made.onnx"))
         quant_pre_process(str(path), ready)
         options = ORT[setting]
