@@ -67,9 +67,8 @@ def scratch_slots(
         shared.setdefault((offsets[k], kind), []).append(key)
     members = [shared[place] for place in sorted(shared, key=lambda place: place[0])]
     below = _below([[lives[key] for key in one] for one in members])
-    return tuple(
-        [ScratchSlot(tuple(one), under) for one, under in zip(members, below, strict=True)]
-    )
+    slots = zip(members, below, strict=True)
+    return tuple([ScratchSlot(tuple(one), under) for one, under in slots])
 
 
 def _lives(
@@ -117,19 +116,25 @@ def _below(lives: Sequence[Sequence[Life]]) -> list[tuple[int, ...]]:
     """
     found: list[tuple[int, ...]] = []
     reached: list[int] = []  # by slot, the set of slots below it, as bits
-    for k, mine in enumerate(lives):
+    for met in _met_below(lives):
         under: list[int] = []
         known = 0
-        for other in reversed(range(k)):
-            if known >> other & 1 or not _meet(mine, lives[other]):
-                continue
-            under.append(other)
-            known |= reached[other] | 1 << other
+        for other in sorted(met, reverse=True):
+            if not known >> other & 1:
+                under.append(other)
+                known |= reached[other] | 1 << other
         found.append(tuple(under))
         reached.append(known)
     return found
 
 
-def _meet(lives: Sequence[Life], others: Sequence[Life]) -> bool:
-    """Whether two slots have members that live at a common step."""
-    return any(a <= d and c <= b for a, b in lives for c, d in others)
+def _met_below(lives: Sequence[Sequence[Life]]) -> list[set[int]]:
+    """Return, by slot, the lower slots with members that live when one of its own does."""
+    met: list[set[int]] = [set() for _ in lives]
+    live: list[tuple[int, int]] = []  # the last step of each member that lives, and its slot
+    for first, last, slot in sorted((*life, k) for k, mine in enumerate(lives) for life in mine):
+        live = [(end, other) for end, other in live if end >= first]
+        for _, other in live:
+            met[max(slot, other)].add(min(slot, other))
+        live.append((last, slot))
+    return met

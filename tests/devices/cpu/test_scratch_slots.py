@@ -2,6 +2,7 @@
 
 import random
 from collections import namedtuple
+from functools import partial
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from trireme.devices.cpu.runtime.slot_places import SLOT_ALIGN, slot_places
 from trireme.ir.bind_shapes import bind_shapes
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import TensorType
+from trireme.support.timing import seconds_of
 
 Uses = namedtuple("Uses", "reads writes")
 """What a step reads and writes."""
@@ -69,6 +71,23 @@ def test_values_of_common_lives_never_overlap(seed):
                 if a < b and mine[0] <= other[1] and other[0] <= mine[1]:
                     (start, end), (low, high) = spans[slot_of[a]], spans[slot_of[b]]
                     assert slot_of[a] != slot_of[b] and (end <= low or high <= start), (a, b, sizes)
+
+
+def slots_of_unlike_values(count):
+    """The slots of a chain of values of as many shapes, of which two live at a time."""
+    b = GraphBuilder("chain")
+    first = x = b.input("x", TensorType(("n", 2), "float32"))
+    for _ in range(count):
+        x = b.add("concat", x, first, axis=1)
+    graph = b.finish(x)
+    steps = [Uses(node.used, node.outputs) for node in graph.nodes]
+    return partial(scratch_slots, graph, steps, {value: value for value in graph.values}, {})
+
+
+def test_many_values_take_time_in_proportion():
+    few, many = (slots_of_unlike_values(count) for count in (500, 4000))
+    assert len(few()) == 499 and max(len(slot.below) for slot in few()) <= 2
+    assert seconds_of(many) < 40 * seconds_of(few), "eight times the values, forty times as long"
 
 
 def image_net():
