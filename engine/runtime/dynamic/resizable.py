@@ -150,7 +150,8 @@ class _Calls:
         """Run a shape on copies of arrays, and return what it makes."""
         one = self._free_for(shape)
         try:
-            if one.small is None or one.tables is not shape.tables:
+            one.take(shape.tables)
+            if one.small is None:
                 one.small = shape.small_io()
             one.small.put(arrays)
             one.run(shape.tables, one.small.places)
@@ -189,7 +190,11 @@ class _Calls:
 
 
 class _Call:
-    """A call; tables: of the shape that it ran last; small: for inputs and outputs of this one."""
+    """A call.
+
+    tables: of the shape that it ran last
+    small: for inputs and outputs of this shape; None until a run wants it
+    """
 
     def __init__(self, call: ResizableCall, alloc: Callable[[int], Buffer]) -> None:
         self._call, self._alloc = call, alloc
@@ -197,9 +202,14 @@ class _Call:
         self.small: SmallIO | None = None
         self._scratch: Buffer | None = None
 
+    def take(self, tables: object) -> None:
+        """Have the tables of a shape be those that ran last."""
+        if tables is not self.tables:
+            self.tables, self.small = tables, None
+
     def run(self, tables: Any, places: Sequence[int]) -> None:
         """Run tables; as `ResizableCall.run`."""
-        self.tables = tables
+        self.take(tables)
         self._call.run(tables, self.scratch(tables.scratch_bytes), places)
 
     def scratch(self, needs: int) -> Buffer | None:

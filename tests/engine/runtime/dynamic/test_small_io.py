@@ -60,6 +60,19 @@ def test_results_are_those_of_onnx_runtime_and_stay_what_they_were(session, peer
             assert made[name].flags.writeable
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_runs_into_arrays_of_the_caller_and_others_take_turns(session, peer, seed):
+    rng = np.random.default_rng(seed)
+    for turn in range(150):
+        rows = int(rng.choice([1, 2, 3, LARGE + 1], p=[0.4, 0.3, 0.2, 0.1]))
+        feeds = feeds_of(rows, turn)
+        into = {name: np.empty((rows, 8), np.float32) for name in "st" if rng.random() < 0.3}
+        made = session.run(feeds, out=into) if into or rng.random() < 0.2 else session.run(feeds)
+        for name, array in zip("st", peer.run(None, feeds), strict=False):
+            assert np.array_equal(made[name], array), (seed, turn, rows, list(into))
+            assert into.get(name, made[name]) is made[name]
+
+
 def test_feeds_of_any_layout_are_read(session):
     plain = feeds_of(4, 1)
     wanted = session.run(plain)
