@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Iterator
 from functools import lru_cache
 
+REST = 4
+"""Rows of the tiles at the end of a block: enough to hide the latency of multiply-adds."""
 _PARTS = tuple(
     (rows, columns)
     for rows, columns in itertools.product((1, 2, 4, 8, 16, 32), (1, 2, 4, 8, 16))
@@ -22,7 +25,7 @@ def block_words(
     tile_rows: int,
     vectors: int,
     slice_depth: int,
-    cycles: float,
+    cycles: tuple[float, float],
     rows: int,
     columns: int,
     depth: int,
@@ -32,24 +35,41 @@ def block_words(
 
     It has rows of a block, blocks, groups of columns, and panels of a group.
     gathers: whether A is gathered; slice_depth: depth that is done before the next, 0 for all
-    cycles: of a multiply-add in a tile
+    cycles: of one step of depth in a tile of all rows, and in one of `REST` rows or fewer
     """
     width = vectors * lanes
-    tiles, panels = -(-rows // tile_rows), -(-columns // width)
+    panels = -(-columns // width)
     b_rate = 48 if columns * depth * 4 <= l2_bytes // 2 else 8
-    a_rate = 2.5 / lanes if gathers else 0.25
-    fits = max(l2_bytes // 2 // (4 * (slice_depth or depth)) // tile_rows, 1)
+    a_cycles = depth * (2.5 / lanes if gathers else 0.25)
+    fits = max(l2_bytes // 2 // (4 * (slice_depth or depth)) // tile_rows, 1) * tile_rows
+
+    def block_cycles(block: int) -> float:
+        """Cycles of so many rows and one column, but for those of B."""
+        whole, rest = divmod(block, tile_rows)
+        of_rows = whole * cycles[0] + -(-rest // REST) * cycles[1]
+        return of_rows * depth / width
+
     best, found = math.inf, (rows, 1, 1, panels)
+    for (block, blocks), group in _cuts(rows, tile_rows, panels, fits):
+        some_columns = min(group * width, columns)
+        groups = -(-panels // group)
+        chunks = batch * blocks * groups
+        fixed = some_columns * depth * 4 / b_rate + block * a_cycles + 400
+        work = some_columns * block_cycles(block) + fixed
+        cost = -(-chunks // 2) * work + (0.25 * work if chunks > 1 else 0)
+        if cost < best:
+            best, found = cost, (block, blocks, groups, group)
+    return found
+
+
+def _cuts(
+    rows: int, tile_rows: int, panels: int, fits: int
+) -> Iterator[tuple[tuple[int, int], int]]:
+    """Yield rows of a block, blocks, and panels of a group; blocks are whole tiles, or even."""
+    tiles = -(-rows // tile_rows)
     for by_rows, by_columns in _PARTS:
         if by_rows > tiles or by_columns > panels:
             continue
-        block, group = min(-(-tiles // by_rows), fits), -(-panels // by_columns)
-        some_rows, some_columns = min(block * tile_rows, rows), min(group * width, columns)
-        blocks, groups = -(-tiles // block), -(-panels // group)
-        chunks = batch * blocks * groups
-        work = some_rows * some_columns * depth * cycles + some_columns * depth * 4 / b_rate
-        work += some_rows * depth * a_rate + 400
-        cost = -(-chunks // 2) * work + (0.25 * work if chunks > 1 else 0)
-        if cost < best:
-            best, found = cost, (block * tile_rows, blocks, groups, group)
-    return found
+        whole = -(-tiles // by_rows) * tile_rows
+        for block in dict.fromkeys((min(whole, fits, rows), min(-(-rows // by_rows), fits))):
+            yield (block, -(-rows // block)), -(-panels // by_columns)

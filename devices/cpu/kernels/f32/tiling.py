@@ -14,6 +14,11 @@ from trireme.support.errors import InternalError
 from trireme.support.records import dataclass
 
 _WAY_BYTES = 4096
+_ROW_SHARE = 0.0008
+"""What a row of a tile costs, as a share of the tile, where B lies in the L1 cache: as fast tiles
+of fewer rows and more columns write longer parts of C. 4 x 96 took 0.78 of the time of 12 x 32 for
+a depth of 16, and 0.95 for 32.
+"""
 
 
 @dataclass(frozen=True)
@@ -90,31 +95,41 @@ def most_rows(isa: Isa, a_row: int) -> int:
     return sets * (isa.l1_bytes // _WAY_BYTES)
 
 
+def is_near(isa: Isa, depth: int, columns: int) -> bool:
+    """Whether B lies in the L1 cache; it does not where the depth is not known, which is 0."""
+    return 0 < 4 * depth * columns <= isa.l1_bytes
+
+
 @functools.lru_cache(4096)
 def choose_register_tile(
-    isa: Isa, rows: int, columns: int, a_row: int = 0, most: int = 16
+    isa: Isa, rows: int | None, columns: int, a_row: int = 0, most: int = 16, depth: int = 0
 ) -> tuple[int, int]:
     """Return (tile_rows, vectors) with the least modelled cycles for a product of that size.
 
+    rows: None where they are not known, and no tile is better for what is left of them
     a_row: elements between rows of A where they are read in place; 0 where they were copied
     most: rows of a tile
+    depth: 0 where it is not known
     """
+    row_share = _ROW_SHARE if is_near(isa, depth, columns) else 0
 
     def cycles(tile: tuple[int, int]) -> tuple[float, int]:
-        tile_rows, vectors = min(tile[0], rows), tile[1]
+        of = tile[0] if rows is None else rows
+        tile_rows, vectors = min(tile[0], of), tile[1]
         panels, last = divmod(vectors_of(isa, columns), vectors)
-        whole, rest = divmod(rows, tile_rows)
+        whole, rest = divmod(of, tile_rows)
         total = whole * panels * tile_cycles(isa, tile_rows, vectors)
         total += whole * tile_cycles(isa, tile_rows, last) if last else 0
         total += panels * tile_cycles(isa, rest, vectors) if rest else 0
         total += tile_cycles(isa, rest, last) if rest and last else 0
         variants = (1 + bool(rest)) * (1 + bool(last))
-        return total * (1 + 0.005 * variants), -tile_rows * vectors
+        return total / of * (1 + 0.005 * variants + row_share * tile_rows), -tile_rows * vectors
 
     most = min(most, most_rows(isa, a_row))
     tiles = [tile for tile in _register_tiles(isa) if tile[0] <= most]
     tile_rows, vectors = min(tiles, key=cycles)
-    return min(tile_rows, rows), min(vectors, -(-columns // isa.lanes))
+    vectors = min(vectors, -(-columns // isa.lanes))
+    return min(tile_rows, rows or tile_rows), vectors
 
 
 def choose_tiling(
@@ -126,7 +141,7 @@ def choose_tiling(
     unit: depth slices are multiples of this
     a_row: as in choose_register_tile
     """
-    tile_rows, vectors = choose_register_tile(isa, size.rows, size.columns, a_row)
+    tile_rows, vectors = choose_register_tile(isa, size.rows, size.columns, a_row, depth=size.depth)
     width = vectors * isa.lanes
     tiles, panels = -(-size.rows // tile_rows), -(-size.columns // width)
     best: tuple[float, Tiling] | None = None

@@ -19,19 +19,22 @@ from trireme.devices.cpu.codegen.target import Isa
 from trireme.devices.cpu.kernels.f32.gemm import Cut, MatmulEmitter, MatmulShape
 from trireme.devices.cpu.kernels.f32.im2row import emit_gather
 from trireme.devices.cpu.kernels.f32.register_tile import Prefetch, part_ahead
-from trireme.devices.cpu.kernels.f32.tiling import Tiling, choose_register_tile, tile_cycles
+from trireme.devices.cpu.kernels.f32.tiling import (
+    Tiling,
+    choose_register_tile,
+    is_near,
+    tile_cycles,
+)
 from trireme.devices.cpu.kernels.lowering import finish
 from trireme.devices.cpu.kernels.polymorphic.opaque import opaque
 from trireme.devices.cpu.kernels.polymorphic.sample import varies
 from trireme.devices.cpu.kernels.polymorphic.step import begin_sized
-from trireme.devices.cpu.runtime.product_blocks import block_words
+from trireme.devices.cpu.runtime.product_blocks import REST, block_words
 
 _USUAL = 480
 """Rows (or columns) for which tiles are chosen where they vary."""
 _MOST_LINES = 6
 """Rows of a tile whose distance in A varies: each has an address register of its own."""
-_REST = 4
-"""Rows of the tiles at the end of a block: enough to hide the latency of multiply-adds."""
 _BRINGING = 2
 """Tiles of a block that bring the next panel of B into the cache."""
 _BLOCK_ROWS = 96
@@ -59,7 +62,9 @@ def cut_for_all(isa: Isa, product: MatmulShape) -> SizedCut:
     columns = _USUAL if varies(size.columns) else size.columns
     a_row = 0 if window or varies(product.a.row) else product.a.row
     most = _MOST_LINES if not window and varies(product.a.row) else 16
-    rows, vectors = choose_register_tile(isa, _USUAL, columns, a_row, most)
+    depth = 0 if varies(size.depth) else size.depth
+    usual = None if is_near(isa, depth, columns) else _USUAL
+    rows, vectors = choose_register_tile(isa, usual, columns, a_row, most, depth)
     unit = window.row if window else 8
     width = vectors * isa.lanes
     most = min(isa.l2_bytes // 2 // (4 * _BLOCK_ROWS), isa.l2_bytes // 4 // (4 * width))
@@ -88,7 +93,7 @@ class Blocks:
 def blocks_of(isa: Isa, product: MatmulShape, cut: SizedCut) -> Blocks:
     """Return the cut with the least modelled cycles on two threads."""
     tile_rows, vectors = cut.tile_rows, cut.vectors
-    cycles = tile_cycles(isa, tile_rows, vectors) / (tile_rows * vectors * isa.lanes)
+    cycles = tile_cycles(isa, tile_rows, vectors), tile_cycles(isa, REST, vectors)
     tiles = tile_rows, vectors, cut.slice, cycles
     found = partial(block_words, isa.lanes, isa.l2_bytes, bool(product.window), *tiles)
     size = product.size
@@ -229,15 +234,15 @@ class _SizedMatmul(MatmulEmitter):
         self._rest(b, column, counts)
 
     def _rest(self, b: Value, column: Index, counts: Sequence[Index]) -> None:
-        """Emit the rows that are left: tiles of `_REST`, then two rows or one, as a token has."""
+        """Emit the rows that are left: tiles of `REST`, then two rows or one, as a token has."""
         fn, rows = self.fn, self.cut.tiling.tile_rows
         row: Index = self.rest_row
-        if rows >= _REST:
+        if rows >= REST:
             left = fn.as_value("i64", minus(fn, self.end_row, row)) + 1
-            row = row + (left - fn.as_value("i64", fn.integer("urem", left, _REST)))
-            for start in fn.range(self.rest_row, row, _REST):
-                self._rows(start, _REST, b, column, counts, True)
-        for few in range(1, min(rows, _REST - 1)):
+            row = row + (left - fn.as_value("i64", fn.integer("urem", left, REST)))
+            for start in fn.range(self.rest_row, row, REST):
+                self._rows(start, REST, b, column, counts, True)
+        for few in range(1, min(rows, REST - 1)):
             with fn.when(fn.compare("eq", fn.as_value("i64", minus(fn, self.end_row, row)), few)):
                 self._rows(row, few, b, column, counts, False)
 
