@@ -21,6 +21,7 @@ from trireme.devices.cpu.codegen.kernel_cache import Code
 from trireme.devices.cpu.codegen.llvm_types import vector
 from trireme.devices.cpu.codegen.target import Isa
 from trireme.devices.cpu.kernels.f32.im2row import ImageWindow
+from trireme.devices.cpu.kernels.f32.open_rows import emit_columns
 from trireme.devices.cpu.kernels.f32.products import image_reason, window_of
 from trireme.devices.cpu.kernels.f32.reductions import REDUCE_COST, RowKernel, row_kernel
 from trireme.devices.cpu.kernels.f32.rows import Rows
@@ -30,7 +31,6 @@ from trireme.devices.cpu.kernels.f32.window_body import (
     MaxBody,
     WindowBody,
     column_segments,
-    emit_columns,
 )
 from trireme.devices.cpu.kernels.lowering import (
     TABLE,

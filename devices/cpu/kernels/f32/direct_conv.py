@@ -22,8 +22,9 @@ from trireme.devices.cpu.codegen.target import Isa
 from trireme.devices.cpu.kernels.expressions import COSTS, activate
 from trireme.devices.cpu.kernels.f32.depthwise_pool import MOST_TAPS, lower_depthwise
 from trireme.devices.cpu.kernels.f32.im2row import ImageWindow
+from trireme.devices.cpu.kernels.f32.open_rows import emit_columns
 from trireme.devices.cpu.kernels.f32.products import conv_reason, lower_conv, window_of
-from trireme.devices.cpu.kernels.f32.window_body import column_segments, emit_columns
+from trireme.devices.cpu.kernels.f32.window_body import column_segments
 from trireme.devices.cpu.kernels.f32.winograd.conv import lower_winograd, winograd_size
 from trireme.devices.cpu.kernels.lowering import (
     TABLE,
