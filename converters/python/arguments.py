@@ -18,12 +18,22 @@ from trireme.converters.python.state import like, parts_of, shape_of
 from trireme.ir.graph import TensorType
 from trireme.runtime.eager import Tensor
 from trireme.support.dtypes import Array, dtype_name
-from trireme.support.errors import RunError
+from trireme.support.errors import GraphError, RunError
 
 
 def is_input(value: Any) -> bool:
     """Whether a value is a tensor, and so an input of the graph."""
     return isinstance(value, (np.ndarray, np.generic, Tensor, TensorType))
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether a tensor has the operators of numpy's arrays, as a matrix or masked array has not."""
+    return not isinstance(value, np.ndarray) or type(value) in (np.ndarray, np.memmap)
+
+
+def _is_boxed(value: Any) -> bool:
+    """Whether a value is an array without axes, which Python tells from a scalar of numpy."""
+    return isinstance(value, np.ndarray) and not value.ndim
 
 
 def elements(value: Any) -> Array | None:
@@ -64,15 +74,32 @@ def as_inputs(
     recorder: Recorder,
     arguments: Mapping[str, Any],
     types: Callable[[str, TensorType], TensorType] | None = None,
+    exact: bool = False,
 ) -> dict[str, Any]:
-    """Return arguments by name with an input of the graph in place of each tensor."""
+    """Return arguments by name with an input of the graph in place of each tensor.
+
+    exact: whether an array that is listed again is one input
+    Errors: GraphError, if an argument is of a class with operators of its own
+    """
+    made: dict[int, Traced] = {}
 
     def leaf(name: str, value: Any) -> Any:
         if not is_input(value):
             return value
-        type = type_of_input(value)
+        if exact and id(value) in made:
+            return made[id(value)]
+        if not _is_plain(value):
+            raise GraphError(
+                f"{name} is a {type(value).__name__}, whose operators are not an array's",
+                fix="give np.asarray of it",
+            )
+        own = type_of_input(value)
         recorder.eager = recorder.eager or isinstance(value, Tensor)
-        return recorder.input(name, types(name, type) if types else type, elements(value))
+        one = recorder.input(name, types(name, own) if types else own, elements(value))
+        if recorder.like_arrays is not None and _is_boxed(value):
+            recorder.like_arrays.boxed.add(one.id)
+        made[id(value)] = one
+        return one
 
     return {name: mapped(leaf, name, value) for name, value in arguments.items()}
 
@@ -82,18 +109,27 @@ class Signature:
     """The types of a program's inputs and the keys of its constants, by the names of the leaves.
 
     forms: the lists, tuples and dicts around the leaves
+    identities: which tensors are one object, and which are arrays without axes; None where no
+        difference is made
     """
 
     types: Mapping[str, TensorType]
     constants: Mapping[str, Hashable]
     forms: Hashable
+    identities: Hashable = None
 
     def fits(self, arguments: Mapping[str, Any]) -> bool:
         """Whether arguments have these types and constants; a symbol takes any one length."""
         if _forms(arguments) != self.forms:
             return False
+        if self.identities is not None and _identities(arguments) != self.identities:
+            return False
         symbols: dict[str, int] = {}
+        seen: set[int] = set()
         for name, value in _all_leaves(arguments):
+            if self.identities is not None and is_input(value) and id(value) in seen:
+                continue
+            seen.add(id(value))
             if not is_input(value):
                 if name not in self.constants or self.constants[name] != frozen(value):
                     return False
@@ -102,10 +138,21 @@ class Signature:
         return True
 
 
-def signature_of(arguments: Mapping[str, Any], types: Mapping[str, TensorType]) -> Signature:
-    """Return the signature of arguments, given the types of their tensors by name."""
+def signature_of(
+    arguments: Mapping[str, Any], types: Mapping[str, TensorType], exact: bool = False
+) -> Signature:
+    """Return the signature of arguments, given the types of their tensors by name.
+
+    exact: whether it matters which tensors are one object
+    """
     rest = {name: frozen(value) for name, value in _all_leaves(arguments) if not is_input(value)}
-    return Signature(types, rest, _forms(arguments))
+    return Signature(types, rest, _forms(arguments), _identities(arguments) if exact else None)
+
+
+def _identities(arguments: Mapping[str, Any]) -> Hashable:
+    tensors = [value for _, value in _all_leaves(arguments) if is_input(value)]
+    first = {id(value): at for at, value in reversed(list(enumerate(tensors)))}
+    return tuple((first[id(value)], _is_boxed(value)) for value in tensors)
 
 
 def feeds_of(arguments: Mapping[str, Any]) -> dict[str, Array]:
@@ -147,6 +194,20 @@ def restored(form: Any, outputs: Sequence[Array]) -> Any:
     return mapped(leaf, "", form)
 
 
+def held_in(arguments: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    """Return the leaves of arguments, with their names."""
+    return list(_all_leaves(arguments))
+
+
+def is_held(leaves: Sequence[tuple[str, Any]], arguments: Mapping[str, Any]) -> bool:
+    """Whether the lists, tuples and dicts of arguments still have these leaves."""
+    now = held_in(arguments)
+    return len(now) == len(leaves) and all(
+        name == other and value is one
+        for (name, value), (other, one) in zip(now, leaves, strict=True)
+    )
+
+
 def _all_leaves(arguments: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     for name, value in arguments.items():
         yield from leaves(name, value)
@@ -160,6 +221,8 @@ def _forms(value: Any) -> Hashable:
 
 def _fits(type: TensorType, value: Any, symbols: dict[str, int]) -> bool:
     given = type_of_input(value)
+    if not _is_plain(value):
+        return False
     if given.dtype != type.dtype or len(given.shape) != len(type.shape):
         return False
     for wanted, dim in zip(type.shape, given.shape, strict=True):

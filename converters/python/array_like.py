@@ -12,15 +12,19 @@ from collections.abc import Callable
 from typing import Any, Self
 
 from trireme.runtime.operators import Operators
+from trireme.support.errors import GraphError
 
 
 class ArrayRules(ABC):
     """How the values of one recording behave.
 
     tensors: whether the program calls `trireme.eager`, whose tensors never change
+    boxed: the inputs that stand for arrays without axes, by id; other values without axes stand for
+        scalars
     """
 
     tensors: bool
+    boxed: set[int]
 
     @abstractmethod
     def note(self, value: Any) -> None:
@@ -37,6 +41,10 @@ class ArrayRules(ABC):
     @abstractmethod
     def kind(self, value: Any) -> type:
         """Return the class that `isinstance` compares with."""
+
+    @abstractmethod
+    def shown(self, value: Any) -> Any:
+        """Return what a text of the program shows; None for texts of others."""
 
 
 def _in_place(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
@@ -64,17 +72,61 @@ class ArrayLike(Operators):
         rules = self._rules()
         return type(self) if rules is None else rules.kind(self)
 
+    def __str__(self) -> str:
+        shown = self._shown()
+        return repr(self) if shown is None else str(shown)
+
+    def __format__(self, spec: str) -> str:
+        shown = self._shown()
+        return super().__format__(spec) if shown is None else format(shown, spec)
+
+    def _shown(self) -> Any:
+        rules = self._rules()
+        return None if rules is None else rules.shown(self)
+
+    def __eq__(self, other: object) -> Self:  # type: ignore[override]
+        return self._expect_compared(super().__eq__(other), other)
+
+    def __ne__(self, other: object) -> Self:  # type: ignore[override]
+        return self._expect_compared(super().__ne__(other), other)
+
+    def _expect_compared(self, made: Self, other: object) -> Self:
+        """Return a comparison; raise GraphError where an array would compare each element."""
+        rules = self._rules()
+        if made is NotImplemented and rules is not None and not rules.tensors:
+            raise GraphError(
+                f"{self.type} is compared with a {type(other).__name__}, and no op does",
+                fix="`x is None` asks for None; np.array makes an array of a list",
+            )
+        return made
+
+    def __copy__(self) -> Self:
+        return self.copy()
+
+    def __deepcopy__(self, memo: Any) -> Self:
+        return self.copy()
+
+    def __sizeof__(self) -> int:
+        raise GraphError(f"the bytes of {self.type} are counted; a traced value has none")
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise GraphError(f"{self.type} is pickled; a traced value cannot be")
+
     def copy(self) -> Self:
         """Return a value that changes in place apart from this one."""
-        if self._rules() is None:
+        rules = self._rules()
+        if rules is None or rules.tensors:
             return self
         made: Self = self._apply("identity", self)
         return made
 
-    def astype(self, dtype: Any) -> Self:
-        """Return the elements in another dtype; a copy in any case, as numpy's."""
+    def astype(self, dtype: Any, copy: bool = True) -> Self:
+        """Return the elements in another dtype; a copy of the same one only if asked, as numpy."""
         made = super().astype(dtype)
-        return self.copy() if made is self else made
+        return self.copy() if made is self and copy else made
+
+    def __contains__(self, item: Any) -> bool:
+        return bool((self == item).any())
 
     def round(self, decimals: int = 0) -> Self:
         """Return the nearest numbers with some decimals, halves to even; a copy in any case."""

@@ -7,6 +7,7 @@ the same table.
 
 from __future__ import annotations
 
+import copy
 import operator
 from collections.abc import Sequence
 from dataclasses import replace
@@ -15,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from trireme.converters.python.arguments import mapped
 from trireme.converters.python.dtypes import adopt
 from trireme.converters.python.lifting import (
     Known,
@@ -134,6 +136,26 @@ def copied(recorder: Recorder, x: Any, dtype: Any = None) -> Any:
     return recorder.apply("identity", [_as_array(recorder, x, dtype)], {})
 
 
+def _copy(recorder: Recorder, x: Any) -> Any:
+    """copy.copy: another array; a number, and a list with its items, as they are."""
+    if not isinstance(x, Traced):
+        return copy.copy(x)
+    return copied(recorder, x) if x.shape and type(x) is Traced else x
+
+
+def _deep_copy(recorder: Recorder, x: Any) -> Any:
+    """copy.deepcopy: each array and list anew; what is one array in two places stays one."""
+    made: dict[int, Any] = {}
+
+    def leaf(name: str, value: Any) -> Any:
+        if id(value) not in made:
+            own = _copy(recorder, value) if isinstance(value, Traced) else copy.deepcopy(value)
+            made[id(value)] = own
+        return made[id(value)]
+
+    return mapped(leaf, "", x)
+
+
 def _expand_dims(recorder: Recorder, x: Any, axis: int) -> Any:
     return recorder.apply("unsqueeze", [lifted(recorder, x), np.array([axis], np.int64)], {})
 
@@ -153,6 +175,8 @@ def _table() -> dict[Any, Known]:
         np.array: copied,
         np.asarray: _as_array,
         np.copy: copied,
+        copy.copy: _copy,
+        copy.deepcopy: _deep_copy,
         np.expand_dims: _expand_dims,
         np.logical_and: partial(logical, "and"),
         np.logical_or: partial(logical, "or"),

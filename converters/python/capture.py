@@ -12,6 +12,8 @@ from trireme.converters.python.arguments import (
     Signature,
     as_inputs,
     feeds_of,
+    held_in,
+    is_held,
     is_output,
     leaves,
     restored,
@@ -115,8 +117,11 @@ class CapturedFunction:
         program = ProgramReader(recorder, self._fallback, self._unroll)
         inputs = as_inputs(recorder, bound)
         result = None
+        held = held_in(inputs)
         try:
             result = program.run(self._source, inputs)
+            if not is_held(held, inputs):
+                raise Refused("a list or dict among the arguments is changed; change a copy of it")
         except Refused as error:
             place = self._source.place(error.node or self._source.tree)
             if error.why:

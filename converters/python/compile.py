@@ -13,17 +13,19 @@ import numpy as np
 
 from trireme.converters.python.arguments import Signature, feeds_of, leaves, mapped, signature_of
 from trireme.converters.python.outer import frozen
+from trireme.converters.python.outside import Outside
+from trireme.converters.python.questions import Unanswerable
 from trireme.converters.python.scope import Traced
 from trireme.converters.python.tidy import tidy
 from trireme.converters.python.trace import (
     Recording,
     TraceWarning,
+    asked_at,
     bound_arguments,
     drawn,
     example_of,
     has_tensors,
     place,
-    place_of,
     record,
 )
 from trireme.ir.graph import Graph
@@ -34,6 +36,8 @@ from trireme.support.dtypes import Array
 from trireme.support.errors import ConvertError, GraphError, RunError, TriremeError
 
 _MOST_GRAPHS = 8
+_MOST_CHANGING = 3
+"""The calls that may change what the function reads, as one does that loads weights at first."""
 
 
 @dataclass(frozen=True)
@@ -81,6 +85,10 @@ class _Path:
     outer: Hashable
 
 
+class _Changing(Unanswerable):
+    """The function changed an object or a variable outside it, which a graph does not."""
+
+
 class CompiledFunction:
     """A function with a graph for each path that its calls took."""
 
@@ -94,6 +102,7 @@ class CompiledFunction:
         self._most = most_graphs
         self._paths: list[_Path] = []
         self._only_python = False
+        self._changing = 0
         self._stats = CompileStats()
         self._lock = threading.RLock()
 
@@ -124,16 +133,21 @@ class CompiledFunction:
             self._count(eager_runs=1, guard_misses=int(bool(known)))
             if len(self._paths) >= self._most or self._only_python:
                 return self._function(*args, **named)
+            outside = Outside(self._function, arguments)
             try:
-                return self._trace(arguments, outer)
+                return self._trace(arguments, outer, outside)
             except Exception as error:  # Traced lacks something that arrays have, or no op fits
                 if isinstance(error, TriremeError) and not isinstance(error, GraphError):
                     raise
+                outside.restore()
                 made = self._function(*args, **named)  # raises too if its arguments are wrong
+                self._changing += isinstance(error, _Changing)
+                if isinstance(error, _Changing) and self._changing < _MOST_CHANGING:
+                    return made
                 self._only_python = True
                 own = error.summary if isinstance(error, TriremeError) else ""
                 why = own or f"{type(error).__name__}: {error}"
-                text = f"{place_of(error)}: {why}; every call runs as Python"
+                text = f"{asked_at(error, self._function)}: {why}; every call runs as Python"
                 warnings.warn(text, TraceWarning, 2)
                 return made
 
@@ -151,12 +165,13 @@ class CompiledFunction:
     def _try(self, path: _Path, arguments: Mapping[str, Any]) -> Any:
         """Return the result of a graph; None where a guard missed."""
         try:
-            made = path.session.run(feeds_of(arguments))
+            feeds = feeds_of(arguments)
+            made = path.session.run({name: feeds[name] for name in path.signature.types})
         except RunError:  # past a decision that is another now, an op may fail
             self._miss(path.guards[0].place if path.guards else "an op that failed")
             return None
         for guard in path.guards:
-            if not np.array_equal(made[guard.name], guard.expected, equal_nan=_is_float(guard)):
+            if made[guard.name].tobytes() != guard.expected.tobytes():  # -0.0 prints otherwise
                 self._miss(guard.place)
                 return None
         self._count(graph_runs=1)
@@ -176,7 +191,7 @@ class CompiledFunction:
         missed[where] = missed.get(where, 0) + 1
         self._stats = replace(self._stats, missed_at=missed)
 
-    def _trace(self, arguments: Mapping[str, Any], outer: Hashable) -> Any:
+    def _trace(self, arguments: Mapping[str, Any], outer: Hashable, outside: Outside) -> Any:
         """Run the function on values that record; keep the graph, and return the values."""
         decisions: list[tuple[Traced, Array, str]] = []
 
@@ -185,8 +200,10 @@ class CompiledFunction:
             decisions.append((value.recorder.traced(value.id), found, place()))
             return found
 
-        made = record(self._function, arguments, None, on_value, None, in_place=True)
+        made = record(self._function, arguments, None, on_value, None)
         made.recorder.on_value = made.recorder.like_arrays = None
+        if outside.is_changed():
+            raise _Changing(f"{self.__name__} changes what it reads outside its arguments")
         self._only_python = made.draws
         if made.draws:
             warnings.warn(f"{drawn(self._function)}, so every call runs as Python", TraceWarning, 3)
@@ -223,14 +240,10 @@ class CompiledFunction:
         )
         graph = tidy(graph)
         types = {value.name: value.type for value in graph.input_values()}
-        signature = signature_of(arguments, types)
+        signature = signature_of(arguments, types, exact=True)
         session = Session(graph, **self._options)
         outputs = tuple(names[: len(results)])
         return _Path(signature, graph, session, made.result, outputs, guards, outer)
-
-
-def _is_float(guard: _Guard) -> bool:
-    return guard.expected.dtype.kind in "fc"
 
 
 @checked(ConvertError)

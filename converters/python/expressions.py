@@ -33,6 +33,7 @@ from trireme.converters.python.ordering import compared
 from trireme.converters.python.outer import OuterName
 from trireme.converters.python.python_calls import dimensions, truth
 from trireme.converters.python.scope import Recorder, RowList, Traced
+from trireme.converters.python.sharing import ABOUT_OBJECTS, OF_MEMORY, are_arguments
 from trireme.converters.python.source import is_total, spoken
 from trireme.converters.python.state import (
     MUTABLE,
@@ -160,6 +161,8 @@ class Expressions(Displays, ABC):
             if any(isinstance(one, (list, tuple, str, RowList)) for one in (left, right)):
                 raise Refused(f"{function.__name__} of a {kind_of(left)} and a {kind_of(right)}")
             return binary(function, left, right)
+        if isinstance(left, str) and contains_traced(right):
+            raise Refused("a text shows the elements of a tensor")
         return function(left, right)
 
     def _unary(self, node: ast.UnaryOp) -> Any:
@@ -216,6 +219,8 @@ class Expressions(Displays, ABC):
     def _compared(self, op: ast.cmpop, left: Any, right: Any) -> Any:
         if isinstance(op, (ast.Is, ast.IsNot)):
             same = left is right or is_same(left, right) and isinstance(left, Traced)
+            if not same and are_arguments(left, right):
+                raise Refused("whether two arguments are one array is known at a call", final=True)
             return same == isinstance(op, ast.Is)
         if isinstance(op, (ast.In, ast.NotIn)):
             found = self._contains(left, right)
@@ -224,7 +229,7 @@ class Expressions(Displays, ABC):
         known = not contains_traced([left, right])
         if not known and isinstance(left, (list, tuple)) and isinstance(right, (list, tuple)):
             return compared(self.recorder, self.operate, function, left, right)
-        if not known and not isinstance(left, Traced | _Number):
+        if not known and not all(isinstance(one, Traced | _Number) for one in (left, right)):
             raise Refused(f"a {kind_of(left)} is compared with a {kind_of(right)}")
         return self.operate(function, left, right)
 
@@ -255,6 +260,9 @@ class Expressions(Displays, ABC):
         if isinstance(value, Traced):
             if node.attr == "shape":
                 return dimensions(value)
+            if node.attr in OF_MEMORY:
+                why = f".{node.attr} says how an array lies in memory, and a graph does not"
+                raise Refused(why, node, final=True)
             if node.attr in METHODS:
                 return TensorMethod(METHODS[node.attr], self.recorder, value)
             if node.attr.startswith("_") or not hasattr(Operators, node.attr):
@@ -335,6 +343,9 @@ class Expressions(Displays, ABC):
             return self._on_container(function, own, args, named)
         if known is not None:
             return known(self.recorder, *args, **named)
+        if function in ABOUT_OBJECTS:
+            why = f"{function.__name__} asks for the memory of an array, which a graph has not"
+            raise Refused(why, final=True)
         if isinstance(function, type) and hasattr(function, "_fields"):
             return function(*args, **named)
         if isinstance(function, type) and issubclass(function, (dict, deque)):

@@ -1,49 +1,65 @@
 """A traced value that stands for an array of numpy behaves as one where Python can tell.
 
-`x += v` changes the value that other names of it see, a number is hashed by its value, and
-`isinstance(x, np.ndarray)` holds. `trace.record` sets the rules where no argument is an eager
-tensor; `scope.Traced` asks them.
+`x += v` changes the value that other names of it see, a number is hashed by its value,
+`isinstance(x, np.ndarray)` holds, and a text shows the elements. `trace.record` sets the rules;
+`scope.Traced` asks them. Where an argument is an eager tensor the rules are those of `LikeTensors`.
 """
 
 from __future__ import annotations
 
 import sys
 import weakref
+from collections.abc import Callable
 from types import FrameType
+from typing import Any
 
 import numpy as np
 
 from trireme.converters.python.array_like import ArrayRules
 from trireme.converters.python.scope import Traced
 from trireme.converters.python.sharing import arguments_of, roots_of
+from trireme.runtime.eager import Tensor, tensor
 from trireme.runtime.operands import cast
 from trireme.support.errors import GraphError
 
-_LIBRARIES = ("trireme.", "numpy", "functools", "contextlib", "dataclasses", "copy", "weakref")
-_PASSED = ("abc", "typing")
-"""Modules that ask on behalf of their callers."""
+_LIBRARIES = frozenset(
+    ["trireme", "numpy", "abc", "typing", "functools", "contextlib", "dataclasses", "copy"]
+    + ["copyreg", "weakref"]
+)
+_PASSED = ("abc", "typing", "functools", "numpy._core.numeric")
+"""Modules that ask on behalf of their callers, as np.isscalar does."""
+
+_SILENT = frozenset(["ignore", "warn"])
+"""What numpy may do at a floating-point error while a graph is made."""
 
 
 def is_library(module: str) -> bool:
     """Whether code of a module is not the program's own."""
-    return module.startswith(_LIBRARIES)
+    return module.partition(".")[0] in _LIBRARIES
 
 
 class LikeArrays(ArrayRules):
     """The rules of one recording, and the values of it that are alive.
 
-    in_place: whether `x += v` changes the value; else it makes another one
+    on_shared: called with a sentence where `x += v` changes an array that others see, and the value
+        makes another one; None refuses to
     tensors: whether the program calls `trireme.eager`, whose tensors never change
     """
 
-    def __init__(self, in_place: bool) -> None:
-        self.in_place = in_place
+    def __init__(self, on_shared: Callable[[str], None] | None = None) -> None:
         self.tensors = False
+        self.boxed: set[int] = set()
+        self._on_shared = on_shared
         self._alive: list[weakref.ref[Traced]] = []
 
     def note(self, value: Traced) -> None:
-        """Note a new value."""
-        if self.in_place and value.type.shape:
+        """Note a new value.
+
+        Errors: GraphError, where numpy raises at floating-point errors, which a graph does not
+        """
+        if not _SILENT.issuperset(np.geterr().values()):
+            raise GraphError("np.errstate raises or calls here, and a graph does not")
+        if value.type.shape:
             self._alive.append(weakref.ref(value))
 
     def changed(self, old: Traced, made: Traced) -> Traced:
@@ -51,26 +67,37 @@ class LikeArrays(ArrayRules):
 
         Errors: GraphError, if a caller or another variable would see the change, or numpy refuses
         """
-        if not self.in_place or self.tensors or not old.type.shape:
+        if self.tensors or not (old.type.shape or old.id in self.boxed):
             return made
         if made.shape != old.shape or not np.can_cast(made.dtype, old.dtype, "same_kind"):
             raise GraphError(f"{old.type} is changed in place to {made.type}")
+        shared = self._shared(old, made)
+        if shared and self._on_shared is None:
+            raise GraphError(shared)
+        if shared and self._on_shared is not None:
+            self._on_shared(shared)
+            return made
+        object.__setattr__(old, "id", cast(made, old.dtype).id)
+        return old
+
+    def _shared(self, old: Traced, made: Traced) -> str:
+        """Return who would see a change of an array; "" for nobody."""
         roots = roots_of(old)
-        if not roots.isdisjoint(arguments_of(old)):
-            raise GraphError("an argument is changed in place")
+        is_argument = old.id in self.boxed or not roots.isdisjoint(arguments_of(old))
+        if is_argument and self._on_shared is None:
+            return "an argument is changed in place"
         self._alive = [one for one in self._alive if one() is not None]
         values = [one() for one in self._alive]
         others = [one for one in values if one is not None and one is not old and one is not made]
         if any(not roots.isdisjoint(roots_of(one)) for one in others):
-            raise GraphError("an array that another value shows is changed in place")
-        object.__setattr__(old, "id", cast(made, old.dtype).id)
-        return old
+            return "an array that another value shows is changed in place"
+        return ""
 
     def hashed(self, value: Traced) -> int:
         """Return the hash of a value: of its number, as a scalar of numpy has it."""
         if not _asked_by_program(sys._getframe(2)):
             return object.__hash__(value)
-        if value.type.shape:
+        if value.type.shape or value.id in self.boxed:
             raise TypeError("unhashable type: 'numpy.ndarray'")
         return hash(value._elements("a key").item())
 
@@ -78,7 +105,44 @@ class LikeArrays(ArrayRules):
         """Return the class that `isinstance` compares with."""
         if not _asked_by_program(sys._getframe(2)):
             return type(value)
-        return np.ndarray if value.type.shape else value.dtype.type
+        is_array = value.type.shape or value.id in self.boxed
+        return np.ndarray if is_array else value.dtype.type
+
+    def shown(self, value: Traced) -> Any:
+        """Return what a text of the program shows; None for texts of others."""
+        if not _asked_by_program(sys._getframe(3)):
+            return None
+        found = value._elements("a text")
+        return found if value.id in self.boxed else found[()]
+
+
+class LikeTensors(ArrayRules):
+    """The rules of a recording whose values stand for eager tensors."""
+
+    tensors = True
+
+    def __init__(self) -> None:
+        self.boxed = set()
+
+    def note(self, value: Traced) -> None:
+        """Do nothing: a tensor never changes."""
+
+    def changed(self, old: Traced, made: Traced) -> Traced:
+        """Return x + v: `x += v` makes another tensor."""
+        return made
+
+    def hashed(self, value: Traced) -> int:
+        """Return the hash of a value: of its identity."""
+        return object.__hash__(value)
+
+    def kind(self, value: Traced) -> type:
+        """Return the class that `isinstance` compares with."""
+        return Tensor if _asked_by_program(sys._getframe(2)) else type(value)
+
+    def shown(self, value: Traced) -> Any:
+        """Return what a text of the program shows; None for texts of others."""
+        by_program = _asked_by_program(sys._getframe(3))
+        return tensor(value._elements("a text")) if by_program else None
 
 
 def _asked_by_program(frame: FrameType | None) -> bool:

@@ -33,13 +33,17 @@ def frozen(value: Any) -> Hashable:
 
     Of a function that is what its code reads outside it; of an object, its attributes.
     """
-    return _Freezer().key(value)
+    return Freezer().key(value)
 
 
-class _Freezer:
-    """Makes one key; what a value meets again on the way is a number in it."""
+class Freezer:
+    """Makes one key; what a value meets again on the way is a number in it.
+
+    found: what the program may change of all that the key tells of
+    """
 
     def __init__(self) -> None:
+        self.found: list[Any] = []
         self._seen: dict[int, int] = {}
 
     def key(self, value: Any) -> Hashable:
@@ -47,6 +51,7 @@ class _Freezer:
         if isinstance(value, Operators) and (found := value._concrete()) is not None:
             value = found
         if isinstance(value, np.ndarray) and value.dtype != object:
+            self.found.append(value)
             return value.dtype.str, value.shape, digest(value)
         if isinstance(value, float):
             return type(value).__name__, value.hex()
@@ -59,6 +64,8 @@ class _Freezer:
 
     def _held(self, value: Any) -> Hashable:
         """Return the key of a value that holds others."""
+        if not isinstance(value, (tuple, frozenset, MethodType)):
+            self.found.append(value)
         if isinstance(value, (list, tuple, deque)):
             return type(value).__name__, tuple(map(self.key, value))
         if isinstance(value, (set, frozenset)):
@@ -76,6 +83,7 @@ class _Freezer:
             return "random", value.getstate()
         kind = value if isinstance(value, type) else type(value)
         if _is_of_library(kind.__module__):
+            self.found.remove(value)
             return "object", id(value)
         return "object", id(value), self._names(_attributes(value))
 

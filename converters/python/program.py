@@ -6,6 +6,7 @@ import inspect
 from typing import Any
 
 from trireme.converters.python.control import Refused
+from trireme.converters.python.like_arrays import is_library
 from trireme.converters.python.loops import Loops
 from trireme.converters.python.scope import Recorder, Traced
 from trireme.converters.python.source import (
@@ -58,7 +59,24 @@ class ProgramReader(Loops):
         except ConvertError as error:
             raise Refused(f"{name} is called with a tensor: {error.summary}") from error
         bound = _bind(source.tree, _defaults(function, source.tree), args, named)
-        return self._run_function(Frame(source, _own_names(source.tree), None, bound), source.tree)
+        frame = Frame(source, _own_names(source.tree), None, bound)
+        if is_library(function.__globals__.get("__name__", "")):
+            return self._run_library(name, frame)
+        return self._run_function(frame, source.tree)
+
+    def _run_library(self, name: str, frame: Frame) -> Any:
+        """Return what a function of Python or numpy returns; its caller is what is refused."""
+        before, fallback = dict(self.places), self.fallback
+        self.fallback, final = False, False
+        try:
+            made = self._run_function(frame, frame.source.tree)
+            if self.places == before:
+                return made
+        except Refused as error:
+            final = error.final
+        finally:
+            self.places, self.fallback = before, fallback
+        raise Refused(f"{name} is called with a tensor, and no op stands for it", final=final)
 
     def _run_function(self, frame: Frame, tree: Function) -> Any:
         name = getattr(tree, "name", "the lambda")

@@ -104,7 +104,8 @@ class Traced(ArrayLike):
         return self.scope.builder.values[self.id].data
 
     def __repr__(self) -> str:
-        return f"<traced {self.type}>"
+        shown = self._shown()
+        return f"<traced {self.type}>" if shown is None else repr(shown)
 
 
 class RowList(Traced):

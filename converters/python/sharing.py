@@ -8,6 +8,7 @@ wrong. `assign.py` and `loops.py` call them.
 from __future__ import annotations
 
 import ast
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -24,6 +25,10 @@ from trireme.ops.repeats import bodies_of, repeat_of
 
 Root = tuple[int, int]
 """A value whose elements others show: the identity of its scope or body, and its id there."""
+OF_MEMORY = frozenset(["base", "ctypes", "data", "flags", "strides", "__array_interface__"])
+"""Attributes of an array that the copies which a Python operator gets do not share."""
+ABOUT_OBJECTS = (id, sys.getsizeof, np.shares_memory, np.may_share_memory)
+"""Functions that ask for the object or the memory of an array."""
 
 
 def is_array(value: Any) -> bool:
@@ -123,6 +128,11 @@ def arguments_of(value: Any) -> set[Root]:
     while scope.parent is not None:
         scope = scope.parent
     return {(id(scope), own) for own in scope.builder.inputs}
+
+
+def are_arguments(one: Any, other: Any) -> bool:
+    """Whether two values show arguments, or parts of them."""
+    return all(not arguments_of(each).isdisjoint(roots_of(each)) for each in (one, other))
 
 
 def _shares(one: Any, other: Any, roots: frozenset[Root]) -> bool:

@@ -8,15 +8,17 @@ import random
 import sys
 import traceback
 import warnings
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from trireme.converters.python.arguments import as_inputs, is_input, leaves
+from trireme.converters.python.arguments import as_inputs, held_in, is_held, is_input, leaves
 from trireme.converters.python.calls import known_call
-from trireme.converters.python.like_arrays import LikeArrays, is_library
+from trireme.converters.python.like_arrays import LikeArrays, LikeTensors, is_library
+from trireme.converters.python.questions import Questions, Unanswerable, is_of_recording
 from trireme.converters.python.scope import Recorder, Traced
 from trireme.converters.python.tidy import tidy
 from trireme.ir.bind_shapes import Shapes, named_dim
@@ -62,21 +64,28 @@ def record(
     types: Callable[[str, TensorType], TensorType] | None,
     on_value: Callable[[Traced, str], Array],
     on_rows: Callable[[Traced], None] | None,
-    in_place: bool = False,
+    on_shared: Callable[[str], None] | None = None,
 ) -> Recording:
     """Call a function on values that record what is done with them.
 
     types: returns the type of an input, given its name and the type of its example
     on_value, on_rows: called where Python asks for elements, or iterates
-    in_place: whether `x += v` changes x, as it changes an array; an eager tensor never changes
+    on_shared: called with a sentence where `x += v` changes an array that others see, for a caller
+        to whom one array as two arguments is two inputs; None refuses to, and it is one input
+    Errors: GraphError, if a traced value cannot stand for an array here
     """
     name = getattr(function, "__name__", "traced")
     recorder = Recorder(name, place, known_call)
-    recorder.like_arrays = None if has_tensors(arguments) else LikeArrays(in_place)
-    inputs = as_inputs(recorder, arguments, types)
+    recorder.like_arrays = LikeTensors() if has_tensors(arguments) else LikeArrays(on_shared)
+    inputs = as_inputs(recorder, arguments, types, exact=on_shared is None)
     recorder.on_value, recorder.on_rows = on_value, on_rows
-    before = _random_states()
-    made = _called(function, inputs)
+    before, held = _random_states(), held_in(inputs)
+    bound = inspect.signature(function).bind_partial()
+    bound.arguments.update(inputs)
+    with Questions().watched():
+        made = function(*bound.args, **bound.kwargs)
+    if not is_held(held, inputs):
+        raise Unanswerable("a list or dict among the arguments is changed; a graph changes no list")
     return Recording(recorder, inputs, made, before != _random_states())
 
 
@@ -86,12 +95,6 @@ def _random_states() -> tuple[Hashable, ...]:
     state = () if numpys is None else numpys.get_state(legacy=True)
     flat = (one.tobytes() if isinstance(one, np.ndarray) else one for one in state)
     return random.getstate(), *flat
-
-
-def _called(function: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
-    bound = inspect.signature(function).bind_partial()
-    bound.arguments.update(arguments)
-    return function(*bound.args, **bound.kwargs)
 
 
 def place() -> str:
@@ -165,7 +168,8 @@ def trace(
     shapes: symbols for dimensions of inputs: {"x": ("batch", 3)}, with bounds {"x": ("n<=64", 3)}
     strict: raise instead of warning
     Errors: ConvertError, if the function returns no tensor, or `strict`; ShapeError, if a shape
-        does not fit its example, or an op does not fit its inputs
+        does not fit its example, or an op does not fit its inputs; GraphError, at the line that
+        does or asks what a traced value cannot answer as an array does, as `type(x)`
     """
     arguments = bound_arguments(function, examples, {})
     symbols: dict[str, Bounds] = {}
@@ -181,9 +185,10 @@ def trace(
     warned: set[str] = set()
 
     def lost(value: Traced, what: str, shown: Any) -> None:
-        text = f"{place()}: " + _LOST.get(what, _OTHER).format(
-            type=value.type, value=shown, wanted=what
-        )
+        warn(_LOST.get(what, _OTHER).format(type=value.type, value=shown, wanted=what))
+
+    def warn(sentence: str) -> None:
+        text = f"{place()}: {sentence}"
         if strict:
             raise ConvertError(text, fix="trireme.capture keeps branches and loops")
         if text not in warned:
@@ -195,13 +200,15 @@ def trace(
         lost(value, what, found.reshape(-1)[0] if found.size == 1 else "these")
         return found
 
-    made = record(
-        function,
-        arguments,
-        lambda name, type: _with_symbols(name, type, wanted),
-        on_value,
-        lambda value: lost(value, "rows", ""),
-    )
+    with _typed_errors(function):
+        made = record(
+            function,
+            arguments,
+            lambda name, type: _with_symbols(name, type, wanted),
+            on_value,
+            lambda value: lost(value, "rows", ""),
+            lambda shared: warn(f"{shared}: the graph changes a copy"),
+        )
     if made.draws and strict:
         raise ConvertError(
             drawn(function), fix="draw the numbers outside, and give them as arguments"
@@ -210,6 +217,32 @@ def trace(
         warnings.warn(drawn(function), TraceWarning, stacklevel=3)
     made.recorder.scope.builder.symbols = symbols
     return tidy(made.recorder.finish(results_of(made), once=True))
+
+
+@contextmanager
+def _typed_errors(function: Callable[..., Any]) -> Iterator[None]:
+    """Name the line where a traced value cannot stand for an array."""
+    try:
+        yield
+    except GraphError as error:
+        kind = ShapeError if isinstance(error, ShapeError) else GraphError
+        text = f"{asked_at(error, function)}: {error.summary}"
+        raise kind(text, facts=error.facts, fix=error.fix) from error
+    except (AttributeError, TypeError) as error:
+        if Traced.__name__ not in str(error) and not is_of_recording(error):
+            raise
+        text = f"{asked_at(error, function)}: {error}"
+        raise ConvertError(text, fix="trireme.capture reads the source") from error
+
+
+def asked_at(error: Exception, function: Callable[..., Any]) -> str:
+    """Return the line of the program that an error is about."""
+    if not isinstance(error, Unanswerable):
+        return place_of(error)
+    code = getattr(getattr(function, "__func__", function), "__code__", None)
+    if error.place or code is None:
+        return error.place or type(function).__qualname__
+    return f"{os.path.basename(code.co_filename)}:{code.co_firstlineno}"
 
 
 def drawn(function: Callable[..., Any]) -> str:
