@@ -14,7 +14,6 @@ from functools import partial
 from trireme.devices.cpu.codegen.kernel_cache import Code
 from trireme.devices.cpu.codegen.target import Isa
 from trireme.devices.cpu.kernels.f32.depthwise_pool import (
-    WindowEmitter,
     WindowKernel,
     depthwise_of,
     depthwise_reads,
@@ -38,6 +37,7 @@ from trireme.devices.cpu.kernels.f32.direct_conv import (
 from trireme.devices.cpu.kernels.f32.im2row import ImageWindow
 from trireme.devices.cpu.kernels.f32.products import conv_operands, conv_product, conv_reason
 from trireme.devices.cpu.kernels.f32.rows import Rows, row_items, rows_s
+from trireme.devices.cpu.kernels.f32.window_emitter import WindowEmitter
 from trireme.devices.cpu.kernels.lines import as_image
 from trireme.devices.cpu.kernels.lowering import Context, finish
 from trireme.devices.cpu.kernels.polymorphic.products import product_steps
