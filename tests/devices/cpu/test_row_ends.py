@@ -7,6 +7,9 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import trireme
+from trireme.devices.cpu.codegen.target import ISAS
+from trireme.devices.cpu.kernels.f32.im2row import ImageWindow
+from trireme.devices.cpu.kernels.polymorphic.images import window_chunks
 
 WIDTHS = (*range(1, 24), 29, 33, 64)
 CASES = {
@@ -28,11 +31,11 @@ CASES = {
 }
 
 
-def model(op, kernel, pads, stride=1, dilation=1):
-    """One window over images [n, 20 or 3, h, w]."""
+def model(op, kernel, pads, stride=1, dilation=1, channels=20):
+    """One window over images [n, channels or 3, h, w]."""
     attrs = {"kernel_shape": (3, kernel), "strides": (1, stride), "dilations": (1, dilation)}
     attrs["pads"] = (1, pads[0], 1, pads[1])
-    rng, inputs, weights, channels = np.random.default_rng(7), ["x"], [], 20
+    rng, inputs, weights = np.random.default_rng(7), ["x"], []
     if op == "depthwise":
         attrs["group"], shape = channels, (channels, 1, 3, kernel)
     elif op == "direct":
@@ -75,6 +78,30 @@ def test_rows_of_every_length_are_those_of_onnx_runtime(case, op):
             ran += 1
         assert session.stages[0].tier == "polymorphic"
     assert ran > 10
+
+
+@pytest.mark.parametrize("channels", [300, 1000])
+@pytest.mark.parametrize("op", ["depthwise", "max", "average"])
+def test_blocks_of_channels_are_those_of_onnx_runtime(op, channels):
+    data, _ = model(op, kernel=3, pads=(1, 1), channels=channels)
+    peer = onnxruntime.InferenceSession(data, providers=["CPUExecutionProvider"])
+    rng, blocks = np.random.default_rng(13), set()
+    with trireme.Session(data, threads=2) as session:
+        for size in ((2, 1, 1), (1, 9, 7), (2, 7, 14), (1, 13, 25), (1, 5, 30), (1, 4, 90)):
+            x = rng.standard_normal((size[0], channels, *size[1:])).astype(np.float32)
+            (wanted,) = peer.run(None, {"x": x})
+            made = session.run({"x": x})["y"]
+            np.testing.assert_allclose(made, wanted, rtol=1e-4, atol=2e-5, err_msg=f"{size}")
+        assert session.stages[0].tier == "polymorphic"
+    for isa in (ISAS["avx512"], ISAS["avx2"]):
+        for width in (7, 14, 25, 30):
+            window = ImageWindow(5, width, channels, 1, 5, width, (3, 3), (1, 1), (1, 1), (1, 1))
+            (part, parts, rows, block), chunks = window_chunks(isa, window, 40, 1e-4)
+            blocks.add(-(-channels // block))
+            assert part * (parts - 1) < rows <= part * parts
+            assert block == channels or block % isa.lanes == 0
+            assert chunks == parts * -(-channels // block)
+    assert len(blocks) > 2
 
 
 @pytest.mark.parametrize("columns", [7, 70, 130, 320])

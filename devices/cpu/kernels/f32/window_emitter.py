@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from contextlib import nullcontext
 from functools import partial
 
 from trireme.devices.cpu.codegen.index import known
@@ -25,12 +26,22 @@ _MOST_UNROLLED = 1500
 
 
 class WindowEmitter:
-    """Writes a window kernel: chunk of rows > row > tile of columns > channels."""
+    """Writes a window kernel: chunk of rows > row > tile of columns > channels.
+
+    part: the first channel that is done and that after the last, where not all are: whole vectors
+    """
 
     def __init__(
-        self, fn: Function, window: ImageWindow, body: WindowBody, x: Value, y: Value
+        self,
+        fn: Function,
+        window: ImageWindow,
+        body: WindowBody,
+        x: Value,
+        y: Value,
+        part: tuple[Value, Value] | None = None,
     ) -> None:
         self.fn, self.window, self.body, self.x, self.y = fn, window, body, x, y
+        self.part = part
         self.lanes = fn.isa.lanes
         self.type = vector(self.lanes, "float")
         most = 14 if fn.isa.registers >= 32 else 8
@@ -81,7 +92,7 @@ class WindowEmitter:
         taps: Sequence[Sequence[int]],
         met: Sequence[Value] | None = None,
     ) -> None:
-        """Emit one tile of columns: all channels, whole vectors and then the rest.
+        """Emit one tile of columns: its channels, whole vectors and then the rest.
 
         met: which kernel columns the only column meets, where that is asked at run time
         """
@@ -90,9 +101,13 @@ class WindowEmitter:
         x = fn.at(x, _scaled(left, channels, 0))
         at = at + _scaled(start, channels, 0)
         whole = channels // self.lanes * self.lanes
-        for channel in fn.range(0, whole, self.lanes):
+        low, high = self.part or (0, channels)
+        for channel in fn.range(low, fn.minimum(high, whole), self.lanes):
             self._vector(x, at, inside, taps, channel, self.lanes, met)
-        if whole < channels:
+        if whole == channels:
+            return
+        has_rest = fn.compare("sgt", high, whole) if isinstance(high, Value) else None
+        with nullcontext() if has_rest is None else fn.when(has_rest):
             self._vector(x, at, inside, taps, whole, channels - whole, met)
 
     def _vector(

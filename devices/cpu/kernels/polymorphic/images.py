@@ -53,18 +53,46 @@ from trireme.devices.cpu.kernels.polymorphic.step import (
 )
 from trireme.ir.graph import Graph, Node
 
+_LEAST_BLOCK = 64
+"""Channels of a block: its tiles are entered again for each block."""
+
 
 def sized_window_kernel(isa: Isa, kernel: WindowKernel, window: ImageWindow, words: int) -> Code:
-    """Return a window kernel for every shape; the last words are a chunk's rows, and all."""
+    """Return a window kernel for every shape; the last words are those of `window_chunks`."""
     name = kernel.name(window)
-    fn, pointers, chunk, _ = begin_sized(name, isa, kernel.operands, words + 2)
-    size, rows = fn.words[words:]
+    fn, pointers, chunk, _ = begin_sized(name, isa, kernel.operands, words + 4)
+    part, parts, rows, block = fn.words[words:]
     known = fn.known(window)
     body = kernel.body(fn, pointers, window.channels)
-    emitter = WindowEmitter(fn, known, body, pointers[0], pointers[-1])
-    first = chunk * size
-    emitter.rows(first, fn.minimum(first + size, rows))
+    channel = fn.as_value("i64", fn.integer("udiv", chunk, parts)) * block
+    channels = channel, channel + block
+    emitter = WindowEmitter(fn, known, body, pointers[0], pointers[-1], channels)
+    first = fn.as_value("i64", fn.integer("urem", chunk, parts)) * part
+    emitter.rows(first, fn.minimum(first + part, rows))
     return finish(fn)
+
+
+def window_chunks(
+    isa: Isa, window: ImageWindow, rows: int, seconds: float
+) -> tuple[tuple[int, int, int, int], int]:
+    """Return the words of a window kernel's chunks, and their number.
+
+    A chunk is some rows of a block of channels. There is one block where the input of a row fits
+    the L1 cache. Else blocks are so small that a row finds most of its input there, which the row
+    before it has read, as long as blocks are not too small.
+
+    The words are the rows of a chunk, the chunks of a block, all rows, and channels of a block.
+    """
+    part, parts = deal_evenly(rows, seconds)
+    column = 4 * window.kernel[0] * max(window.width, 1)
+    fits = max(isa.l1_bytes * 3 // 4 // column, 1)
+    if parts == 1 or fits >= window.channels or fits < _LEAST_BLOCK:
+        return (part, parts, rows, window.channels), parts
+    blocks = -(-window.channels // fits)
+    block = -(-window.channels // (blocks * isa.lanes)) * isa.lanes
+    part = -(-rows // max(2 * ((parts + blocks) // (2 * blocks)), 2))
+    parts = -(-rows // part)
+    return (part, parts, rows, block), parts * -(-window.channels // block)
 
 
 def _depthwise(context: Context, node: Node) -> PolymorphicStep:
@@ -76,8 +104,8 @@ def _depthwise(context: Context, node: Node) -> PolymorphicStep:
         window = depthwise_window(graph, node)
         rows = dims_of(graph, node.used[0])[0] * window.out_height
         seconds = window_s(isa, window, rows, kernel.cycles)
-        part, chunks = deal_evenly(rows, seconds)
-        return Sized((*words(window), part, rows), chunks, seconds)
+        dealt, chunks = window_chunks(isa, window, rows, seconds)
+        return Sized((*words(window), *dealt), chunks, seconds)
 
     reads = depthwise_reads(context, node)
     return PolymorphicStep((code,), reads, (node.outputs[0],), size, (node.id,), "depthwise_f32")
@@ -110,15 +138,16 @@ class _Whole:
         items, each = row_items(rows, self._isa.lanes)
         seconds = rows_s(self._isa, items, each, self._kernel.cost)
         part, chunks = deal_evenly(items, seconds)
-        unread = (0,) * (self._words - self._count)
-        return Sized((*self._take(rows), part, items, *unread), chunks, seconds, variant=1)
+        taken = *self._take(rows), part, items
+        unread = (0,) * (self._words - len(taken))
+        return Sized((*taken, *unread), chunks, seconds, variant=1)
 
 
 def _lower_pool(context: Context, node: Node) -> Sequence[PolymorphicStep]:
     isa, kernel = context.isa, pool_of(node)
     known, count, words = generalised(pool_window(context.graph, node), node.label)
     codes = [context.kernel(sized_window_kernel, kernel, known, count)]
-    whole = _Whole(context, node, count) if _may_be_global(context.graph, node) else None
+    whole = _Whole(context, node, count + 4) if _may_be_global(context.graph, node) else None
     if whole is not None:  # the sums of a whole image have another order
         codes.append(whole.code)
 
@@ -128,8 +157,8 @@ def _lower_pool(context: Context, node: Node) -> Sequence[PolymorphicStep]:
         window = pool_window(graph, node)
         lines = dims_of(graph, node.used[0])[0] * window.out_height
         seconds = window_s(isa, window, lines, kernel.cycles)
-        part, chunks = deal_evenly(lines, seconds)
-        return Sized((*words(window), part, lines), chunks, seconds)
+        dealt, chunks = window_chunks(isa, window, lines, seconds)
+        return Sized((*words(window), *dealt), chunks, seconds)
 
     reads, family = (context.operand(node.used[0]),), f"{node.op}_f32"
     return [PolymorphicStep(tuple(codes), reads, (node.outputs[0],), size, (node.id,), family)]
