@@ -11,7 +11,7 @@ from typing import Any, Literal
 import numpy as np
 
 from trireme.backend.device import Buffer, Done, Event
-from trireme.devices.opencl.events import CopyEvent, enqueued, handles, reports_of
+from trireme.devices.opencl.events import CopyEvent, device_error, enqueued, handles, reports_of
 from trireme.devices.opencl.lowering import ALIGNMENT, Lowering
 from trireme.devices.opencl.platforms import FoundDevice, check_process
 from trireme.support.dtypes import Array
@@ -47,9 +47,10 @@ class OpenCLContext:
 
         most = int(self.found.handle.max_mem_alloc_size)
         if nbytes > most:
-            raise DeviceError(
+            refused = DeviceError(
                 f"opencl: {nbytes} bytes in one piece, {self.found.device} allows {most}"
             )
+            raise refused.of_kind(FaultKind.OUT_OF_MEMORY)
         try:
             buffer = cl.Buffer(self.handle, cl.mem_flags.READ_WRITE, max(nbytes, 1))
         except cl.Error as error:
@@ -97,7 +98,8 @@ class OpenCLContext:
                 event = cl.enqueue_marker(queue, wait_for=handles(before))
             queue.flush()
         except cl.Error as error:
-            raise DeviceError(f"opencl: a copy of {host.nbytes} bytes failed: {error}") from error
+            sentence = f"a copy of {host.nbytes} bytes failed: {error}"
+            raise device_error(sentence, error.code) from error
         return CopyEvent(event, host.nbytes, start, reports_of(before))
 
     def upload(self, lowering: Lowering) -> Any:

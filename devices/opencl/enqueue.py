@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from trireme.devices.opencl.events import device_error
 from trireme.support.dtypes import Array
-from trireme.support.errors import DeviceError
 
 _LOOP = """
 declare i32 @clEnqueueNDRangeKernel(ptr, ptr, i32, ptr, ptr, ptr, i32, ptr, ptr)
@@ -94,4 +94,4 @@ class KernelRows:
             return
         code = self._loop.call(queue.int_ptr, self._rows.ctypes.data, len(self._rows))
         if code:
-            raise DeviceError(f"opencl: a launch failed with the driver's code {code}")
+            raise device_error(f"a launch failed with the driver's code {code}", code)

@@ -9,7 +9,10 @@ from typing import Any, Protocol, cast
 from trireme.backend.capabilities import QueuedEvent
 from trireme.backend.device import Event, NodeSpan
 from trireme.devices.opencl.timed_wait import wait_for
-from trireme.support.errors import DeviceError
+from trireme.support.errors import DeviceError, FaultKind
+
+_OUT_OF_MEMORY = (-4, -6)
+"""CL_MEM_OBJECT_ALLOCATION_FAILURE and CL_OUT_OF_HOST_MEMORY. Source: OpenCL 1.2, CL/cl.h"""
 
 
 class Checked(Protocol):
@@ -29,6 +32,16 @@ class Enqueued:
 
     handle: Any
     reports: Sequence[Checked]
+
+
+def device_error(sentence: str, code: int) -> DeviceError:
+    """Return the error of work that the driver refused, or ended, with a code.
+
+    A driver may give a buffer its memory when work first needs the buffer. NVIDIA's does. So copies
+    and launches run out of memory too, and not only allocations.
+    """
+    found = DeviceError(f"opencl: {sentence}")
+    return found.of_kind(FaultKind.OUT_OF_MEMORY) if code in _OUT_OF_MEMORY else found
 
 
 def enqueued(events: Sequence[Event]) -> list[Enqueued]:
@@ -72,7 +85,8 @@ class CopyEvent:
         try:
             self.driver_event.handle.wait()
         except cl.Error as error:
-            raise DeviceError(f"opencl: a copy of {self.nbytes} bytes failed: {error}") from error
+            sentence = f"a copy of {self.nbytes} bytes failed: {error}"
+            raise device_error(sentence, error.code) from error
         for reports in self.driver_event.reports:
             reports.check()
 

@@ -13,12 +13,19 @@ from trireme.backend.arena import LiveRange, pack
 from trireme.backend.device import Buffer, Event, Executable, NodeSpan
 from trireme.devices.opencl.context import OpenCLContext
 from trireme.devices.opencl.enqueue import KernelRows
-from trireme.devices.opencl.events import Checked, Enqueued, enqueued, handles, reports_of
+from trireme.devices.opencl.events import (
+    Checked,
+    Enqueued,
+    device_error,
+    enqueued,
+    handles,
+    reports_of,
+)
 from trireme.devices.opencl.lowering import ALIGNMENT, KernelLaunch, Lowering, Ref
 from trireme.devices.opencl.reports import Reports
 from trireme.devices.opencl.timed_wait import wait_for
 from trireme.ir.graph import Graph
-from trireme.support.errors import DeviceError, InternalError
+from trireme.support.errors import InternalError
 
 
 @dataclass(frozen=True)
@@ -163,7 +170,7 @@ class OpenCLCall:
                 events.append(cl.enqueue_marker(queue, wait_for=first))
             queue.flush()
         except cl.Error as error:
-            raise DeviceError(f"opencl: a launch failed: {error}") from error
+            raise device_error(f"a launch failed: {error}", error.code) from error
         own = () if self.reports is None else (self.reports,)
         return OpenCLEvent(
             self.launches if profile else (), events, start, reports_of(before) + own
@@ -210,7 +217,7 @@ class OpenCLEvent:
         try:
             self.events[-1].wait()
         except cl.Error as error:
-            raise DeviceError(f"opencl: a kernel failed: {error}") from error
+            raise device_error(f"a kernel failed: {error}", error.code) from error
         for reports in self.driver_event.reports:
             reports.check()
 

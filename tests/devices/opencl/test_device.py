@@ -19,7 +19,7 @@ from trireme.devices.opencl.programs import build_error
 from trireme.ir.interpreter import interpret
 from trireme.runtime.session import Session
 from trireme.support.disk_cache import DiskCache
-from trireme.support.errors import CompileError, DeviceError
+from trireme.support.errors import CompileError, DeviceError, FaultKind
 from trireme.tools.cli import main
 
 
@@ -96,6 +96,31 @@ def test_a_program_that_the_driver_refuses_is_built_again_and_named(tmp_path, ca
         assert stored.load(kept.stem) != b"no program"
         stored.store(kept.stem, b"no program")
     assert "the driver refused a cached program" in caplog.text
+
+
+@pytest.mark.parametrize("point", ["enqueue_copy", "enqueue_nd_range_kernel"])
+def test_work_that_finds_no_memory_is_out_of_memory_and_the_next_run_is_right(point, monkeypatch):
+    """NVIDIA's driver gives a buffer its memory at the first copy, so no allocation fails."""
+    opencl.need_opencl()
+    import pyopencl as cl
+
+    def refuse(*args, **more):
+        raise cl.MemoryError(cl._cl._ErrorRecord(msg="", code=-4, routine=f"cl{point}"))
+
+    graph = opencl.region()
+    x = opencl.feed(graph)[graph.inputs[0]]
+    with Session(graph, devices=["opencl"]) as session:
+        with monkeypatch.context() as patch, pytest.raises(DeviceError) as caught:
+            patch.setattr(cl, point, refuse)
+            session.run({"x": x})
+        assert caught.value.kind is FaultKind.OUT_OF_MEMORY
+        opencl.assert_right(graph, list(session.run({"x": x}).values()))
+
+
+def test_a_piece_of_memory_that_is_too_large_is_out_of_memory(device):
+    with pytest.raises(DeviceError, match="in one piece") as caught:
+        device.alloc(device.spec.buffer_bytes + 1)
+    assert caught.value.kind is FaultKind.OUT_OF_MEMORY
 
 
 def test_an_unusable_cache_folder_is_no_error(tmp_path):
