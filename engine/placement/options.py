@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import field
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import field, replace
 from typing import Any, Literal, cast
 
 from trireme.placement.lock import Lock
@@ -73,6 +73,10 @@ class PlacementOptions:
         return (
             self.fixed is None and self.single_device is None and self.sharding in ("auto", "off")
         )
+
+    def without(self, gone: Container[str]) -> PlacementOptions:
+        """Return the options of a session that goes on without some devices."""
+        return replace(self, single_device=None) if self.single_device in gone else self
 
 
 PLAIN = PlacementOptions(sharding="off", multi_device="any")

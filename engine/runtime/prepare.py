@@ -169,7 +169,7 @@ class Preparation:
         devices = prepared.devices
         while True:
             try:
-                return self._on(devices, prepared, asked)
+                return self._on(devices, prepared, asked.without(self.dropped))
             except (CompileError, DeviceError, PlanError) as error:
                 if not self.fallback or error.device not in devices or len(devices) == 1:
                     raise

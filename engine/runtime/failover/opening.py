@@ -53,7 +53,7 @@ def open_failover(
             calibration=prepared.calibration,
             states=None if has_variables else asked.states,
             buckets=asked.buckets,
-            placement_options=placement,
+            placement_options=placement.without(set(names) - set(left)),
             execution_options=execution,
         )
         opened.watch_tasks()

@@ -170,3 +170,18 @@ def test_users_errors_are_no_faults():
                 session.run({"x": X}, 3)
             session.run({"x": X})
         assert not session.events
+
+
+def test_the_device_that_is_to_run_all_is_lost():
+    """The plan without it had it as its single device still, and was refused."""
+    need_opencl()
+    with Session(chain(), devices=["cpu"]) as session:
+        want = session.run({"x": X})["d"]
+    alone = PlacementOptions(single_device="opencl")
+    lost = Fault("opencl", "launch", 1, FaultKind.LOST)
+    how = dict(devices=["cpu", "opencl"], fallback=True, placement_options=alone)
+    for fault in (lost, Fault("opencl", "alloc", 1)):
+        with inject(fault) as points, Session(chain(), **how) as session:
+            for _ in range(2):
+                np.testing.assert_array_equal(session.run({"x": X})["d"], want)
+            assert points.raised
