@@ -23,7 +23,7 @@ from trireme.placement.placement import Placement, Shard
 from trireme.placement.pricing import FixedNodes
 from trireme.placement.prove import prove
 from trireme.placement.shards.choose import shard_as, shard_as_asked, shard_where_it_gains
-from trireme.placement.singles import solve_single
+from trireme.placement.singles import DecidesNoNode, solve_single
 from trireme.placement.solve import solve, solve_fixed
 from trireme.placement.uncertainty import prefer_single_device
 from trireme.support.arguments import checked
@@ -40,15 +40,30 @@ def place(
     kept, a shard cannot be made, or no placement that fits the devices' memory was found;
     PlanError, if a shape is not known; ModelFileError, if a lock cannot be read
     """
-    fixed = options.read_fixed()
-    options = replace(options, fixed=fixed)
+    return _with_bodies(graph, costs, replace(options, fixed=options.read_fixed()))
+
+
+def _with_bodies(
+    graph: Graph, costs: CostModel, options: PlacementOptions, is_body: bool = False
+) -> Placement:
+    """Return the placement of a graph and of the bodies in it.
+
+    is_body: whether a graph around it may be what `single_device` decides
+    """
     inner = replace(options, pins={}, fixed=None, sharding="off", prove_s=None)
     bodies = place_bodies(
         graph,
-        lambda body, held: place(body, costs, replace(inner, fixed=held)),
-        partial(_fixed_body, fixed),
+        lambda body, held: _with_bodies(body, costs, replace(inner, fixed=held), is_body=True),
+        partial(_fixed_body, cast(FixedNodes | Placement | Lock | None, options.fixed)),
     )
-    placed = _placed(graph, costs.with_bodies(bodies.costs(costs.devices)), options)
+    costs = costs.with_bodies(bodies.costs(costs.devices))
+    try:
+        placed = _placed(graph, costs, options)
+    except DecidesNoNode:
+        inside = (one.uses(str(options.single_device)) for one in bodies.placements.values())
+        if not is_body and not any(inside):
+            raise
+        placed = _placed(graph, costs, replace(options, single_device=None))
     return replace(placed, bodies=bodies.placements, unplaced=bodies.refusals)
 
 

@@ -164,6 +164,11 @@ class Placement(Shown):
         """Return the nodes of the source graph that run on a device."""
         return [node for node in self.source.nodes if self.device_of[node.id] == device]
 
+    def uses(self, device: str) -> bool:
+        """Whether a node runs on a device, in the graph or in a body."""
+        bodies = self.bodies.values()
+        return device in self.device_of.values() or any(one.uses(device) for one in bodies)
+
     def copies(self) -> list[Node]:
         """Return the copy nodes, in graph order."""
         return [node for node in self.graph.nodes if node.op == "copy"]

@@ -33,18 +33,22 @@ class Single:
     tasks: Tasks
 
 
+class DecidesNoNode(PlacementError):
+    """A device that is to have every node it can run would have none, or has no choice to make."""
+
+
 def solve_single(
     graph: Graph, costs: CostModel, device: str, objective: Objective = "makespan"
 ) -> Placement:
     """Return the best placement with all on one device that it can run and no pin forbids.
 
-    Errors: as `solve`; PlacementError, if the device would have no node, or has no choice to make
+    Errors: as `solve`; DecidesNoNode
     """
     pricing = Pricing.of(graph, costs)
     check_objective(pricing.problem.machine, objective)
     names = [pricing.problem.machine.names[d] for d in _deciding_devices(pricing)]
     if device not in names:
-        raise PlacementError(
+        raise DecidesNoNode(
             f"{device} alone is no placement: it decides no node",
             facts=[f"these do: {', '.join(names) or 'none'}"],
         )

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from onnx import parser
-from programs import COUNTED, HEAD, NESTED
+from programs import COUNTED, HEAD, NESTED, peer
 from toy_device import ToyDevice
 from trace_rules import check_trace
 
@@ -16,6 +16,7 @@ from trireme.ops.repeats import GOING, TURN
 from trireme.placement.lock import lock
 from trireme.placement.lock_changes import differences
 from trireme.placement.lockfile import load_lock, save_lock
+from trireme.placement.options import PlacementOptions
 from trireme.profiling.trace import chrome_trace
 from trireme.runtime.session import Session
 from trireme.support.errors import PlacementError, PlanError
@@ -52,6 +53,17 @@ def test_a_placement_that_is_held_holds_its_bodies():
         placed = session.placement
     with Session(placed.source, devices=["cpu", "opencl"], placement=placed) as session:
         assert {n.device for n in lock(session.placement).nodes if n.body} == {"opencl"}
+
+
+def test_a_single_device_that_has_nodes_in_bodies_alone():
+    """It was refused, because the graph itself is a loop, which the host drives."""
+    alone, feeds = PlacementOptions(single_device="opencl"), COUNTED.feeds[0]
+    with Session(COUNTED.model(), devices=["cpu", "opencl"], placement_options=alone) as session:
+        assert {n.device for n in lock(session.placement).nodes if n.body} == {"opencl"}
+        for name, right in peer(COUNTED.model(), feeds).items():
+            np.testing.assert_allclose(session.run(feeds)[name], right, rtol=1e-4)
+    with pytest.raises(PlacementError, match="opencl alone is no placement"):
+        Session(COUNTED.model(), devices=["cpu"], placement_options=alone)
 
 
 def test_a_lock_of_another_body_is_an_error():
