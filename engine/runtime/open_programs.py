@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 from trireme.ir.bind_shapes import shape_advice
 from trireme.runtime.control.body import Workshop
 from trireme.runtime.dataflow.program import WORKERS, DataflowProgram
-from trireme.runtime.dynamic.instances import StaticRegion
+from trireme.runtime.dynamic.instances import PlacedRegion, StaticRegion
 from trireme.runtime.dynamic.kept import Shapes
-from trireme.runtime.dynamic.polymorphic import PolymorphicGraph
+from trireme.runtime.dynamic.polymorphic import PolymorphicGraph, polymorphic_device
 from trireme.runtime.dynamic.program import OpenProgram, open_program
 from trireme.runtime.shape_session import ShapeOptions, ShapeSession
 from trireme.runtime.states.program import PolymorphicOnly, StatefulProgram, Step, open_stateful
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from trireme.runtime.shape_session import Places
 
 
-class WatchableRegion(StaticRegion, Protocol):
+class WatchableRegion(PlacedRegion, Protocol):
     """A session that can be watched."""
 
     def watch_tasks(self) -> None:
@@ -43,7 +44,7 @@ class WatchableRegions:
         self._open = partial(open_session, **options)
         self._watches = False
 
-    def __call__(self, graph: Graph) -> StaticRegion:
+    def __call__(self, graph: Graph) -> PlacedRegion:
         """Return the session of a graph."""
         opened = self._open(graph)
         if self._watches:
@@ -61,7 +62,7 @@ def open_shapes(
     mode: Mode,
     asked: PlacementOptions,
     buckets: Mapping[str, Sequence[int]] | None,
-    open_region: Callable[[Graph], StaticRegion],
+    open_region: Callable[[Graph], PlacedRegion],
 ) -> OpenProgram | StatefulProgram:
     """Return what finds the instance for the shapes of each run.
 
@@ -87,7 +88,9 @@ def open_shapes(
 
     def on_buffers(mine: Prepared, places: Places) -> OpenProgram:
         open_one = partial(_of_shapes, whole, mine, mode, places=places)
-        return open_program(mine, asked, how, open_region, open_one, kind=PolymorphicOnly)
+        one_device = asked.single_device or polymorphic_device(mine.devices)
+        alone = replace(asked, single_device=one_device)
+        return open_program(mine, alone, how, open_region, open_one, kind=PolymorphicOnly)
 
     if prepared.tied is None:
         return open_plain()

@@ -172,6 +172,7 @@ class PreparedSession(OpenSession):
         from trireme.runtime.shape_session import ShapeOptions
 
         how, asked = self.execution_options, replace(self.placement_options, pins={})
+        asked = asked.without(self.dropped)
         open_region = WatchableRegions(
             self._kind,
             devices=list(prepared.devices.values()),
@@ -179,7 +180,7 @@ class PreparedSession(OpenSession):
             contexts=self.contexts,
             measure=self._asked.measure,
             calibration=prepared.calibration,
-            placement_options=asked,
+            placement_options=replace(asked, quick=asked.quick or not self._asked.buckets),
             execution_options=replace(how, passes=(), passes_off=(), signature=None),
         )
         found: OpenProgram | StatefulProgram | None = shared.open_program

@@ -18,6 +18,7 @@ from trireme.ir.effects import States
 from trireme.ir.graph import Graph, Node
 from trireme.ir.interpreter import interpret
 from trireme.ops.repeats import bodies_of
+from trireme.placement.placement import Placement
 from trireme.runtime.dynamic.choices import has_branches, only_chooses
 from trireme.runtime.dynamic.closed import ClosedGraph, why_not_closed
 from trireme.runtime.dynamic.kept import Kept, Shapes
@@ -55,6 +56,14 @@ class StaticRegion(Protocol):
         """Release the resources."""
 
 
+class PlacedRegion(StaticRegion, Protocol):
+    """A session of a graph that was placed for its shapes."""
+
+    @property
+    def placement(self) -> Placement:
+        """Where every node runs."""
+
+
 MOST_FITTING = 1024
 """Shapes that are remembered to lie within the bounds."""
 MOST_RESERVED_BYTES = 64 << 20
@@ -76,7 +85,7 @@ class Tools:
     """
 
     optimise: Callable[[Graph], Graph]
-    open_region: Callable[[Graph], StaticRegion]
+    open_region: Callable[[Graph], PlacedRegion]
     polymorphic: Callable[[Graph, Sequence[Sequence[int]]], PolymorphicGraph | str]
     open_polymorphic: Callable[[PolymorphicGraph, Shapes], StaticRegion]
     served: Served | None
@@ -287,8 +296,7 @@ class OpenGraph:
         region = self._tools.open_polymorphic(program, shapes)
         stage = Stage(self.graph, self.graph, (), None)
         by_name = dict(zip(self._names, shapes, strict=True))
-        on = ", ".join(region.devices)
-        report = StageReport(by_name, program.node_count, on, "polymorphic", "", ())
+        report = StageReport(by_name, program.node_count, program.device, "polymorphic", "", ())
         return Instance(stage, region, None, report)
 
     def _specialised(self, shapes: Shapes, why: str) -> Instance:
@@ -301,7 +309,7 @@ class OpenGraph:
             sizes_of(self.graph, shapes)
             return self._stepwise(shapes, f"{why}; a branch refuses the shapes: {error.summary}")
         stage = cut(self._tools.optimise(bound))
-        region = None
+        region: PlacedRegion | None = None
         if stage.region is not None and not self._is_small(stage.region):
             region = self._tools.open_region(stage.region)
         rest = None
@@ -399,12 +407,17 @@ class _Part:
     outputs: tuple[int, ...]
 
 
-def _report(stage: Stage, region: StaticRegion | None, tier: Tier, why: str) -> StageReport:
+def _report(stage: Stage, region: PlacedRegion | None, tier: Tier, why: str) -> StageReport:
     nodes = () if stage.region is None else stage.region.nodes
-    on = "numpy reference" if region is None else ", ".join(region.devices)
+    on = "numpy reference" if region is None else _devices_used(region)
     shapes = {value.name: value.type.dims for value in stage.graph.input_values()}
     steps = tuple(_step_text(stage, node) for node in stage.steps)
     return StageReport(shapes, len(nodes), on if nodes else "", tier, why, steps)
+
+
+def _devices_used(region: PlacedRegion) -> str:
+    placed = region.placement
+    return ", ".join(name for name in region.devices if placed.uses(name))
 
 
 def _operands(graph: Graph, node: Node, known: Mapping[int, Array]) -> list[Array | None]:

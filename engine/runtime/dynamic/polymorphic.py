@@ -42,6 +42,7 @@ class PolymorphicGraph:
     """A graph on one device, with one program for every shape.
 
     closed: gives the graph for a set of shapes
+    device: the name of the device
     turn: is held by a run on scratch memory that all shapes share
     """
 
@@ -55,7 +56,7 @@ class PolymorphicGraph:
         asked: PlacementOptions,
         options: ExecutionOptions,
     ) -> None:
-        self.closed, self._placement, self._device = closed, placement, device
+        self.closed, self._placement, self.device = closed, placement, device
         self._executable, self._options = executable, options
         self._costs, self._asked = costs, asked
         self._scratch: Buffer | None = None
@@ -91,7 +92,7 @@ class PolymorphicGraph:
         (task,) = self._plan(self._placement).tasks
         region = _region(self.closed.graph, task)
         devices = self._costs.devices
-        alloc = devices[self._device].alloc
+        alloc = devices[self.device].alloc
         return ResizableGraph(self.closed, contents, region, call, devices, alloc)
 
     @property
@@ -101,7 +102,7 @@ class PolymorphicGraph:
 
     def reserve(self, program: Program) -> None:
         """Have the scratch memory of a program, so that runs of smaller shapes allocate none."""
-        needs = program.scratch_bytes()[self._device]
+        needs = program.scratch_bytes()[self.device]
         if self.resizable is None:
             self._scratch_of(needs)
         else:
@@ -119,7 +120,7 @@ class PolymorphicGraph:
 
     def priced(self, program: Program) -> Program:
         """Return a program with the estimates of its shapes."""
-        asked = replace(self._asked, single_device=self._device)
+        asked = replace(self._asked, single_device=self.device)
         source = program.plan.placement.source
         return self._program(place(source, self._costs, asked))
 
@@ -142,16 +143,16 @@ class PolymorphicGraph:
         Where calls change their shape, few sessions of a shape are opened; each has its own.
         places: where inputs lie that are not in the arena
         """
-        needs = program.scratch_bytes()[self._device]
+        needs = program.scratch_bytes()[self.device]
         if self.runs_at_once:
             return ExecutionContext(program, places=places)
         scratch = self._scratch_of(needs)
         empty = dict.fromkeys(program.devices)
-        return ExecutionContext(program, {**empty, self._device: scratch}, places)
+        return ExecutionContext(program, {**empty, self.device: scratch}, places)
 
     def _scratch_of(self, needs: int) -> Buffer | None:
         """Return scratch memory of at least so many bytes; it grows by half at least."""
-        self._scratch = grown(self._scratch, needs, self._costs.devices[self._device].alloc)
+        self._scratch = grown(self._scratch, needs, self._costs.devices[self.device].alloc)
         return self._scratch
 
 
@@ -192,6 +193,11 @@ def polymorphic(
     except CompileError as error:
         return error.summary
     return PolymorphicGraph(closed, placement, names[0], executable, costs, asked, options)
+
+
+def polymorphic_device(devices: Mapping[str, Device]) -> str | None:
+    """Return the name of the first device with kernels for every shape; None without one."""
+    return next((n for n, one in devices.items() if isinstance(one, PolymorphicDevice)), None)
 
 
 def usual_shapes(graph: Graph) -> list[tuple[int, ...]]:

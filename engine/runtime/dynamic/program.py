@@ -28,6 +28,7 @@ from trireme.runtime.dynamic.fed import FedArrays, feeds_of
 from trireme.runtime.dynamic.instances import (
     Instance,
     OpenGraph,
+    PlacedRegion,
     StaticRegion,
     Tools,
 )
@@ -302,7 +303,7 @@ def open_program(
     prepared: Prepared,
     asked: PlacementOptions,
     how: ExecutionOptions,
-    open_region: Callable[[Graph], StaticRegion],
+    open_region: Callable[[Graph], PlacedRegion],
     open_polymorphic: Callable[[PolymorphicGraph, Shapes], StaticRegion],
     buckets: Mapping[str, Sequence[int]] | None = None,
     kind: type[OpenGraph] = OpenGraph,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
@@ -13,14 +13,15 @@ from trireme.ir.effects import States
 from trireme.ir.graph import Graph
 from trireme.runtime.dynamic.instances import Instance, OpenGraph
 from trireme.runtime.dynamic.kept import Shapes
+from trireme.runtime.dynamic.polymorphic import PolymorphicGraph, polymorphic_device
 from trireme.runtime.dynamic.program import OpenProgram, Served
 from trireme.runtime.dynamic.reports import StageReport
 from trireme.runtime.prepare import Prepared
-from trireme.runtime.states.growth import growing
+from trireme.runtime.states.growth import GrowingGraph, growing
 from trireme.runtime.states.rooms import Rooms
 from trireme.runtime.states.steps import StateSteps, state_steps
 from trireme.support.dtypes import Array
-from trireme.support.errors import CompileError
+from trireme.support.errors import CompileError, PlacementError
 
 Places = Callable[[Graph], Mapping[int, Buffer]]
 """Says where inputs of a graph lie that are not in its arena."""
@@ -33,6 +34,12 @@ class PolymorphicOnly(OpenGraph):
 
     def _cut(self) -> list[Any]:
         return []  # the rows of a buffer are written and read in one region
+
+    def _compiled_once(self, shapes: Sequence[Sequence[int]]) -> PolymorphicGraph | str | None:
+        try:
+            return super()._compiled_once(shapes)
+        except PlacementError as error:  # the ops on buffers are not those of the model
+            return error.summary
 
     def _specialised(self, shapes: Shapes, why: str) -> Instance:
         raise CompileError(why)
@@ -191,10 +198,16 @@ def open_stateful(
 ) -> StatefulProgram:
     """Return the program of a graph with tied states.
 
-    on_buffers: opens the program of a graph on buffers, given where they lie
+    on_buffers: opens the program of a graph on buffers, given where they lie. A device that serves
+        every shape runs it alone: elsewhere each length, so each run, is a program to compile
     """
     ties, states = () if prepared.tied is None else prepared.tied.ties, prepared.states
-    found = "shapes are padded to buckets" if has_buckets else growing(prepared.graph, ties)
+    if has_buckets:
+        found: GrowingGraph | str = "shapes are padded to buckets"
+    elif polymorphic_device(prepared.devices) is None:
+        found = "no device has kernels for every length"
+    else:
+        found = growing(prepared.graph, ties)
     if isinstance(found, str):
         return StatefulProgram(None, None, found, open_plain, states, len(ties))
     rooms = Rooms(found)

@@ -4,6 +4,7 @@ import numpy as np
 import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from opencl import need_opencl
 
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import TensorType
@@ -87,6 +88,17 @@ def test_any_shape_agrees_with_the_peer(devices, no_calibration):
             agrees(session, oracle, {"x": rng.standard_normal(shape).astype(np.float32)})
         assert len(session.stages) == 1
         assert session.stages[0].steps == ()
+
+
+def test_a_stage_names_the_devices_that_have_nodes(no_calibration):
+    """It named all devices of the session."""
+    need_opencl()
+    x = {"x": np.ones((1, 3, 9, 9), np.float32)}
+    for device, tier in (("cpu", "polymorphic"), ("opencl", "specialised")):
+        alone = PlacementOptions(single_device=device)
+        with Session(conv_net(), devices=["cpu", "opencl"], placement_options=alone) as session:
+            session.run(x)
+            assert [(stage.on, stage.tier) for stage in session.stages] == [(device, tier)]
 
 
 def test_a_shape_that_depends_on_values():

@@ -1,12 +1,17 @@
 """States that grow in place: the graph on buffers, buffers that double, and what is copied."""
 
+from dataclasses import replace
+
 import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from opencl import need_opencl
 from stateful_models import STATES, PeerRuns, random_model
 
 from trireme import RunError, Session, State
+from trireme.backend.registry import open_device
+from trireme.devices.opencl.gpu_prices import GpuFacts
 from trireme.ir.interpreter import interpret
 from trireme.model_file.convert import convert
 from trireme.passes.pipeline import optimise
@@ -233,6 +238,41 @@ def test_what_is_copied_has_a_reason():
         assert "'present.k' does not join 'past.k' and new rows in this order" in str(
             session.stages[0]
         )
+
+
+def test_without_kernels_for_every_length_states_are_copied():
+    """opencl alone was refused an op on buffers, which is no op of the model."""
+    need_opencl()
+    rng = np.random.default_rng(6)
+    model = attention_model()
+    peer = Peer(model, 1)
+    with Session(model.SerializeToString(), states=STATES, devices=["opencl"]) as session:
+        for count in (2, 1, 3):
+            feeds = rows(rng, count)
+            same(session.run(feeds), peer.run(feeds))
+        assert state_line(session) == "states are copied: no device has kernels for every length"
+        assert session.stages[0].on == "opencl"
+
+
+def test_states_grow_in_place_beside_a_device_that_is_predicted_faster(no_calibration):
+    """Each length was a program of opencl to compile, which took a second a run on a GPU."""
+    need_opencl()
+    rng = np.random.default_rng(7)
+    model = attention_model()
+    peer, gpu = Peer(model, 1), open_device("opencl")
+    gpu.gpu, gpu.guesses_kernels = GpuFacts(units=10**6, clock=1e12, bandwidth=1e15), True
+    gpu.spec = replace(gpu.spec, cores=frozenset(), link_latency_s=1e-9, link_bandwidth=1e15)
+    devices = ["cpu", gpu]
+    with Session(model.SerializeToString(), devices=devices) as session:
+        session.run(rows(rng, 2) | peer.states)
+        assert session.stages[0].tier == "specialised"
+    with Session(model.SerializeToString(), states=STATES, devices=devices) as session:
+        for count in (2, 1, 1):
+            feeds = rows(rng, count)
+            same(session.run(feeds), peer.run(feeds))
+        assert "grow in place" in state_line(session)
+        assert session.stages[0].on == "cpu"
+    gpu.close()
 
 
 @pytest.fixture
