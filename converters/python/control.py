@@ -177,7 +177,8 @@ def _joined_leaf(slots: list[_Slot], path: Path, a: Any, b: Any, sides: Sequence
         if not inside:
             return Maybe(known)
     elif not (is_numeric(x) and is_numeric(y)):
-        return Lost(f"{name_of(path)} is {described(x)} on one path and {described(y)} on another")
+        why = two_forms(path, x, y, "on one path", "on another")
+        return Lost(why + in_place_of_none(x, y))
     slots.append(_Slot(name_of(path), (x, y), maybe))
     return slots[-1]
 
@@ -221,6 +222,12 @@ def described(value: Any) -> str:
 def two_forms(path: Path, a: Any, b: Any, first: str, second: str) -> str:
     """Return the sentence on a variable that is one thing here and another there."""
     return f"{name_of(path)} is {described(a)} {first} and {described(b)} {second}"
+
+
+def in_place_of_none(one: Any, other: Any) -> str:
+    """Return what to write where a variable is None or a tensor; "" for other variables."""
+    is_none = one is None or other is None
+    return "; start with a number in place of None, such as -np.inf" if is_none else ""
 
 
 def _two_types(slot: _Slot) -> str:

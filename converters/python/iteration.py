@@ -63,6 +63,19 @@ def is_open(values: Any) -> bool:
     return isinstance(values, (Traced, Counts, Numbered, Zipped))
 
 
+def parted(values: Any) -> tuple[Any, Any]:
+    """Return the first item that a loop runs over, which exists, and what the others are."""
+    if isinstance(values, Counts):
+        return values.start, Counts(values.start + values.step, values.stop, values.step)
+    if isinstance(values, Numbered):
+        first, rest = parted(values.values)
+        return (values.start, first), Numbered(rest, values.start + 1)
+    if isinstance(values, Zipped):
+        firsts, rests = zip(*map(parted, values.parts), strict=True)
+        return firsts, Zipped(rests)
+    return values[0], values[1:]
+
+
 class Generated(list[Any]):
     """The items of a generator expression that no variable holds."""
 

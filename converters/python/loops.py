@@ -16,7 +16,7 @@ from trireme.converters.python.branches import Branches
 from trireme.converters.python.calls import copied
 from trireme.converters.python.control import Refused
 from trireme.converters.python.dtypes import is_weak
-from trireme.converters.python.iteration import Counts, Numbered, Zipped
+from trireme.converters.python.iteration import Counts, Numbered, Zipped, parted
 from trireme.converters.python.lifting import binary
 from trireme.converters.python.python_calls import dimensions
 from trireme.converters.python.scope import Recorder, Traced
@@ -166,11 +166,21 @@ class Loops(Branches):
                     self.where_not(stop, flags, partial(self._turns, node, loop, rest))
                 return
 
-    def _rolled(self, node: ast.For, loop: Loop, values: Any) -> None:
-        """Emit a loop over what depends on tensors."""
+    def _rolled(self, node: ast.For, loop: Loop, values: Any, is_rest: bool = False) -> None:
+        """Emit a loop over what depends on tensors.
+
+        is_rest: whether the first turn was read before
+        """
         self._expect_own(node.body)
         is_read_first = changes_own_rows(node, values, self.names())
         count, item, tensors = self._iteration(values)
+        known = None if isinstance(count, Traced) else count
+        if known and not is_rest and self._starts_as_none(node.body):
+            first, rest = parted(values)
+            self.store(node.target, self._copied(first) if is_read_first else first)
+            follow = partial(self._rolled, node, loop, rest, True)
+            self._turn_and_rest(node, loop, follow if known > 1 else None)
+            return
         scanned = tensors if tensors and not leaves_loop(node.body) else ()
 
         def body(turn: Traced | None, rows: list[Traced]) -> Any:
@@ -188,6 +198,28 @@ class Loops(Branches):
         target = ast.copy_location(ast.Assign([node.target], node.iter), node)
         assigned = self._assigned([target, *node.body])
         self.loop(LoopPlan(body, assigned, trip, None, scanned, surely))
+
+    def _starts_as_none(self, body: list[ast.stmt]) -> bool:
+        """Whether a variable that the body of a loop assigns is None, as `best = None` before it.
+
+        A first turn that assigns a tensor makes it one for the other turns.
+        """
+        names = self.names()
+        return any(names[at].get(name, UNSET) is None for at, name in self._assigned(body))
+
+    def _turn_and_rest(
+        self, node: ast.For | ast.While, loop: Loop, rest: Callable[[], None] | None
+    ) -> None:
+        """Read the body of a loop once, and the other turns where it does not leave the loop."""
+        self.frame.names[CONTINUE] = False
+        self.block(node.body)
+        breaks = list(loop.breaks)
+        stop = self.stopped((RETURNED, BREAK))
+        if rest is not None and isinstance(stop, Traced):
+            self.where_not(stop, (RETURNED, BREAK), rest)
+        elif rest is not None and not stop:
+            rest()
+        loop.breaks[:] = [*breaks, *(one for one in loop.breaks if one not in breaks)]
 
     def _copied(self, value: Any) -> Any:
         """Return an item of a loop that shares its elements with no variable."""
@@ -300,6 +332,15 @@ class Loops(Branches):
             if first is True and self.trial(turns):
                 turns()
                 return
+            if first is True and self._starts_as_none(node.body):
+                self._turn_and_rest(node, loop, partial(self._others, node, loop))
+            else:
+                self._emit_while(node, loop, first)
+
+    def _others(self, node: ast.While, loop: Loop) -> None:
+        """Emit the turns of a loop after the first."""
+        first = self.tested(node.test)
+        if first is not False:
             self._emit_while(node, loop, first)
 
     def _while_turns(self, node: ast.While) -> bool:

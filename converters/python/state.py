@@ -10,7 +10,7 @@ import copy
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -89,6 +89,12 @@ class Growing:
         if self.recorder.scope is not self.scope:
             raise ShapeError(f"{self.name} grows on some paths of a loop only")
         self.items.append(item)
+
+    def _read(self, *_: Any) -> NoReturn:
+        raise ShapeError(f"a turn reads {self.name}, which grows; write the items into np.zeros(n)")
+
+    __bool__ = __contains__ = __eq__ = __getitem__ = __iter__ = __len__ = __ne__ = _read
+    __hash__ = object.__hash__
 
 
 class Unset:

@@ -16,6 +16,7 @@ from trireme.converters.python.control import (
     Control,
     Refused,
     described,
+    in_place_of_none,
     is_maybe,
     name_of,
     two_forms,
@@ -367,5 +368,5 @@ def _initial(recorder: Recorder, entry: _Carried) -> Traced:
 def _two_kinds(path: Path, start: Any, end: Any) -> str:
     return (
         f"{name_of(path)} is {described(start)} before the loop and {described(end)} after a turn, "
-        "so it is no tensor"
+        "so it is no tensor" + in_place_of_none(start, end)
     )

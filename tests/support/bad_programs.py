@@ -104,9 +104,16 @@ def wide_condition(xs):
 def maybe_none(xs):
     best = None
     for x in xs:
-        if best is None or x > best:
+        if x > 0 and (best is None or x > best):
             best = x
     return best
+
+
+def growing_read(xs):
+    found = []
+    for x in xs:
+        found.append(x * 2 if found else x)
+    return np.array(found)
 
 
 def other_context(x):
@@ -214,5 +221,6 @@ BAD = {
     wide_condition: (ROW, ["more than one element"]),
     other_context: (ONE, ["a `with` of suppress acts outside the graph"]),
     assigned_attribute: (ONE, ["an attribute of an object is assigned"]),
-    maybe_none: (ROW, ["best is None before the loop and float64[] after a turn"]),
+    maybe_none: (ROW, ["best is float64[] on one path and None on another; start with a number"]),
+    growing_read: (ROW, ["a turn reads found before it appends an item"]),
 }

@@ -2,24 +2,35 @@
 
 import warnings
 
+import none_programs
 import numpy as np
 import pytest
 import textbook_arrays
 import textbook_methods
 import textbook_programs
+import user_helped
+import user_methods
+import user_signals
 from same_as_python import expect_same, in_python
 
 import trireme
 from trireme.converters.python.trace import TraceWarning
 
 SEED = 26
-PROGRAMS = textbook_programs.PROGRAMS | textbook_arrays.PROGRAMS | textbook_methods.PROGRAMS
+PROGRAMS = (
+    textbook_programs.PROGRAMS
+    | textbook_arrays.PROGRAMS
+    | textbook_methods.PROGRAMS
+    | none_programs.PROGRAMS
+    | user_methods.PROGRAMS
+    | user_signals.PROGRAMS
+)
 by_name = pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
 
 
-def draws(program, count):
+def draws(program, count, programs=PROGRAMS):
     rng = np.random.default_rng([SEED, len(program.__name__)])
-    return [[draw(rng) for draw in PROGRAMS[program]] for _ in range(count)]
+    return [[draw(rng) for draw in programs[program]] for _ in range(count)]
 
 
 @by_name
@@ -48,6 +59,17 @@ def test_compile_gives_what_python_gives(program):
     compiled.close()
 
 
+@pytest.mark.parametrize("program", user_helped.PROGRAMS, ids=lambda program: program.__name__)
+def test_one_statement_that_no_op_stands_for_runs_in_python(program):
+    cases = draws(program, 6, user_helped.PROGRAMS)
+    with pytest.raises(trireme.ConvertError, match=r"user_helped\.py:\d+: .*no op stands for it"):
+        trireme.capture(program, *cases[0], fallback=False)
+    captured = trireme.capture(program, *cases[0])
+    assert len(captured.fallbacks()) == 1
+    for case in cases:
+        expect_same(captured(*case), in_python(program, case), case, 1e-9)
+
+
 def test_a_loop_whose_else_leaves_the_outer_loop():
     """The `continue` and `break` of an `else` belong to the loop around it."""
 
@@ -67,6 +89,25 @@ def test_a_loop_whose_else_leaves_the_outer_loop():
     m[0, 2] = m[2, 0] = 2
     captured = trireme.capture(place, m)
     assert tuple(map(int, captured(m))) == (0, 2) == place(m)
+
+
+def test_a_variable_that_may_stay_none_is_refused_with_what_to_write():
+    def positive(xs):
+        best = None
+        for x in xs:
+            if x > 0 and (best is None or x > best):
+                best = x
+        return best
+
+    def counted(n):
+        last = None
+        for i in range(n):
+            last = i
+        return last
+
+    for program, example in ((positive, np.arange(20.0)), (counted, np.int64(3))):
+        with pytest.raises(trireme.ConvertError, match=r"is None .*start with a number in place"):
+            trireme.capture(program, example, fallback=False)
 
 
 def test_what_no_op_stands_for_runs_as_python():
