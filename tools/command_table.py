@@ -164,7 +164,7 @@ COMMANDS: dict[str, Subcommand] = {
     "explain": Subcommand(
         explain.explain,
         "explain where each node runs, and what the other devices would cost",
-        (*_ON_DEVICES, add_described),
+        (*_ON_DEVICES, add_described, add_inputs),
         explain.ARGUMENTS,
     ),
     "place": Subcommand(

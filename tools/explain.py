@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from trireme.ir.graph import Graph
 from trireme.ir.selectors import nodes_called
 from trireme.placement.explain import explain as explain_placement
 from trireme.placement.kernel_advice import advice_json, advise
@@ -15,15 +16,17 @@ from trireme.plan.plan import Plan, make_plan
 from trireme.profiling.prediction import predict
 from trireme.runtime.program_session import ProgramSession
 from trireme.runtime.session import Session
+from trireme.support.dtypes import Array
 from trireme.support.errors import RunError
 from trireme.support.fault_events import FaultEvent
 from trireme.tools.commands import faults_of, prepared_session
 from trireme.tools.described import described_placement, is_described
+from trireme.tools.feeds import make_feeds
 from trireme.tools.options import argument
 from trireme.tools.output import emit, write_trace
 from trireme.tools.parsed import plan_choices
 from trireme.tools.streams import clipped_to, wrapped_to
-from trireme.tools.usual import remark, usual_feeds
+from trireme.tools.usual import remark, usual_feeds, usual_inputs
 
 ARGUMENTS = (
     argument(
@@ -42,13 +45,17 @@ ARGUMENTS = (
         help="write the predicted timeline as a Chrome trace (open it in ui.perfetto.dev)",
     ),
 )
+_ZEROS = "tried on zeros, which choose the branches: --input NAME=x.npy gives others"
 _MOST_ADVICE = 2
 """How many pieces of advice a summary has; --all prints the others."""
 
 
 def explain(options: argparse.Namespace) -> int:
     """Show where the nodes are, what they cost, and why they are not elsewhere."""
+    given = bool(options.input or options.image)
     if is_described(options):
+        if given:
+            raise RunError("nothing runs on a described machine: leave out --input and --image")
         placement = described_placement(options)
         _show(options, placement, make_plan(placement, **plan_choices(options)))
         return 0
@@ -56,14 +63,44 @@ def explain(options: argparse.Namespace) -> int:
         served: ProgramSession = session
         sizes: list[str] = []
         if session.has_open_shapes:
-            feeds = usual_feeds(session.graph)
-            session.run(feeds)
-            sizes = [remark(session.graph)]
+            own = make_feeds(options, usual_inputs(session.graph)) if given else None
+            feeds = _tried(session, own)
+            sizes = [remark(session.graph)] if not given else []
+            sizes += [_ZEROS] if not given and _chooses(session.graph) else []
             if len(session.stages) > 1 or not all(one.has_plan for one in session.stages):
                 return _show_stages(options, session, sizes)
             served = session.at(feeds)
+        elif given:
+            raise RunError(
+                "explain runs models of open shapes alone: leave out --input and --image"
+            )
         _show(options, served.placement, served.plan, session, sizes)
     return 0
+
+
+def _chooses(graph: Graph) -> bool:
+    """Whether a model chooses a branch as it runs."""
+    return any(node.op == "if" for node in graph.nodes)
+
+
+def _tried(session: Session, feeds: Mapping[str, Array] | None) -> Mapping[str, Array]:
+    """Run a model of open shapes once, on zeros where nothing is given; return what it ran on.
+
+    Errors: RunError, which says what to give where zeros take a branch that refuses the sizes
+    """
+    zeros = usual_feeds(session.graph) if feeds is None else feeds
+    try:
+        session.run(zeros)
+    except RunError as error:
+        if feeds is not None or not _chooses(session.graph):
+            raise
+        name = next(iter(zeros))
+        raise RunError(
+            f"zeros take a branch that fails: {error.summary}",
+            facts=error.facts,
+            fix=f"--input {name}={name}.npy gives elements that take another branch",
+        ) from error
+    return zeros
 
 
 def _show_stages(options: argparse.Namespace, session: Session, sizes: Sequence[str]) -> int:

@@ -87,7 +87,10 @@ def refused_sizes(error: Refusal, graph: Graph, shapes: Shapes) -> Refusal:
         fix = misfit.fix
     if isinstance(error, BranchError):
         fix = ONE_BRANCH
-    return type(error)(error.summary, facts=error.facts, fix=error.fix or fix)
+    made = type(error)(error.summary, facts=error.facts, fix=error.fix or fix)
+    if isinstance(made, BranchShapeError) and isinstance(error, BranchShapeError):
+        made.node, made.branch = error.node, error.branch
+    return made
 
 
 def shapes_at(graph: Graph, sizes: Mapping[str, int]) -> dict[str, tuple[int | str, ...]]:
@@ -298,15 +301,17 @@ def _bound_node(node: Node, symbols: Mapping[str, Dim], bounds: Mapping[str, Bou
     if not bodies:
         return node
     bound: dict[str, Graph] = {}
-    refused: list[ShapeError] = []
+    refused: dict[str, ShapeError] = {}
     for key, body in bodies.items():
         try:
             bound[key] = _rebuilt(body, symbols, {}, bounds)
         except ShapeError as error:
-            refused.append(error)
-    if refused and bound:
-        first = refused[0]
-        raise BranchShapeError(first.summary, facts=first.facts, fix=first.fix) from first
-    if refused:
-        raise refused[0]
+            refused[key] = error
+    for key, first in refused.items():
+        if not bound:
+            raise first
+        whole = BranchShapeError(first.summary, facts=first.facts, fix=first.fix)
+        if not isinstance(first, BranchShapeError):
+            whole.node, whole.branch = node.id, key
+        raise whole from first
     return replace(node, attrs={**node.attrs, **bound})

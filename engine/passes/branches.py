@@ -35,12 +35,28 @@ def known_branches(graph: Graph) -> Rewritten:
     return apply(graph, rules)
 
 
+def without_branch(graph: Graph, node: int, branch: str) -> Graph:
+    """Return a graph with the other branch in place of an `if`; as it is where that has effects."""
+
+    def other(g: GraphRewriter, root: Node) -> tuple[int, ...] | None:
+        if root.id != node or None in root.inputs:
+            return None
+        return _branch(g, root, "else_branch" if branch == "then_branch" else "then_branch")
+
+    return apply(graph, rules_by_op((["if"], other))).graph
+
+
 def branch_taken(g: GraphRewriter, root: Node) -> tuple[int, ...] | None:
     """if(constant) -> the outputs of then_branch or of else_branch."""
     condition = g.data(root.used[0])
     if condition is None or condition.size != 1 or None in root.inputs:
         return None
-    body: Graph = root.attrs["then_branch" if condition.reshape(()) else "else_branch"]
+    return _branch(g, root, "then_branch" if condition.reshape(()) else "else_branch")
+
+
+def _branch(g: GraphRewriter, root: Node, name: str) -> tuple[int, ...] | None:
+    """Return the outputs of a branch of an `if`; None where the branch has effects."""
+    body: Graph = root.attrs[name]
     if not _is_plain(body):
         return None
     return tuple(_inlined(g, root, body, root.used[1:])[: len(root.outputs)])

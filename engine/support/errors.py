@@ -62,7 +62,13 @@ class ShapeError(GraphError):
 
 
 class BranchShapeError(BranchError, ShapeError):
-    """One branch of an `if` of a graph refuses the shapes that are given; the other takes them."""
+    """One branch of an `if` of a graph refuses the shapes that are given; the other takes them.
+
+    node, branch: the `if`, by id, and the name of the branch; -1 where an inner `if` has it
+    """
+
+    node: int = -1
+    branch: str = ""
 
 
 class PlacementError(TriremeError):
