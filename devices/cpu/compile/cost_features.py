@@ -39,6 +39,10 @@ TERM_LIMITS = {
 """The most seconds a byte that lies near (L2), further or in memory can cost, and an instruction of
 an activation for one element; flags that handing work to other threads can take; and how much of
 the bytes can pass from core to core."""
+_CROWDED = 0.14
+"""The share of its time by which a kernel that was never measured is held up by each thread beyond
+two: they share caches and memory, and pairs of logical CPUs share a core. Fitted to five models on
+16 logical CPUs (docs/experiments/opencl.md); on two threads kernels take what their authors say."""
 _OF_ONE_ROW = {"conv_f32": "fully_connected_f32", "gemm_q8": "gemm_q8 row"}
 """Families of products of one row, which wait for weights. A convolution on one pixel takes as long
 as a fully connected layer. An int8 one takes twice the time of its multiplications."""
@@ -165,13 +169,18 @@ def _alone(work: KernelCost, step: Step, threads: int) -> KernelCost:
     mine = {n: amount for n, amount in work.terms.items() if n != FLAGS and BYTES not in n}
     terms = {name: amount / share for name, amount in mine.items()}
     family = work.family.removesuffix(_COLUMNS)
-    guess_s = None if work.guess_s is None else work.guess_s / share
+    guess_s = None if work.guess_s is None else work.guess_s / share / _crowding(step, threads)
     return KernelCost(work.nodes, f"{family} alone", terms, guess_s)
 
 
 def _share_of(step: Step, threads: int) -> float:
     """Return how much of a step's chunks the busiest thread has."""
     return -(-step.chunks // threads) / step.chunks
+
+
+def _crowding(step: Step, threads: int) -> float:
+    """Return how much longer threads take side by side than their shares of one thread's time."""
+    return 1 + _CROWDED * max(min(step.chunks, threads) - 2, 0)
 
 
 def _beyond(nbytes: int, isa: Isa) -> tuple[float, float]:
@@ -213,7 +222,8 @@ def _work(
         family += _COLUMNS * step.is_dealt_by_columns
     if step.family in _PRODUCTS:
         del terms["bytes"]
-    return KernelCost(step.nodes, family, terms, step.seconds * share * relative_time)
+    guess_s = step.seconds * share * _crowding(step, threads) * relative_time
+    return KernelCost(step.nodes, family, terms, guess_s)
 
 
 def _weights(step: Step) -> int:

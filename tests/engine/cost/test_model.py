@@ -334,6 +334,20 @@ def test_an_unmeasured_cpu_is_priced_by_what_its_kernels_are_estimated_to_take(c
     assert by_kernel[first + 1 :] == pytest.approx(by_products[first + 1 :])
 
 
+def test_many_threads_of_an_unmeasured_cpu_hold_each_other_up():
+    """16 threads were priced at a sixteenth of one, so that a GPU of half the time was not used."""
+    graph = optimise(build(Net("n", "float32", (1, 64, 64, 64), [("conv", 64, 3)])))
+    seconds = {}
+    for threads in (1, 2, 16):
+        device = open_device("cpu", threads=threads)
+        (kernel, *_) = (one for one in device.cost_features(graph) if one.family.startswith("conv"))
+        seconds[threads] = kernel.guess_s
+        assert threads == 1 or kernel.alone.guess_s == pytest.approx(seconds[1])
+        device.close()
+    assert seconds[2] == pytest.approx(seconds[1] / 2, rel=0.02)
+    assert 2 < seconds[16] / (seconds[1] / 16) < 4
+
+
 def test_priced_kernels_are_those_compiled():
     """Lowered once to be priced, once not: the same results, also where another region cuts."""
     net = Net("n", "int8", (1, 12, 12, 8), [("inverted", 8), ("conv", 12, 3), ("mean",)])
