@@ -21,7 +21,7 @@ from trireme.converters.python.arguments import (
 )
 from trireme.converters.python.calls import known_call
 from trireme.converters.python.control import Refused
-from trireme.converters.python.outer import OuterName
+from trireme.converters.python.outer import OuterName, is_iterator
 from trireme.converters.python.program import ProgramReader
 from trireme.converters.python.scope import Recorder, Traced
 from trireme.converters.python.show import source_of
@@ -118,6 +118,9 @@ class CapturedFunction:
         inputs = as_inputs(recorder, bound)
         result = None
         held = held_in(inputs)
+        for name in (name for name, value in held if is_iterator(value)):
+            place = self._source.place(self._source.tree)
+            program.places[place, f"{name} is an iterator, which each call reads on"] = None
         try:
             result = program.run(self._source, inputs)
             if not is_held(held, inputs):

@@ -15,11 +15,9 @@ import numpy as np
 from trireme.converters.python.arguments import leaves
 from trireme.converters.python.control import Refused
 from trireme.converters.python.iteration import called
+from trireme.converters.python.outer import is_fresh
 from trireme.converters.python.scope import GraphScope
 from trireme.converters.python.state import Maybe
-
-_FROZEN = ("random", "time", "numpy.random", "secrets", "uuid")
-"""Modules whose functions return something else at every call."""
 
 
 def call_now(scope: GraphScope, function: Any, args: list[Any], named: dict[str, Any]) -> Any:
@@ -28,10 +26,8 @@ def call_now(scope: GraphScope, function: Any, args: list[Any], named: dict[str,
     Errors: Refused, if it returns something else at every call, acts outside the graph, or changes
         an array of before the branch or loop that is being read
     """
-    module = getattr(function, "__module__", "") or ""
     own = getattr(function, "__self__", None)
-    owner = type(own).__module__ or ""
-    if module.startswith(_FROZEN) or owner.startswith(_FROZEN):
+    if is_fresh(function):
         raise Refused(f"{called(function)} gives another result at every call", final=True)
     if function in (print, input, open):
         raise Refused(f"{called(function)} acts outside the graph", final=True)

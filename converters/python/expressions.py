@@ -30,7 +30,7 @@ from trireme.converters.python.iteration import (
 )
 from trireme.converters.python.lifting import binary, contains_traced, lifted
 from trireme.converters.python.ordering import compared
-from trireme.converters.python.outer import OuterName
+from trireme.converters.python.outer import OuterName, is_iterator
 from trireme.converters.python.python_calls import dimensions, truth
 from trireme.converters.python.scope import Recorder, RowList, Traced
 from trireme.converters.python.sharing import ABOUT_OBJECTS, OF_MEMORY, are_arguments
@@ -144,6 +144,8 @@ class Expressions(Displays, ABC):
         self, name: str, kind: str, value: Any, node: ast.expr, module: ModuleType | None = None
     ) -> None:
         """Note what the program reads outside the function: it is a constant of the graph."""
+        if is_iterator(value):
+            raise Refused(f"{name} is an iterator outside, which each call reads on", final=True)
         source = self.frame.source
         key = id(source.scope if kind == "global" else source.cells), name
         if key not in self.outer:
@@ -273,6 +275,8 @@ class Expressions(Displays, ABC):
             raise Refused(str(error), node) from None
         if isinstance(value, ModuleType) and isinstance(node.value, ast.Name):
             self._read_outer(f"{node.value.id}.{node.attr}", "global", found, node, value)
+        if is_iterator(found):
+            raise Refused(f".{node.attr} is an iterator, which each call reads on", final=True)
         return found.data if _is_eager(found) else found
 
     def _subscript(self, node: ast.Subscript) -> Any:

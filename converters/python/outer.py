@@ -7,6 +7,8 @@ too.
 
 from __future__ import annotations
 
+import datetime
+import os
 import random
 import sys
 from collections import deque
@@ -25,6 +27,8 @@ from trireme.support.errors import RunError
 _SHOWN = 60
 _LIBRARIES = frozenset(sys.stdlib_module_names) | {"trireme", "numpy", "ml_dtypes", "llvmlite"}
 """Packages whose objects are compared by identity: no value of a program changes inside them."""
+_FRESH = ("random", "time", "numpy.random", "secrets", "uuid")
+"""Modules whose functions return something else at every call."""
 _PLAIN = (bool, int, str, bytes, complex, np.generic, type(None), type(Ellipsis))
 
 
@@ -40,10 +44,12 @@ class Freezer:
     """Makes one key; what a value meets again on the way is a number in it.
 
     found: what the program may change of all that the key tells of
+    iterators: those among it; nothing tells how far they were read
     """
 
     def __init__(self) -> None:
         self.found: list[Any] = []
+        self.iterators: list[Any] = []
         self._seen: dict[int, int] = {}
 
     def key(self, value: Any) -> Hashable:
@@ -64,6 +70,9 @@ class Freezer:
 
     def _held(self, value: Any) -> Hashable:
         """Return the key of a value that holds others."""
+        if is_iterator(value):
+            self.iterators.append(value)
+            return "iterator", id(value)
         if not isinstance(value, (tuple, frozenset, MethodType)):
             self.found.append(value)
         if isinstance(value, (list, tuple, deque)):
@@ -89,6 +98,20 @@ class Freezer:
 
     def _names(self, pairs: Iterator[tuple[str, Any]]) -> Hashable:
         return tuple((name, self.key(part)) for name, part in pairs)
+
+
+def is_iterator(value: Any) -> bool:
+    """Whether a value gives another item at every read, as a file does."""
+    return hasattr(type(value), "__next__")
+
+
+def is_fresh(function: Any) -> bool:
+    """Whether a function returns something else at every call."""
+    own = getattr(function, "__self__", None)
+    module, owner = getattr(function, "__module__", "") or "", type(own).__module__ or ""
+    is_clock = isinstance(own, type) and issubclass(own, datetime.date)
+    clock = is_clock and function.__name__ in ("now", "today", "utcnow")
+    return clock or function is os.urandom or module.startswith(_FRESH) or owner.startswith(_FRESH)
 
 
 def _is_of_library(module: str) -> bool:

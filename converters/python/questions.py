@@ -12,6 +12,7 @@ import builtins
 import dis
 import functools
 import os
+import random
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -21,7 +22,9 @@ from typing import Any
 
 import numpy as np
 
+from trireme.converters.python.iteration import called
 from trireme.converters.python.like_arrays import is_library
+from trireme.converters.python.outer import is_fresh
 from trireme.converters.python.scope import Traced
 from trireme.runtime.eager import tensor
 from trireme.support.errors import GraphError, TriremeError
@@ -124,23 +127,33 @@ def _model(x: Traced) -> Any:
 
 
 class Questions:
-    """The questions of one recording."""
+    """The questions of one recording.
 
-    def __init__(self) -> None:
+    on_loss: called with a sentence where a call gives a value that another call does not; None
+        refuses to
+    """
+
+    def __init__(self, on_loss: Callable[[str], None] | None = None) -> None:
+        self._on_loss = on_loss
         self._first: Unanswerable | None = None
 
     @contextmanager
     def watched(self) -> Iterator[None]:
         """Watch the program's frames; raise Unanswerable if they caught an error of a traced value.
 
-        Another tracing function of the thread, as a debugger's, is set aside meanwhile.
+        Another tracing function of the thread, as a debugger's, is set aside meanwhile; a profiler
+        is not, and calls are not watched then.
         """
-        before = sys.gettrace()
+        before, is_profiled = sys.gettrace(), sys.getprofile() is not None
         sys.settrace(self._enter)
+        if not is_profiled:
+            sys.setprofile(self._called)
         try:
             yield
         finally:
             sys.settrace(before)
+            if not is_profiled:
+                sys.setprofile(None)
         if self._first is not None:
             raise self._first
 
@@ -172,6 +185,21 @@ class Questions:
             if why:
                 raise self._note(frame, why)
 
+    def _called(self, frame: FrameType, event: str, arg: Any) -> None:
+        """Look at a call of a function of C: a clock gives another result at every call."""
+        own = getattr(arg, "__self__", None)
+        is_drawn = isinstance(own, (random.Random, np.random.RandomState, np.random.Generator))
+        if event != "c_call" or is_drawn or not is_fresh(arg):  # record compares drawn states
+            return
+        if not _is_own(frame) and arg is not os.urandom:
+            return
+        while not _is_own(frame) and frame.f_back is not None:
+            frame = frame.f_back
+        why = f"{called(arg)} gives another result at every call"
+        if self._on_loss is None:
+            raise self._note(frame, why)
+        self._on_loss(f"{why}: the graph holds this one as a constant")
+
     def _note(self, frame: FrameType, why: str) -> Unanswerable:
         error = Unanswerable(why, fix="isinstance(x, np.ndarray) holds for a traced array")
         error.place = f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"
@@ -189,6 +217,11 @@ def _is_standard(frame: FrameType) -> bool:
     """Whether code is of Python's own library, which asks much of values that are not traced."""
     module: str = frame.f_globals.get("__name__", "")
     return module.partition(".")[0] in sys.stdlib_module_names and module != "__main__"
+
+
+def _is_own(frame: FrameType) -> bool:
+    """Whether code is the program's own."""
+    return not is_library(frame.f_globals.get("__name__", "")) and not _is_standard(frame)
 
 
 def _is_builtin(frame: FrameType, name: str) -> bool:

@@ -18,8 +18,10 @@ import numpy as np
 from trireme.converters.python.arguments import as_inputs, held_in, is_held, is_input, leaves
 from trireme.converters.python.calls import known_call
 from trireme.converters.python.like_arrays import LikeArrays, LikeTensors, is_library
+from trireme.converters.python.outer import Freezer
 from trireme.converters.python.questions import Questions, Unanswerable, is_of_recording
 from trireme.converters.python.scope import Recorder, Traced
+from trireme.converters.python.source import with_owner
 from trireme.converters.python.tidy import tidy
 from trireme.ir.bind_shapes import Shapes, named_dim
 from trireme.ir.dims import Bounds
@@ -64,29 +66,41 @@ def record(
     types: Callable[[str, TensorType], TensorType] | None,
     on_value: Callable[[Traced, str], Array],
     on_rows: Callable[[Traced], None] | None,
-    on_shared: Callable[[str], None] | None = None,
+    on_loss: Callable[[str], None] | None = None,
 ) -> Recording:
     """Call a function on values that record what is done with them.
 
     types: returns the type of an input, given its name and the type of its example
     on_value, on_rows: called where Python asks for elements, or iterates
-    on_shared: called with a sentence where `x += v` changes an array that others see, for a caller
-        to whom one array as two arguments is two inputs; None refuses to, and it is one input
+    on_loss: called with a sentence where the graph lacks something, for a caller to whom one array
+        as two arguments is two inputs; None refuses to, and it is one input
     Errors: GraphError, if a traced value cannot stand for an array here
     """
     name = getattr(function, "__name__", "traced")
     recorder = Recorder(name, place, known_call)
-    recorder.like_arrays = LikeTensors() if has_tensors(arguments) else LikeArrays(on_shared)
-    inputs = as_inputs(recorder, arguments, types, exact=on_shared is None)
+    recorder.like_arrays = (
+        LikeTensors() if has_tensors(arguments) else LikeArrays(on_loss and _copies(on_loss))
+    )
+    inputs = as_inputs(recorder, arguments, types, exact=on_loss is None)
     recorder.on_value, recorder.on_rows = on_value, on_rows
     before, held = _random_states(), held_in(inputs)
     bound = inspect.signature(function).bind_partial()
     bound.arguments.update(inputs)
-    with Questions().watched():
+    read = Freezer()
+    read.key([function, *(value for _, value in held if not isinstance(value, Traced))])
+    if read.iterators and on_loss is None:
+        raise Unanswerable("an iterator is read on at every call; make it a list")
+    if read.iterators and on_loss is not None:
+        on_loss("an iterator is read on at every call: the graph holds what this one read")
+    with Questions(on_loss).watched():
         made = function(*bound.args, **bound.kwargs)
     if not is_held(held, inputs):
         raise Unanswerable("a list or dict among the arguments is changed; a graph changes no list")
     return Recording(recorder, inputs, made, before != _random_states())
+
+
+def _copies(on_loss: Callable[[str], None]) -> Callable[[str], None]:
+    return lambda shared: on_loss(f"{shared}: the graph changes a copy")
 
 
 def _random_states() -> tuple[Hashable, ...]:
@@ -207,7 +221,7 @@ def trace(
             lambda name, type: _with_symbols(name, type, wanted),
             on_value,
             lambda value: lost(value, "rows", ""),
-            lambda shared: warn(f"{shared}: the graph changes a copy"),
+            warn,
         )
     if made.draws and strict:
         raise ConvertError(
@@ -239,7 +253,7 @@ def asked_at(error: Exception, function: Callable[..., Any]) -> str:
     """Return the line of the program that an error is about."""
     if not isinstance(error, Unanswerable):
         return place_of(error)
-    code = getattr(getattr(function, "__func__", function), "__code__", None)
+    code = getattr(with_owner(function)[0], "__code__", None)
     if error.place or code is None:
         return error.place or type(function).__qualname__
     return f"{os.path.basename(code.co_filename)}:{code.co_firstlineno}"

@@ -1,8 +1,11 @@
 """A program that asks what only an array answers: equal to Python, or said with file and line."""
 
 import copy
+import datetime
 import inspect
+import itertools
 import re
+import time
 import warnings
 
 import numpy as np
@@ -208,3 +211,60 @@ def test_what_a_failed_trace_changed_is_put_back():
     with pytest.warns(TraceWarning, match="elements of .* are assigned"):
         trireme.compile(failing)(PLAIN)
     assert (seen, counts) == ([own], {"calls": 1})
+
+
+def a_clock():
+    return lambda x: x * time.perf_counter()
+
+
+def a_date():
+    return lambda x: x * datetime.datetime.now().microsecond
+
+
+def an_iterator_of_a_closure():
+    numbers = itertools.count()
+    return lambda x: x * next(numbers)
+
+
+def an_iterator_of_an_object():
+    class Own:
+        numbers = itertools.count()
+
+        def __call__(self, x):
+            return x * next(self.numbers)
+
+    return Own()
+
+
+def a_seed_of_the_system():
+    return lambda x: x * np.random.default_rng().random()
+
+
+@pytest.mark.parametrize(
+    "make",
+    [a_clock, a_date, an_iterator_of_a_closure, an_iterator_of_an_object, a_seed_of_the_system],
+)
+def test_what_each_call_gives_anew_is_in_no_graph(make):
+    compiled = trireme.compile(make())
+    with pytest.warns(TraceWarning, match=r"test_asking.py:\d+: .* every call; ?.* as Python"):
+        made = {float(compiled(PLAIN)[0, 0]) for _ in range(4)}
+    assert len(made) == 4
+    assert compiled.stats.graphs == 0
+    with pytest.warns(TraceWarning, match="every call: the graph holds"):
+        trireme.trace(make(), PLAIN)
+    with pytest.raises(trireme.ConvertError):
+        trireme.trace(make(), PLAIN, strict=True)
+    with pytest.raises(trireme.ConvertError, match=r"test_asking.py:\d+: "):
+        trireme.capture(make(), PLAIN, fallback=False)
+
+
+def test_an_iterator_among_the_arguments_is_read_as_python_reads_it():
+    def scaled(x, numbers):
+        return x * next(numbers)
+
+    compiled, numbers = trireme.compile(scaled), iter([2.0, 3.0, 4.0])
+    with pytest.warns(TraceWarning, match="an iterator is read on at every call; make it a list"):
+        made = [compiled(PLAIN, numbers)[0, 0] for _ in range(3)]
+    assert made == [3.0, 4.5, 6.0]
+    with pytest.raises(trireme.ConvertError, match="numbers is an iterator"):
+        trireme.capture(scaled, PLAIN, iter([1.0]))
