@@ -8,6 +8,7 @@ import pytest
 import textbook_arrays
 import textbook_methods
 import textbook_programs
+import textbook_statistics
 import user_helped
 import user_methods
 import user_signals
@@ -21,6 +22,7 @@ PROGRAMS = (
     textbook_programs.PROGRAMS
     | textbook_arrays.PROGRAMS
     | textbook_methods.PROGRAMS
+    | textbook_statistics.PROGRAMS
     | none_programs.PROGRAMS
     | user_methods.PROGRAMS
     | user_signals.PROGRAMS
