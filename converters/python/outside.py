@@ -112,8 +112,9 @@ def _saved_object(value: Any) -> _Restore:
 
     def restore() -> None:
         now = dict(vars(value)) if hasattr(value, "__dict__") else {}
+        drop = delattr if isinstance(value, type) else object.__delattr__
         for name in now.keys() - held.keys():
-            delattr(value, name)
+            drop(value, name)
         changed = {name: part for name, part in held.items() if now.get(name) is not part}
         put = setattr if isinstance(value, type) else object.__setattr__
         for name, part in (slots | changed).items():

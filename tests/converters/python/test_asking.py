@@ -1,6 +1,7 @@
 """A program that asks what only an array answers: equal to Python, or said with file and line."""
 
 import copy
+import dataclasses
 import datetime
 import inspect
 import itertools
@@ -192,6 +193,24 @@ def test_an_object_that_loads_at_first_becomes_a_graph():
         for _ in range(3):
             np.testing.assert_array_equal(compiled(PLAIN), Lazy()(PLAIN))
     assert (compiled.stats.graphs, compiled.stats.graph_runs) == (1, 1)
+
+
+def test_an_object_that_guards_its_attributes_is_put_back():
+    @dataclasses.dataclass(frozen=True)
+    class Guarded:
+        held: dict
+
+        def __call__(self, x):
+            object.__setattr__(self, "extra", len(vars(self)))
+            self.held[len(self.held)] = self.extra
+            return x * self.extra
+
+    guarded, own = Guarded({}), Guarded({})
+    compiled = trireme.compile(guarded)
+    with pytest.warns(TraceWarning, match="changes what it reads outside"):
+        for _ in range(4):
+            np.testing.assert_array_equal(compiled(PLAIN), own(PLAIN))
+            assert vars(guarded) == vars(own)
 
 
 def test_what_a_failed_trace_changed_is_put_back():
