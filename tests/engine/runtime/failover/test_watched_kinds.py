@@ -160,6 +160,14 @@ def long_loop(turns):
     return {"n": np.array(turns, np.int64), "x": X}
 
 
+WATCHED = {
+    "fallback": True,
+    "mode": "serial",
+    "placement_options": PlacementOptions(single_device="opencl"),
+}
+"""A GPU is predicted to be slower than numpy for bodies as small as these."""
+
+
 def test_a_loop_may_take_any_time():
     """Its turns decide how long it takes: it was called a hang of the host after 20 x predicted."""
     need_opencl()
@@ -183,7 +191,7 @@ def test_a_body_of_control_flow(point, way):
     with Session(model, devices=["host"]) as session:
         want = session.run(feeds)["y"]
     with inject(Fault("opencl", point, 6, FaultKind.HANG)) as points:
-        session = Session(model, devices=["opencl", "host"], fallback=True, mode="serial")
+        session = Session(model, devices=["opencl", "host"], **WATCHED)
         tasks = [task for body in session.plan.bodies.values() for task in body.tasks]
         assert "opencl" in {task.device for task in tasks}
         for _ in range(3):
@@ -212,7 +220,7 @@ def test_a_branch(then):
     with Session(model, devices=["host"]) as session:
         want = session.run(feeds)["y"]
     with inject(Fault("opencl", "launch", 2, FaultKind.HANG)) as points:
-        session = Session(model, devices=["opencl", "host"], fallback=True, mode="serial")
+        session = Session(model, devices=["opencl", "host"], **WATCHED)
         for _ in range(3):
             found = session.run(feeds, timeout_s=60)["y"]
             np.testing.assert_allclose(found, want, rtol=1e-5)
