@@ -17,7 +17,7 @@ from trireme.ir.graph import Quant
 from trireme.runtime.arithmetic import Arithmetic
 from trireme.runtime.indexing import index
 from trireme.runtime.operands import cast, int_vector
-from trireme.support.dtypes import Array, dtype_name, numpy_dtype
+from trireme.support.dtypes import NAMES, Array, dtype_name, numpy_dtype
 from trireme.support.errors import GraphError, ShapeError
 
 Axis = int | Sequence[int] | None
@@ -124,8 +124,7 @@ class Operators(Arithmetic):
 
     def astype(self, dtype: Any) -> Self:
         """Return the elements in another dtype: a name of it, a numpy dtype, or a Python type."""
-        name = dtype if isinstance(dtype, str) else dtype_name(dtype)
-        made: Self = cast(self, numpy_dtype(name))
+        made: Self = cast(self, _dtype_called(dtype))
         return made
 
     def copy(self) -> Self:
@@ -281,6 +280,16 @@ class Operators(Arithmetic):
         """Return the running sums along an axis, or of the vector of all elements."""
         x = self.ravel() if axis is None else self
         return x._widened()._unary("cum_sum", np.array(axis or 0, np.int64))
+
+
+def _dtype_called(dtype: Any) -> np.dtype[Any]:
+    """Return a dtype by its name in a graph, or by a name or type that numpy knows, as "f4"."""
+    if isinstance(dtype, str) and dtype in NAMES:
+        return numpy_dtype(dtype)
+    try:
+        return numpy_dtype(dtype_name(dtype))
+    except TypeError:  # numpy knows no such name
+        return numpy_dtype(str(dtype))
 
 
 def _axes(axis: Axis) -> Array:

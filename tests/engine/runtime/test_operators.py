@@ -157,6 +157,7 @@ UNARY = {
     "take of all": lambda x: x.take([7, 0, 7]),
     "astype": lambda x: x.astype(np.float32).astype("int64"),
     "astype bool": lambda x: x.astype(bool),
+    "astype by names of numpy": lambda x: x.astype("f4").astype("float"),
     "clip": lambda x: x.clip(1, 3),
     "clip below": lambda x: x.clip(min=2),
     "divmod": lambda x: divmod(x, 3)[1] + divmod(x, 3)[0],
