@@ -22,8 +22,7 @@ from trireme.devices.cpu.compile.alike_steps import ARRAYS, PROVEN, WORDS, Alike
 from trireme.devices.cpu.compile.open_sizes import OpenSizes
 from trireme.devices.cpu.compile.resizing import Resizer
 from trireme.devices.cpu.kernels.polymorphic.step import PolymorphicStep
-from trireme.devices.cpu.runtime.product_blocks import block_words
-from trireme.devices.cpu.runtime.sized_image import CALLS
+from trireme.devices.cpu.runtime.sized_image import CALLS, SEARCHES
 from trireme.ir.dim_values import Numbers, evaluator
 from trireme.support.dtypes import Array
 from trireme.support.errors import TriremeError
@@ -133,7 +132,7 @@ def _distinct(data: Array) -> Array:
 
 
 def _codes(group: AlikeSteps) -> list[Any]:
-    """Return the proven code of a group, each with the arguments of the searches that it calls.
+    """Return the proven code of a group, each with the searches that it calls: first arguments.
 
     Code that calls another function of this process is left out.
     """
@@ -142,9 +141,13 @@ def _codes(group: AlikeSteps) -> list[Any]:
         code = one.code.__code__
         named = {name: one.code.__globals__[name] for name in code.co_names if name not in CALLS}
         numbers = named.pop("inf", math.inf)
-        searches = [f for f in named.values() if isinstance(f, partial) and f.func is block_words]
+        searches = {
+            name: (f.func.__name__, f.args)
+            for name, f in named.items()
+            if isinstance(f, partial) and f.func in SEARCHES.values()
+        }
         if one.proven >= PROVEN and numbers == math.inf and len(searches) == len(named):
-            found.append((code, {name: f.args for name, f in named.items()}))
+            found.append((code, searches))
     return found
 
 

@@ -26,6 +26,8 @@ from trireme.ir.graph import TensorType
 
 CALLS: Mapping[str, Any] = {call.__name__: call for call in (max, round, math.ceil, math.floor)}
 """What recorded code calls."""
+SEARCHES: Mapping[str, Any] = {call.__name__: call for call in (block_words,)}
+"""Searches whose calls a recording notes, with their first arguments."""
 
 
 @dataclass(frozen=True)
@@ -98,9 +100,9 @@ class SizedImage:
         return TaskImage(sized, tables, tuple(constants))
 
 
-def _function(code: CodeType, searches: Mapping[str, tuple[Any, ...]]) -> Any:
-    """Return recorded code as a function; searches: the first arguments of each that it calls."""
-    calls = {name: partial(block_words, *args) for name, args in searches.items()}
+def _function(code: CodeType, searches: Mapping[str, tuple[str, tuple[Any, ...]]]) -> Any:
+    """Return recorded code as a function; searches: those that it calls, and first arguments."""
+    calls = {name: partial(SEARCHES[what], *args) for name, (what, args) in searches.items()}
     return FunctionType(code, {"__builtins__": {}, "inf": math.inf, **CALLS, **calls})
 
 

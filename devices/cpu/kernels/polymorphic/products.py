@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 
 from trireme.devices.cpu.codegen.kernel_cache import Code
@@ -16,7 +17,7 @@ from trireme.devices.cpu.kernels.f32.compact import (
     of_one_row,
 )
 from trireme.devices.cpu.kernels.f32.gemm import MatmulShape
-from trireme.devices.cpu.kernels.lowering import ELEMENTWISE, Context
+from trireme.devices.cpu.kernels.lowering import ELEMENTWISE, Context, Operand
 from trireme.devices.cpu.kernels.polymorphic.gemm import (
     CUT_WORDS,
     blocks_of,
@@ -33,6 +34,7 @@ from trireme.devices.cpu.kernels.polymorphic.step import (
 )
 from trireme.ir.graph import Graph, Node
 from trireme.support.errors import CompileError
+from trireme.support.records import dataclass
 
 ProductOf = Callable[[Graph, Node], MatmulShape]
 
@@ -45,34 +47,52 @@ def sized_compact_kernel(isa: Isa, product: CompactProduct, group: int, what: st
     return emit_compact(fn, product, [a, b, *extra, c], chunk, group)
 
 
+@dataclass(frozen=True, eq=False)
+class Variant:
+    """Another way to compute a product at some shapes.
+
+    reads: operands that the product does not read; they come before C
+    words: that its code has
+    size: what a shape decides; None where the product serves it
+    """
+
+    code: Code
+    reads: tuple[Operand, ...]
+    words: int
+    size: Callable[[Graph, MatmulShape], Sized | None]
+
+
 def product_steps(
-    context: Context, node: Node, product_of: ProductOf, operands: fixed.Operands, what: str
+    context: Context,
+    node: Node,
+    product_of: ProductOf,
+    operands: fixed.Operands,
+    what: str,
+    other: Variant | None = None,
 ) -> list[PolymorphicStep]:
-    """Return the step of a product for every shape."""
+    """Return the step of a product for every shape; other: a variant of it."""
     isa, product = context.isa, product_of(context.graph, node)
     cut = cut_for_all(isa, product)
     known, count, words = generalised(product, node.label)
-    compact = None
-    if varies(product.size.rows):
-        compact = fixed.compact_weights(context, node, product, operands)
-    more = () if compact is None else (compact,)
+    variant = other or _one_row(context, node, product, operands, what)
+    more = () if variant is None else variant.reads
     codes = [context.kernel(sized_product_kernel, known, cut, what, count, len(more))]
-    row, group, chunks = compact_product(product), 0, 0
-    if compact is not None:
-        group, chunks = compact_chunks(row, fixed.product_s(isa, of_one_row(product)))
-        codes.append(context.kernel(sized_compact_kernel, row, group, what))
+    room = count + CUT_WORDS
+    if variant is not None:
+        codes.append(variant.code)
+        room = max(room, variant.words)
 
     def size(graph: Graph) -> Sized:
         one = product_of(graph, node)
         if 0 in (one.size.batch, one.size.rows, one.size.columns, one.size.depth):
             raise CompileError(f"{node.label} has no elements", fix="compile this shape by itself")
-        if chunks and one.size.rows == 1:
-            none = (0,) * (count + CUT_WORDS)
-            return Sized(none, chunks, fixed.product_s(isa, one), columns=chunks, variant=1)
+        found = None if variant is None else variant.size(graph, one)
+        if found is not None:
+            return replace(found, words=_filled(found.words, room), variant=1)
         blocks = blocks_of(isa, one, cut)
         local = 4 * cut.stride * min(blocks.block_rows, one.size.rows) if one.window else 0
         return Sized(
-            (*words(one), *blocks.words),
+            _filled((*words(one), *blocks.words), room),
             one.size.batch * blocks.blocks * blocks.groups,
             fixed.product_s(isa, one),
             local,
@@ -83,6 +103,32 @@ def product_steps(
     reads = (operands.a, b, *operands.extra, *more)
     family = fixed.FAMILIES.get(what, ELEMENTWISE)
     return [PolymorphicStep(tuple(codes), reads, (operands.c,), size, (node.id,), family)]
+
+
+def _filled(words: tuple[int, ...], count: int) -> tuple[int, ...]:
+    """Return words and zeros: the codes of a step have equally many."""
+    return (*words, *(0,) * (count - len(words)))
+
+
+def _one_row(
+    context: Context, node: Node, product: MatmulShape, operands: fixed.Operands, what: str
+) -> Variant | None:
+    """Return the variant of one row with compact weights, where there are such."""
+    if not varies(product.size.rows):
+        return None
+    compact = fixed.compact_weights(context, node, product, operands)
+    if compact is None:
+        return None
+    isa, row = context.isa, compact_product(product)
+    group, chunks = compact_chunks(row, fixed.product_s(isa, of_one_row(product)))
+
+    def size(_: Graph, one: MatmulShape) -> Sized | None:
+        if one.size.rows != 1 or not chunks:
+            return None
+        return Sized((), chunks, fixed.product_s(isa, one), columns=chunks)
+
+    code = context.kernel(sized_compact_kernel, row, group, what)
+    return Variant(code, (compact,), 0, size)
 
 
 def _rule(

@@ -18,7 +18,7 @@ the model where they lie, by their strides, so no copy is kept; a tile's m * m o
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
 
 from trireme.devices.cpu.codegen.ir import Function, Index, Value, Var
 from trireme.devices.cpu.codegen.kernel_cache import Code
@@ -27,7 +27,12 @@ from trireme.devices.cpu.codegen.target import Isa
 from trireme.devices.cpu.kernels.expressions import COSTS, activate
 from trireme.devices.cpu.kernels.f32.im2row import ImageWindow
 from trireme.devices.cpu.kernels.f32.register_tile import multiply_tile, part_ahead
-from trireme.devices.cpu.kernels.f32.winograd.layout import WinogradConv, WinogradLayout, layout_of
+from trireme.devices.cpu.kernels.f32.winograd.layout import (
+    WinogradConv,
+    WinogradLayout,
+    WinogradOperands,
+    layout_of,
+)
 from trireme.devices.cpu.kernels.f32.winograd.plan import WinogradCut
 from trireme.devices.cpu.kernels.f32.winograd.transforms import (
     Scheme,
@@ -50,7 +55,9 @@ def winograd_kernel(isa: Isa, conv: WinogradConv, cut: WinogradCut) -> tuple[Cod
     name = f"conv_f32_winograd{kernel_note(made)}_{cut.tile_rows}x{cut.vectors}"
     fn, operands, chunk, local = begin(name, isa, 5 + conv.bias + conv.residual)
     layout = layout_of(isa, conv, cut, made)
-    _WinogradEmitter(fn, conv, cut, made, layout, operands, local).chunk(chunk)
+    x, u, weights, strides, *extra, y = operands
+    given = WinogradOperands.of(conv, x, u, (weights, strides), extra, y)
+    WinogradEmitter(fn, conv, cut, made, layout, given, local).chunk(chunk)
     return finish(fn), cut.blocks * cut.groups, layout.nbytes
 
 
@@ -66,7 +73,7 @@ def kernel_note(made: Scheme) -> str:
     return f"{m}x{m}{of}" + (f"_stride{stride}" if stride > 1 else "")
 
 
-class _WinogradEmitter:
+class WinogradEmitter:
     """Writes one Winograd kernel: tables and input transform, then panels."""
 
     def __init__(
@@ -76,13 +83,12 @@ class _WinogradEmitter:
         cut: WinogradCut,
         made: Scheme,
         layout: WinogradLayout,
-        operands: Sequence[Value],
+        operands: WinogradOperands,
         local: Value,
     ) -> None:
         self.fn, self.conv, self.cut, self.layout = fn, conv, cut, layout
-        self.x, self.u, self.weights, self.strides, *rest, self.y = operands
-        self.bias = rest.pop(0) if conv.bias else None
-        self.residual = rest.pop(0) if conv.residual else None
+        self.x, self.u, self.y = operands.x, operands.u, operands.y
+        self.weights, self.bias, self.residual = operands.weights, operands.bias, operands.residual
         self.local = local
         self.lanes = fn.isa.lanes
         self.type = vector(self.lanes, "float")
@@ -96,15 +102,15 @@ class _WinogradEmitter:
         block = fn.integer("udiv", chunk, cut.groups)
         group = fn.integer("urem", chunk, cut.groups)
         self.first = self._share(block, cut.tile_count, cut.blocks)
-        self.count = self._share(self._i64(block) + 1, cut.tile_count, cut.blocks) - self.first
-        zeros = self._own(self.layout.zeros)
+        self.count = self._share(self.i64(block) + 1, cut.tile_count, cut.blocks) - self.first
+        zeros = self.own(self.layout.zeros)
         for i in fn.range(0, (self.layout.dump - self.layout.zeros) // 4, self.lanes):
             fn.store(self.zero, fn.at(zeros, i))
         for tile in fn.range(0, self.count):
             self._tables(tile)
             self._transform_input(tile)
         low = self._share(group, cut.panels, cut.groups)
-        high = self._share(self._i64(group) + 1, cut.panels, cut.groups)
+        high = self._share(self.i64(group) + 1, cut.panels, cut.groups)
         whole = cut.panels - (cut.last_columns < cut.width)
         for panel in fn.range(low, fn.minimum(high, whole)):
             self._panel(panel, cut.width)
@@ -114,12 +120,14 @@ class _WinogradEmitter:
 
     def _share(self, index: Index, total: int, parts: int) -> Value:
         """Return where part `index` begins when `total` is cut into near-equal parts."""
-        return self._i64(self.fn.integer("udiv", self._i64(index) * total, parts))
+        return self.i64(self.fn.integer("udiv", self.i64(index) * total, parts))
 
-    def _i64(self, value: Index) -> Value:
+    def i64(self, value: Index) -> Value:
+        """Return a number as a value."""
         return self.fn.as_value("i64", value)
 
-    def _own(self, offset: int) -> Value:
+    def own(self, offset: int) -> Value:
+        """Return where a part of the thread's memory lies, from its offset in bytes."""
         return self.fn.at(self.local, offset, "i8")
 
     # -- tables -----------------------------------------------------------------------------
@@ -134,20 +142,20 @@ class _WinogradEmitter:
             (self.residual, self.layout.residuals, self.layout.zeros),
         ):
             if image is not None:
-                table = fn.at(self._own(offset), self._i64(tile) * (m * m), "ptr")
-                self._table(table, image, self._own(outside), corner, m, size, self.conv.outputs)
+                table = fn.at(self.own(offset), self.i64(tile) * (m * m), "ptr")
+                self._table(table, image, self.own(outside), corner, m, size, self.conv.outputs)
 
     def _source_table(self, tile: Index) -> tuple[Index, Value, Value]:
         """Emit the addresses of a tile's input pixels; returns image, row, column of outputs."""
         fn, cut, window, m = self.fn, self.cut, self.conv.window, self.cut.outputs
-        index = self.first + self._i64(tile)
+        index = self.first + self.i64(tile)
         n, rest = (fn.integer(op, index, cut.tiles_high * cut.tiles_wide) for op in _DIVIDE)
         th, tw = (fn.integer(op, rest, cut.tiles_wide) for op in _DIVIDE)
-        top, left, (down, right) = self._i64(th) * m, self._i64(tw) * m, window.strides
+        top, left, (down, right) = self.i64(th) * m, self.i64(tw) * m, window.strides
         self._table(
-            self._own(self.layout.sources),
+            self.own(self.layout.sources),
             self.x,
-            self._own(self.layout.zeros),
+            self.own(self.layout.zeros),
             (n, top * down - window.pads[0], left * right - window.pads[1]),
             self.scheme.inputs,
             (window.height, window.width),
@@ -171,7 +179,7 @@ class _WinogradEmitter:
         inside = [fn.compare("ult", column, size[1]) for column in columns]
         for i in range(side):
             row = top + i
-            line = fn.at(image, (self._i64(n) * size[0] + row) * (size[1] * channels))
+            line = fn.at(image, (self.i64(n) * size[0] + row) * (size[1] * channels))
             is_row = fn.compare("ult", row, size[0])
             for j in range(side):
                 both = fn.emit("i1", f"and {is_row}, {inside[j].text}")
@@ -183,7 +191,7 @@ class _WinogradEmitter:
     def _transform_input(self, tile: Index) -> None:
         """Emit V[:, tile, :] = B^T d B, a vector of channels at a time."""
         fn, channels = self.fn, self.conv.window.channels
-        v = fn.at(self._own(self.layout.v), self._i64(tile) * self.layout.v_row)
+        v = fn.at(self.own(self.layout.v), self.i64(tile) * self.layout.v_row)
         whole = channels // self.lanes * self.lanes
         for c in fn.range(0, whole, self.lanes):
             self._transform_vector(v, c, self.lanes)
@@ -211,42 +219,46 @@ class _WinogradEmitter:
                 fn.store(value, fn.at(place, c), 4 * self.lanes)
 
     def _source(self, pixel: int) -> Value:
-        return self.fn.load("ptr", self.fn.at(self._own(self.layout.sources), pixel, "ptr"), 8)
+        return self.fn.load("ptr", self.fn.at(self.own(self.layout.sources), pixel, "ptr"), 8)
 
     def _panel(self, panel: Index, columns: int) -> None:
         """Emit the products of one panel and their transform back."""
         fn, cut = self.fn, self.cut
         points, channels = self.scheme.points**2, self.conv.window.channels
         vectors = -(-columns // self.lanes)
-        u = fn.at(self.u, self._i64(panel) * (points * channels * cut.width))
+        u = fn.at(self.u, self.i64(panel) * (points * channels * cut.width))
         for point in fn.range(0, points):
-            v = fn.at(self._own(self.layout.v), self._i64(point) * self.layout.v_point)
-            m = fn.at(self._own(self.layout.m), self._i64(point) * self.layout.m_point)
-            self._product(v, fn.at(u, self._i64(point) * (channels * cut.width)), m, vectors)
-        column = self._i64(panel) * cut.width
+            v = fn.at(self.own(self.layout.v), self.i64(point) * self.layout.v_point)
+            m = fn.at(self.own(self.layout.m), self.i64(point) * self.layout.m_point)
+            self.product(v, fn.at(u, self.i64(point) * (channels * cut.width)), m, vectors)
+        column = self.i64(panel) * cut.width
         for tile in fn.range(0, self.count):
-            m = fn.at(self._own(self.layout.m), self._i64(tile) * cut.width)
+            m = fn.at(self.own(self.layout.m), self.i64(tile) * cut.width)
             whole = columns // self.lanes
             for k in fn.range(0, whole):
-                offset = self._i64(k) * self.lanes
+                offset = self.i64(k) * self.lanes
                 self._transform_output(tile, fn.at(m, offset), column + offset, self.lanes)
             if columns % self.lanes:
                 at = whole * self.lanes
                 self._transform_output(tile, fn.at(m, at), column + at, columns - at)
 
-    def _product(self, v: Value, u: Value, m: Value, vectors: int) -> None:
+    def product(self, v: Value, u: Value, m: Value, vectors: int) -> None:
         """Emit M = V U for one point: register tiles of tile_rows rows, and of one row less."""
         fn, rows = self.fn, self.cut.tile_rows
-        tiles = self._i64(fn.integer("udiv", self.count + (rows - 1), rows))
+        tiles = self.i64(fn.integer("udiv", self.count + (rows - 1), rows))
         full = self.count - tiles * (rows - 1)
         for i in fn.range(0, full if rows > 1 else tiles):
-            self._tile(i, self._i64(i) * rows, rows, v, u, m, vectors)
+            self.tile(i, self.i64(i) * rows, rows, v, u, m, vectors)
         if self.cut.is_even or rows == 1:
             return
         for i in fn.range(full, tiles):
-            self._tile(i, self._i64(i) * (rows - 1) + full, rows - 1, v, u, m, vectors)
+            self.tile(i, self.i64(i) * (rows - 1) + full, rows - 1, v, u, m, vectors)
 
-    def _tile(
+    def turn(self, i: Index) -> tuple[Index, int]:
+        """Return which of how many register tiles, that bring the next point's U, tile i is."""
+        return i, -(-self.cut.tiles // self.cut.tile_rows)
+
+    def tile(
         self, i: Index, row: Value, rows: int, v: Value, u: Value, m: Value, vectors: int
     ) -> None:
         """Emit register tile i of a point, from a row on; meanwhile the next point's U comes."""
@@ -260,8 +272,8 @@ class _WinogradEmitter:
         a = fn.at(v, row * self.layout.v_row)
         lines = [(a, r * self.layout.v_row) for r in range(rows)]
         following = fn.at(u, channels * width)
-        tiles = -(-self.cut.tiles // self.cut.tile_rows)
-        ahead = part_ahead(fn, following, self.cut.tile_rows, (i, tiles), (channels, width), unroll)
+        turn = self.turn(i)
+        ahead = part_ahead(fn, following, self.cut.tile_rows, turn, (channels, width), unroll)
         multiply_tile(fn, acc, lines, (u, width), panel, channels, unroll, ahead=ahead)
         m = fn.at(m, row * width)
         for r, accumulators in enumerate(acc):
@@ -304,8 +316,8 @@ class _WinogradEmitter:
     def _place(self, offset: int, tile: Index, pixel: Index, column: Value) -> Value:
         """Return the address of a tile's output vector, by the table at an offset."""
         fn = self.fn
-        at = self._i64(tile) * self.cut.outputs**2 + pixel
-        return fn.at(fn.load("ptr", fn.at(self._own(offset), at, "ptr"), 8), column)
+        at = self.i64(tile) * self.cut.outputs**2 + pixel
+        return fn.at(fn.load("ptr", fn.at(self.own(offset), at, "ptr"), 8), column)
 
     def _finish(
         self,
@@ -332,33 +344,43 @@ class _WinogradEmitter:
         """Emit the same outputs as sums of products, for tiles with NaN, infinities, overflow."""
         fn, pixels = self.fn, self.cut.outputs**2
         self._source_table(tile)
-        scratch = self._own(self.layout.scratch)
-        for pixel, total in enumerate(self._sums(column, count)):
+        scratch = self.own(self.layout.scratch)
+        for pixel, total in enumerate(self.sums(column, count)):
             value = total if bias is None else total + bias
             fn.store(value, fn.at(scratch, pixel * self.lanes))
         for k in fn.range(0, pixels):
-            value = fn.load(self.type, fn.at(scratch, self._i64(k) * self.lanes))
+            value = fn.load(self.type, fn.at(scratch, self.i64(k) * self.lanes))
             self._finish(tile, k, column, value, count, at_once=True)
 
-    def _sums(self, column: Value, count: int) -> list[Value]:
+    def sums(self, column: Value, count: int) -> list[Value]:
         """Return a tile's sums of products over the pixels in the table and their channels."""
         fn, side, made = self.fn, self.cut.outputs, self.scheme
-        output, *steps = (fn.load("i64", fn.at(self.strides, k, "i64"), 8) for k in range(4))
-        weights = fn.at(self.weights, output * column)
+        weight = self.weight_at(column, count)
         totals = [Var(fn, self.type, 0.0) for _ in range(side * side)]
         for c in fn.range(0, self.conv.window.channels):
             for kh in fn.range(0, made.kernel):
                 for kw in fn.range(0, made.kernel):
-                    row, right, channel = (
-                        step * k for k, step in zip((kh, kw, c), steps, strict=True)
-                    )
-                    place = fn.at(weights, row + right + channel)
-                    factor = fn.gather(self.type, place, output, count)
-                    first = self._i64(kh) * made.inputs + kw
+                    factor = weight(kh, kw, c)
+                    first = self.i64(kh) * made.inputs + kw
                     for k, total in enumerate(totals):
                         down, across = (made.stride * index for index in divmod(k, side))
                         at = first + (down * made.inputs + across)
-                        pixel = fn.load("ptr", fn.at(self._own(self.layout.sources), at, "ptr"), 8)
+                        pixel = fn.load("ptr", fn.at(self.own(self.layout.sources), at, "ptr"), 8)
                         value = fn.splat(fn.load("float", fn.at(pixel, c)), self.lanes)
                         total.set(fn.fma(value, factor, total.get()))
         return [total.get() for total in totals]
+
+    def weight_at(self, column: Value, count: int) -> Callable[[Index, Index, Index], Value]:
+        """Return what loads a vector of weights from a column on, by kernel row and column and
+        channel.
+        """
+        fn = self.fn
+        place, steps_at = self.weights
+        output, *steps = (fn.load("i64", fn.at(steps_at, k, "i64"), 8) for k in range(4))
+        weights = fn.at(place, output * column)
+
+        def load(kh: Index, kw: Index, c: Index) -> Value:
+            row, right, channel = (step * k for k, step in zip((kh, kw, c), steps, strict=True))
+            return fn.gather(self.type, fn.at(weights, row + right + channel), output, count)
+
+        return load

@@ -1,7 +1,10 @@
-"""The layout of a Winograd kernel's thread memory, for one convolution."""
+"""The operands and the thread memory of a Winograd kernel, for one convolution."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from trireme.devices.cpu.codegen.ir import Value
 from trireme.devices.cpu.codegen.target import Isa
 from trireme.devices.cpu.kernels.f32.im2row import ImageWindow
 from trireme.devices.cpu.kernels.f32.winograd.plan import WinogradCut
@@ -65,3 +68,29 @@ def layout_of(isa: Isa, conv: WinogradConv, cut: WinogradCut, made: Scheme) -> W
     return WinogradLayout(
         **offsets, v_row=v_row, v_point=cut.tiles * v_row, m_point=cut.tiles * cut.width, nbytes=at
     )
+
+
+@dataclass(frozen=True)
+class WinogradOperands:
+    """Where a kernel's operands lie; weights: the model's own, as `weight_at` reads them."""
+
+    x: Value
+    u: Value
+    weights: tuple[Value, ...]
+    bias: Value | None
+    residual: Value | None
+    y: Value
+
+    @staticmethod
+    def of(
+        conv: WinogradConv,
+        x: Value,
+        u: Value,
+        weights: tuple[Value, ...],
+        extra: Sequence[Value],
+        y: Value,
+    ) -> WinogradOperands:
+        """Return the operands; extra: bias and residual where there are any."""
+        rest = list(extra)
+        bias = rest.pop(0) if conv.bias else None
+        return WinogradOperands(x, u, weights, bias, rest.pop(0) if conv.residual else None, y)
