@@ -149,7 +149,8 @@ class CpuDevice(HostMemoryDevice):
         recipes = self._jit.recipes
         with self._jit.ahead() as ahead:
             self._native.begin(ahead)
-            programs = [build_polymorphic(g, self.isa, self.threads, recipes) for g in graphs]
+            how = self.isa, self.threads, recipes, self.winograd
+            programs = [build_polymorphic(graph, *how) for graph in graphs]
             made = self._beside_compiling(
                 programs, lambda: [packed(one) for one in programs], no_progress, ahead
             )

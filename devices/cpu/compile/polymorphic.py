@@ -101,7 +101,11 @@ class PolymorphicProgram:
 
 
 def build_polymorphic(
-    graph: Graph, isa: Isa, threads: int, recipes: KernelCache | None = None
+    graph: Graph,
+    isa: Isa,
+    threads: int,
+    recipes: KernelCache | None = None,
+    winograd: bool = True,
 ) -> PolymorphicProgram:
     """Lower a region with symbols; `packed` adds the constants.
 
@@ -114,7 +118,7 @@ def build_polymorphic(
         if reason is not None:
             raise CompileError(f"cpu: {node.label}: {reason}")
     kept = tuple(n for n in sample.graph.nodes if not decided.issuperset(n.outputs))
-    context = Context(replace(sample.graph, nodes=kept), isa, threads, recipes=recipes)
+    context = Context(replace(sample.graph, nodes=kept), isa, threads, winograd, recipes=recipes)
     buffer_aliases, copies = find_homes(context.graph, appends_in_place=True)
     steps: list[Item] = []
     kernels: dict[int, str] = {}

@@ -83,7 +83,7 @@ class SizeRecording:
             self._lines.append(line)
             self._checks[line] = f"on=on&(({code})=={holds})"
 
-    def call(self, function: Callable[..., Numbers], arguments: Sequence[int]) -> Numbers:
+    def call(self, function: Callable[..., Numbers], arguments: Sequence[float]) -> Numbers:
         """Note a call of a function of numbers that is not recorded itself."""
         values = function(*map(_plain, arguments))
         name = f"f{len(self._functions)}"

@@ -21,12 +21,16 @@ from trireme.devices.cpu.codegen.aligned_memory import aligned_copy
 from trireme.devices.cpu.runtime.product_blocks import block_words
 from trireme.devices.cpu.runtime.slot_places import slot_places
 from trireme.devices.cpu.runtime.step_rows import call_flags, step_rows
+from trireme.devices.cpu.runtime.window_blocks import even_chunks, window_words
+from trireme.devices.cpu.runtime.winograd_blocks import winograd_words
 from trireme.ir.dim_values import Numbers, evaluator, most_bytes
 from trireme.ir.graph import TensorType
 
 CALLS: Mapping[str, Any] = {call.__name__: call for call in (max, round, math.ceil, math.floor)}
 """What recorded code calls."""
-SEARCHES: Mapping[str, Any] = {call.__name__: call for call in (block_words,)}
+SEARCHES: Mapping[str, Any] = {
+    call.__name__: call for call in (block_words, even_chunks, window_words, winograd_words)
+}
 """Searches whose calls a recording notes, with their first arguments."""
 
 

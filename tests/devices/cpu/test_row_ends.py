@@ -8,8 +8,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 import trireme
 from trireme.devices.cpu.codegen.target import ISAS
-from trireme.devices.cpu.kernels.f32.im2row import ImageWindow
-from trireme.devices.cpu.kernels.polymorphic.images import window_chunks
+from trireme.devices.cpu.runtime.window_blocks import window_words
 
 WIDTHS = (*range(1, 24), 29, 33, 64)
 CASES = {
@@ -95,8 +94,8 @@ def test_blocks_of_channels_are_those_of_onnx_runtime(op, channels):
         assert session.stages[0].tier == "polymorphic"
     for isa in (ISAS["avx512"], ISAS["avx2"]):
         for width in (7, 14, 25, 30):
-            window = ImageWindow(5, width, channels, 1, 5, width, (3, 3), (1, 1), (1, 1), (1, 1))
-            (part, parts, rows, block), chunks = window_chunks(isa, window, 40, 1e-4)
+            given = isa.lanes, isa.l1_bytes, channels, 3, 40, width, 1e-4
+            part, parts, rows, block, chunks = window_words(*given)
             blocks.add(-(-channels // block))
             assert part * (parts - 1) < rows <= part * parts
             assert block == channels or block % isa.lanes == 0

@@ -1,7 +1,7 @@
 """Convolutions and pools for every shape: batch and height or width vary, channels do not.
 
 A convolution is depthwise, direct or a product, as for one shape, with the bits of the kernel of
-that shape. Winograd's algorithm is left out: its results have other bits.
+that shape. One by Winograd's algorithm may have another scheme than at one shape, and other bits.
 """
 
 from __future__ import annotations
@@ -35,11 +35,17 @@ from trireme.devices.cpu.kernels.f32.direct_conv import (
     suits,
 )
 from trireme.devices.cpu.kernels.f32.im2row import ImageWindow
-from trireme.devices.cpu.kernels.f32.products import conv_operands, conv_product, conv_reason
+from trireme.devices.cpu.kernels.f32.products import (
+    conv_operands,
+    conv_product,
+    conv_reason,
+    window_of,
+)
 from trireme.devices.cpu.kernels.f32.rows import Rows, row_items, rows_s
 from trireme.devices.cpu.kernels.f32.window_emitter import WindowEmitter
 from trireme.devices.cpu.kernels.lines import as_image
 from trireme.devices.cpu.kernels.lowering import Context, finish
+from trireme.devices.cpu.kernels.polymorphic.opaque import opaque
 from trireme.devices.cpu.kernels.polymorphic.products import product_steps
 from trireme.devices.cpu.kernels.polymorphic.rows import sized_row_kernel
 from trireme.devices.cpu.kernels.polymorphic.sample import deal_evenly, generalised, varies
@@ -51,14 +57,13 @@ from trireme.devices.cpu.kernels.polymorphic.step import (
     begin_sized,
     dims_of,
 )
+from trireme.devices.cpu.kernels.polymorphic.winograd import winograd_variant
+from trireme.devices.cpu.runtime.window_blocks import window_words
 from trireme.ir.graph import Graph, Node
-
-_LEAST_BLOCK = 64
-"""Channels of a block: its tiles are entered again for each block."""
 
 
 def sized_window_kernel(isa: Isa, kernel: WindowKernel, window: ImageWindow, words: int) -> Code:
-    """Return a window kernel for every shape; the last words are those of `window_chunks`."""
+    """Return a window kernel for every shape; the last words are those of `window_words`."""
     name = kernel.name(window)
     fn, pointers, chunk, _ = begin_sized(name, isa, kernel.operands, words + 4)
     part, parts, rows, block = fn.words[words:]
@@ -72,27 +77,14 @@ def sized_window_kernel(isa: Isa, kernel: WindowKernel, window: ImageWindow, wor
     return finish(fn)
 
 
-def window_chunks(
-    isa: Isa, window: ImageWindow, rows: int, seconds: float
-) -> tuple[tuple[int, int, int, int], int]:
-    """Return the words of a window kernel's chunks, and their number.
-
-    A chunk is some rows of a block of channels. There is one block where the input of a row fits
-    the L1 cache. Else blocks are so small that a row finds most of its input there, which the row
-    before it has read, as long as blocks are not too small.
-
-    The words are the rows of a chunk, the chunks of a block, all rows, and channels of a block.
-    """
-    part, parts = deal_evenly(rows, seconds)
-    column = 4 * window.kernel[0] * max(window.width, 1)
-    fits = max(isa.l1_bytes * 3 // 4 // column, 1)
-    if parts == 1 or fits >= window.channels or fits < _LEAST_BLOCK:
-        return (part, parts, rows, window.channels), parts
-    blocks = -(-window.channels // fits)
-    block = -(-window.channels // (blocks * isa.lanes)) * isa.lanes
-    part = -(-rows // max(2 * ((parts + blocks) // (2 * blocks)), 2))
-    parts = -(-rows // part)
-    return (part, parts, rows, block), parts * -(-window.channels // block)
+def _dealt(
+    isa: Isa, kernel: WindowKernel, window: ImageWindow, rows: int
+) -> tuple[tuple[int, ...], int, float]:
+    """Return the words of a window kernel's chunks, their number, and the kernel's seconds."""
+    seconds = window_s(isa, window, rows, kernel.cycles)
+    given = isa.lanes, isa.l1_bytes, window.channels, window.kernel[0]
+    *words, chunks = opaque(partial(window_words, *given), rows, window.width, seconds)
+    return tuple(words), chunks, seconds
 
 
 def _depthwise(context: Context, node: Node) -> PolymorphicStep:
@@ -103,8 +95,7 @@ def _depthwise(context: Context, node: Node) -> PolymorphicStep:
     def size(graph: Graph) -> Sized:
         window = depthwise_window(graph, node)
         rows = dims_of(graph, node.used[0])[0] * window.out_height
-        seconds = window_s(isa, window, rows, kernel.cycles)
-        dealt, chunks = window_chunks(isa, window, rows, seconds)
+        dealt, chunks, seconds = _dealt(isa, kernel, window, rows)
         return Sized((*words(window), *dealt), chunks, seconds)
 
     reads = depthwise_reads(context, node)
@@ -156,8 +147,7 @@ def _lower_pool(context: Context, node: Node) -> Sequence[PolymorphicStep]:
             return whole.size(graph)
         window = pool_window(graph, node)
         lines = dims_of(graph, node.used[0])[0] * window.out_height
-        seconds = window_s(isa, window, lines, kernel.cycles)
-        dealt, chunks = window_chunks(isa, window, lines, seconds)
+        dealt, chunks, seconds = _dealt(isa, kernel, window, lines)
         return Sized((*words(window), *dealt), chunks, seconds)
 
     reads, family = (context.operand(node.used[0]),), f"{node.op}_f32"
@@ -204,7 +194,14 @@ def _lower_conv(context: Context, node: Node) -> Sequence[PolymorphicStep]:
         return [_depthwise(context, node)]
     if suits(context.isa, context.graph, node):
         return [_direct(context, node)]
-    return product_steps(context, node, conv_product, conv_operands(context, node), "conv")
+    other = winograd_variant(context, node, conv_product(context.graph, node), _conv_window)
+    operands = conv_operands(context, node)
+    return product_steps(context, node, conv_product, operands, "conv", other)
+
+
+def _conv_window(graph: Graph, node: Node) -> ImageWindow:
+    _, *kernel, depth = graph.type(node.used[1]).dims
+    return window_of(graph, node, kernel, depth)
 
 
 def _image_reason(graph: Graph, node: Node) -> str | None:

@@ -12,7 +12,7 @@ from typing import Protocol
 
 class _Recording(Protocol):
     def call(
-        self, function: Callable[..., tuple[int, ...]], arguments: tuple[int, ...]
+        self, function: Callable[..., tuple[int, ...]], arguments: tuple[float, ...]
     ) -> tuple[int, ...]:
         """Note a call."""
 
@@ -23,7 +23,7 @@ class OpaqueNumber:
     recording: _Recording
 
 
-def opaque(function: Callable[..., tuple[int, ...]], *arguments: int) -> tuple[int, ...]:
+def opaque(function: Callable[..., tuple[int, ...]], *arguments: float) -> tuple[int, ...]:
     """Return what a function of numbers returns; a recording notes the call alone."""
     for number in arguments:
         if isinstance(number, OpaqueNumber):

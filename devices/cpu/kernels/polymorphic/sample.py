@@ -10,9 +10,12 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import fields, is_dataclass, replace
+from functools import partial
 from typing import Any, TypeVar
 
 from trireme.devices.cpu.codegen.ir import Word
+from trireme.devices.cpu.kernels.polymorphic.opaque import opaque
+from trireme.devices.cpu.runtime.window_blocks import even_chunks
 from trireme.ir.graph import UNKNOWN, Graph, Node, TensorType, Value
 from trireme.ir.op import get_op
 from trireme.support.errors import CompileError
@@ -215,12 +218,9 @@ def _with_words(plan: Any, places: Mapping[int, int]) -> Any:
 
 
 def deal_evenly(total: int, seconds: float) -> tuple[int, int]:
-    """Cut `total` equal units of work into chunks: as `lowering.deal`, but without a search.
+    """Return what `even_chunks` does; a recording of sizes notes the call alone."""
+    size, chunks = opaque(_EVENLY, total, seconds)
+    return size, chunks
 
-    Returns the units of a chunk and the number of chunks, even where threads pay.
-    """
-    if seconds < 1.5e-6 or total < 2:
-        return max(total, 1), 1
-    wanted = min(seconds / 1e-6, max(16.0, seconds / 25e-6), float(1 << 14))
-    size = -(-total // min(max(2, round(wanted / 2) * 2), total))
-    return size, -(-total // size)
+
+_EVENLY = partial(even_chunks)

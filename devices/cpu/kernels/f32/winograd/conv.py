@@ -22,7 +22,7 @@ from trireme.ir.graph import Node
 from trireme.support.dtypes import Array
 from trireme.support.mapped import release
 
-_CYCLES_PER_S = 2.2e9
+CYCLES_PER_S = 2.2e9
 """Modelled cycles a second: Zen 4 does 1.75e9 with AVX-512, whose registers it does in two halves,
 and 3e9 with AVX2."""
 
@@ -38,7 +38,7 @@ def winograd_size(context: Context, node: Node) -> int:
     if not context.winograd or node.attrs["groups"] != 1 or not schemes(window):
         return 0
     size = choose_size(context.isa, window, outputs)
-    return size if size and _is_finite(context.constant(node.used[1])) else 0
+    return size if size and is_finite(context.constant(node.used[1])) else 0
 
 
 def winograd_cost(context: Context, node: Node) -> float | None:
@@ -91,7 +91,7 @@ def lower_winograd(context: Context, node: Node, size: int) -> list[Step]:
             (node.outputs[0],),
             chunks,
             local_bytes,
-            seconds=cycles / _CYCLES_PER_S,
+            seconds=cycles / CYCLES_PER_S,
             nodes=(node.id,),
             columns=cut.groups,
             family="conv_f32_winograd",
@@ -104,8 +104,8 @@ def _window(context: Context, node: Node) -> ImageWindow:
     return window_of(context.graph, node, kernel, depth)
 
 
-def _is_finite(weights: Array) -> bool:
-    """Whether no weight is NaN or infinite; the pages that this reads are given back."""
+def is_finite(weights: Array) -> bool:
+    """Return whether no weight is NaN or infinite; the pages that this reads are given back."""
     finite = bool(np.isfinite(weights).all())
     release(weights)
     return finite

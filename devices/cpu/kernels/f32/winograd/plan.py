@@ -70,12 +70,12 @@ _SLOWNESS = {4: 1.0, 5: 1.5, 6: 2.0, 9: 4.0}
 and of 9 a side values are spilled, too."""
 
 
-def _input_cycles(made: Scheme) -> float:
+def input_cycles(made: Scheme) -> float:
     """Cycles to transform a vector of channels of one tile: loads, stores and sums."""
     return 4.5 * made.points**2 * _slowness(made)
 
 
-def _output_cycles(made: Scheme) -> float:
+def output_cycles(made: Scheme) -> float:
     """Cycles to transform back a vector of outputs of one tile, with the epilogue."""
     return (2.5 * made.points**2 + 5 * made.outputs**2) * _slowness(made)
 
@@ -92,7 +92,7 @@ def winograd_cycles(isa: Isa, batch: int, window: ImageWindow, outputs: int, mad
     rows, vectors = choose_register_tile(isa, min(tiles, 1024), outputs)
     product = points * depth * _product_cycles(isa, tiles, columns, rows, vectors)
     transforms = tiles * (
-        -(-depth // isa.lanes) * _input_cycles(made) + columns * _output_cycles(made)
+        -(-depth // isa.lanes) * input_cycles(made) + columns * output_cycles(made)
     )
     return transforms + _with_weights(isa, product, points * depth * outputs)
 
@@ -103,8 +103,12 @@ def _with_weights(isa: Isa, product: float, weights: int) -> float:
     Weights beyond the L2 cache come from memory in every run of a network. Each hides a part of
     the other: the measured times lie near the root of the sum of squares.
     """
-    rate = _CACHE_CYCLES if 4 * weights <= isa.l2_bytes else _WEIGHTS_CYCLES
-    return math.hypot(_PRODUCT * product, 4 * weights * rate)
+    return math.hypot(_PRODUCT * product, weights_cycles(isa, weights))
+
+
+def weights_cycles(isa: Isa, weights: int) -> float:
+    """Return the cycles of reading weights, where nothing else is done."""
+    return 4 * weights * (_CACHE_CYCLES if 4 * weights <= isa.l2_bytes else _WEIGHTS_CYCLES)
 
 
 def _product_cycles(isa: Isa, rows: int, columns: int, tile_rows: int, vectors: int) -> float:
@@ -192,11 +196,19 @@ def _cuts(
 
 def _makespan(isa: Isa, channels: int, cut: WinogradCut, made: Scheme, threads: int) -> float:
     """Modelled cycles of all chunks on that many threads."""
+    work = chunk_cycles(isa, channels, cut, made)
+    chunks = cut.blocks * cut.groups
+    rounds = -(-chunks // threads)
+    return rounds * work + (0.25 * work if chunks > 1 else 0)
+
+
+def chunk_cycles(isa: Isa, channels: int, cut: WinogradCut, made: Scheme) -> float:
+    """Return the modelled cycles of a chunk."""
     points = made.points**2
     panels = -(-cut.panels // cut.groups)
     columns = panels * cut.vectors
-    work = cut.tiles * (-(-channels // isa.lanes) * _input_cycles(made) + 40)
-    work += cut.tiles * columns * _output_cycles(made)
+    work = cut.tiles * (-(-channels // isa.lanes) * input_cycles(made) + 40)
+    work += cut.tiles * columns * output_cycles(made)
     work += points * channels * _product_cycles(isa, cut.tiles, columns, cut.tile_rows, cut.vectors)
     weights = 4 * points * channels * cut.width
     fits = weights * cut.panels <= isa.l2_bytes // 2
@@ -204,7 +216,4 @@ def _makespan(isa: Isa, channels: int, cut: WinogradCut, made: Scheme, threads: 
     inputs = 4 * points * channels * cut.tiles
     near = inputs <= isa.l2_bytes // 2
     work += (panels if near else 2 * panels) * inputs * _CACHE_CYCLES
-    work += 1000
-    chunks = cut.blocks * cut.groups
-    rounds = -(-chunks // threads)
-    return rounds * work + (0.25 * work if chunks > 1 else 0)
+    return work + 1000
