@@ -11,7 +11,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import trireme
-from trireme.devices.cpu.codegen.target import ISAS
+from trireme.devices.cpu.codegen.target import ISAS, available_isas
 from trireme.devices.cpu.kernels.polymorphic import winograd
 from trireme.devices.cpu.runtime.winograd_blocks import NOTHING, winograd_words
 
@@ -90,13 +90,15 @@ def test_every_size_of_an_image_is_that_of_onnx_runtime(always, form, channels):
             assert any("winograd" in node.kernel for node in session.profile({"x": x}).nodes)
 
 
-def test_what_is_not_finite_stays_where_it_is(always):
+@pytest.mark.parametrize("isa", available_isas())
+def test_what_is_not_finite_stays_where_it_is(always, isa):
     always(4)
     data = model(3, 1, 20, 33, extra=False)
     x = np.random.default_rng(SEED).standard_normal((1, 20, 19, 23)).astype(np.float32)
     x[0, 3, 7, 11], x[0, 5, 0, 0], x[0, 9, 18, 22] = np.nan, np.inf, 3e38
     (wanted,) = peer_of(data).run(None, {"x": x})
-    with trireme.Session(data, devices=["cpu"], threads=2) as session:
+    how = trireme.ExecutionOptions(device_options={"cpu": {"isa": isa}})
+    with trireme.Session(data, devices=["cpu"], threads=2, execution_options=how) as session:
         made = session.run({"x": x})["y"]
     assert (np.isfinite(made) == np.isfinite(wanted)).all()
     assert (np.isnan(made) == np.isnan(wanted)).all()
