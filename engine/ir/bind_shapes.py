@@ -198,7 +198,7 @@ def shape_advice(inputs: Iterable[Value]) -> str:
     Empty without such inputs: then a size depends on the values of inputs.
     """
     open_inputs = [value for value in inputs if not value.type.is_static]
-    return shapes_to_give({value.name: _example(value.shape) for value in open_inputs})
+    return shapes_to_give({value.name: example_shape(value.shape) for value in open_inputs})
 
 
 def shapes_to_give(examples: Mapping[str, Sequence[int]]) -> str:
@@ -227,7 +227,8 @@ def other_sizes(given: Iterable[tuple[Value, Sequence[int | str]]]) -> str:
     return f"give other sizes than {' or '.join(texts)}" if texts else ""
 
 
-def _example(shape: tuple[Dim, ...]) -> tuple[int, ...]:
+def example_shape(shape: Sequence[Dim]) -> tuple[int, ...]:
+    """Return a shape with sizes for what is open, as most models of such a rank take them."""
     size = _IMAGE_SIZE if len(shape) == 4 else _OTHER_SIZE
     return tuple(
         dim if isinstance(dim, int) else size if axis else 1 for axis, dim in enumerate(shape)

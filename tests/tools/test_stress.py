@@ -9,6 +9,9 @@ import numpy as np
 import pytest
 
 pytest.importorskip("resource")
+from trireme.ir.builder import GraphBuilder  # noqa: E402
+from trireme.ir.graph import TensorType  # noqa: E402
+from trireme.model_file import save  # noqa: E402
 from trireme.plan.plan import Plan  # noqa: E402
 from trireme.support.errors import RunError  # noqa: E402
 from trireme.testing.random_graphs import random_graph  # noqa: E402
@@ -208,6 +211,33 @@ def test_a_short_overload_breaks_nothing(monkeypatch):
         pytest.skip(row.skipped)
     assert not row.failures and set(row.ends) <= {"200", "429"} and row.ends["200"] > 5
     assert {one.name for one in row.figures} >= {"goodput of capacity", "p99 of refusals"}
+
+
+@linux
+@pytest.mark.parametrize("window", [7, 300])
+def test_an_overload_of_a_model_with_open_shapes(window, monkeypatch, tmp_path):
+    """Windows of 7 do not fit into a picture of one element, those of 300 into no usual one."""
+    from trireme.tools.stress import overload
+
+    b = GraphBuilder("open")
+    x, sizes = b.input("x", TensorType(("n", "h", "w", 3), "float32")), (window, window)
+    save(
+        b.finish(
+            b.add("max_pool", x, kernel=sizes, strides=sizes, pads=(0, 0, 0, 0), dilations=(1, 1))
+        ),
+        tmp_path / "m.trm",
+    )
+    monkeypatch.setattr(overload, "WARM_S", 0.5)
+    monkeypatch.setattr(overload, "MEASURE_S", 0.5)
+    asked = StressRun("overload", "model", 1, 0, models=[tmp_path / "m.trm"])
+    if missing := overload.missing_packages():
+        pytest.skip(missing)
+    if window == 7:
+        row = overload.run(asked)
+        assert not row.failures and row.ends["200"] > 5
+    else:
+        with pytest.raises(RunError, match=r"answered no request\n.*400"):
+            overload.run(asked)
 
 
 def test_a_request_without_a_free_connection_is_counted_and_not_sent():

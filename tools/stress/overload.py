@@ -24,7 +24,10 @@ from pathlib import Path
 
 import numpy as np
 
+from trireme.ir.bind_shapes import example_shape
+from trireme.ir.graph import UNKNOWN
 from trireme.support.dtypes import numpy_dtype
+from trireme.support.errors import RunError
 from trireme.tools.stress.part import StressPart, StressRun
 from trireme.tools.stress.rows import Figure, StressFailure, StressRow
 
@@ -190,14 +193,14 @@ class StressedServer:
 
 
 def request_for(port: int) -> bytes:
-    """Return an infer request, in binary form, for the model m with open dimensions 1."""
+    """Return an infer request, in binary form, for the model m; open sizes are usual ones."""
     from trireme.serving.protocol import DATATYPES
 
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/v2/models/m") as answer:
         told = json.load(answer)
     rows, raw = [], b""
     for one in told["inputs"]:
-        shape = [max(1, dim) for dim in one["shape"]]
+        shape = example_shape([dim if dim >= 0 else UNKNOWN for dim in one["shape"]])
         data = np.ones(shape, numpy_dtype(DATATYPES[one["datatype"]])).tobytes()
         rows.append({**one, "shape": shape, "parameters": {"binary_data_size": len(data)}})
         raw += data
@@ -212,10 +215,20 @@ def request_for(port: int) -> bytes:
 
 
 async def overload(server: StressedServer, seconds: float, seed: int) -> tuple[Load, list[Figure]]:
-    """Return an overload and its figures: capacity before and after, goodput, times, memory."""
+    """Return an overload and its figures: capacity before and after, goodput, times, memory.
+
+    Errors: RunError, if the model takes no request
+    """
     clients = Clients(server.port, request_for(server.port))
     await clients.closed_loop(WARM_S)
     capacity = await clients.closed_loop(MEASURE_S)
+    if not capacity.per_s():
+        ends = {status: len(all_s) for status, all_s in capacity.seconds.items()}
+        raise RunError(
+            "the server answered no request",
+            facts=[f"answers by status: {ends}", *capacity.broken[:1]],
+            fix="give a model that takes ones of usual sizes, or whose shapes are fixed",
+        )
     await clients.open_loop(WARM_S, TIMES * capacity.per_s(), seed + 1)
     rss = server.status("VmRSS")
     load = await clients.open_loop(seconds, TIMES * capacity.per_s(), seed)
