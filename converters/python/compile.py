@@ -34,6 +34,7 @@ from trireme.runtime.session import Session
 from trireme.support.arguments import checked
 from trireme.support.dtypes import Array
 from trireme.support.errors import ConvertError, GraphError, RunError, TriremeError
+from trireme.support.forks import register_at_fork
 
 _MOST_GRAPHS = 8
 _MOST_CHANGING = 3
@@ -104,6 +105,11 @@ class CompiledFunction:
         self._only_python = False
         self._changing = 0
         self._stats = CompileStats()
+        self.reset_after_fork()
+        register_at_fork(self)
+
+    def reset_after_fork(self) -> None:
+        """Be free, in a forked child, of the calls of other threads."""
         self._lock = threading.RLock()
 
     @property

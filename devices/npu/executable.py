@@ -7,7 +7,6 @@ run every command.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -28,6 +27,7 @@ from trireme.devices.npu.stream.commands import (
 )
 from trireme.devices.npu.stream.verify import verify
 from trireme.ir.graph import Graph
+from trireme.support.cached import cached_property
 from trireme.support.dtypes import Array
 from trireme.support.errors import DeviceError, RunError
 from trireme.support.locks import Latch

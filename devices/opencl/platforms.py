@@ -54,6 +54,8 @@ def find_devices() -> list[FoundDevice]:
     Errors: DeviceError, in a process forked from one that had used OpenCL
     """
     global _touched_by
+    if _touched_by is not None:
+        check_process(_touched_by)  # a thread of the parent may have held the lock
     with _lock:
         if _touched_by is None:
             if pocl.may_be_present():

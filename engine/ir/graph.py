@@ -10,11 +10,11 @@ import hashlib
 import math
 from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import field
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 
+from trireme.support.cached import cached_property
 from trireme.support.dtypes import Array, itemsize
 from trireme.support.records import dataclass
 

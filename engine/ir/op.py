@@ -11,7 +11,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import field
-from functools import cache, cached_property
+from functools import cache
 from typing import Any, Literal, ParamSpec
 
 import numpy as np
@@ -20,6 +20,7 @@ from trireme.ir.axis_map import AxisMap
 from trireme.ir.dtype_rules import DtypeRule, Like
 from trireme.ir.graph import Dim, Graph, Node, Quant, TensorType, Value
 from trireme.ir.python_op import PythonOp
+from trireme.support.cached import cached_property
 from trireme.support.dtypes import Array
 from trireme.support.errors import GraphError, InternalError
 from trireme.support.records import dataclass

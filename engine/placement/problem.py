@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cached_property
 
 from trireme.backend.device import HOST, DeviceSpec, Resident
 from trireme.cost.links import Links
 from trireme.ir.graph import Graph
+from trireme.support.cached import cached_property
 from trireme.support.records import dataclass
 
 Assignment = tuple[int, ...]

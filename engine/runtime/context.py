@@ -7,7 +7,6 @@ share the scratch of each device, which runs one task at a time.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cached_property
 
 import numpy as np
 
@@ -17,6 +16,7 @@ from trireme.ir.effects import States
 from trireme.runtime.copies import copy_call
 from trireme.runtime.io_binding import IOBinding, bind_io
 from trireme.runtime.program import Program
+from trireme.support.cached import cached_property
 from trireme.support.dtypes import Array, numpy_dtype
 from trireme.support.errors import from_device
 

@@ -35,6 +35,7 @@ from trireme.runtime.operators import Operators
 from trireme.support.arguments import check_arguments
 from trireme.support.dtypes import Array, dtype_name, numpy_dtype
 from trireme.support.errors import GraphError, PlacementError, TriremeError
+from trireme.support.forks import register_at_fork
 
 MOST_KEPT = 512
 """Compiled calls that are kept; the one not used for longest goes first."""
@@ -199,6 +200,11 @@ class Eager:
         self._given: dict[int, Device] = {}
         self._constants: dict[Hashable, frozenset[int]] = {}
         self._calls: OrderedDict[Hashable, _OpCall] = OrderedDict()
+        self.reset_after_fork()
+        register_at_fork(self)
+
+    def reset_after_fork(self) -> None:
+        """Be free, in a forked child, of the calls of other threads."""
         self._lock = threading.RLock()
 
     def __call__(
@@ -351,7 +357,8 @@ class _OpCall:
         (executable,) = device.compile([graph])
         self.device, self.graph = device, graph
         self.kernels = executable.kernels
-        self._lock = threading.Lock()
+        self.reset_after_fork()
+        register_at_fork(self)
         self._places = {
             value: device.alloc(max(graph.type(value).nbytes, 1))
             for value in dict.fromkeys((*graph.inputs, *graph.outputs))
@@ -360,6 +367,10 @@ class _OpCall:
         scratch = device.alloc(nbytes) if nbytes else None
         args = [self._place(value) for value in (*graph.inputs, *graph.outputs)]
         self._bound = executable.bind(args, scratch)
+
+    def reset_after_fork(self) -> None:
+        """Be free, in a forked child, of a call of another thread."""
+        self._lock = threading.Lock()
 
     def _place(self, value: int) -> Buffer:
         return self._places[value].at(0, self.graph.type(value).nbytes)

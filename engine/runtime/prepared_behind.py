@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from trireme.support.forks import wait_before_fork
+from trireme.support.locks import Latch
 
 _log = logging.getLogger(__name__)
 MOST_WAIT_S = 30.0
@@ -33,6 +34,7 @@ class PreparedBehind:
 
     def __init__(self, open_prepared: Callable[[], Closable]) -> None:
         self._session: Closable | None = None
+        self._over = Latch()
         self._thread = threading.Thread(
             target=self._prepare, args=(open_prepared,), name="trireme-behind"
         )
@@ -44,6 +46,8 @@ class PreparedBehind:
             self._session = open_prepared()
         except Exception as error:
             _log.info("the model was not prepared behind the runs of its program: %s", error)
+        finally:
+            self._over.open()
 
     @property
     def is_ready(self) -> bool:
@@ -56,7 +60,7 @@ class PreparedBehind:
 
     def before_fork(self) -> None:
         """Let the thread end first."""
-        self._thread.join(MOST_WAIT_S)
+        self._over.wait_for(MOST_WAIT_S)  # a thread that has yet to start cannot be joined
 
     def close(self) -> None:
         """Wait, and let the program go."""

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from trireme.support.dtypes import Array
+from trireme.support.forks import register_at_fork
 
 if TYPE_CHECKING:
     from trireme.runtime.program_session import ProgramSession
@@ -22,9 +23,14 @@ class OtherSignatures:
 
     def __init__(self, open_session: Callable[[str], ProgramSession]) -> None:
         self._open = open_session
-        self._lock = threading.Lock()
         self._sessions: dict[str, ProgramSession] = {}
         self._states: dict[str, Array] = {}
+        self.reset_after_fork()
+        register_at_fork(self)
+
+    def reset_after_fork(self) -> None:
+        """Be free, in a forked child, of the runs of other threads."""
+        self._lock = threading.Lock()
 
     def run(
         self,

@@ -7,7 +7,6 @@ import struct
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +17,7 @@ from trireme.ir.graph import Quant, TensorType, Value
 from trireme.runtime.contexts import ContextCount
 from trireme.runtime.failures import raise_at
 from trireme.runtime.io_binding import IOBinding, IOPort, RunInContext
+from trireme.support.cached import cached_property
 from trireme.support.dtypes import Array, numpy_dtype
 from trireme.support.errors import RunError
 from trireme.support.mapped import aligned, open_file, stamp_of

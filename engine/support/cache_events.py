@@ -7,16 +7,31 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Literal
 
-_COUNTS: Counter[tuple[str, str]] = Counter()
-_LOCK = threading.Lock()
+from trireme.support.forks import register_at_fork
 
 CacheResult = Literal["hit", "miss", "damaged", "foreign", "unwritable"]
 
 
+class _Events:
+    """How often each cache had what; any thread counts."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[tuple[str, str]] = Counter()
+        self.reset_after_fork()
+        register_at_fork(self)
+
+    def reset_after_fork(self) -> None:
+        """Be free, in a forked child, of other threads."""
+        self.lock = threading.Lock()
+
+
+_EVENTS = _Events()
+
+
 def count_cache_event(cache: str, result: CacheResult) -> None:
     """Count a look into a cache, which is named by the suffix of its files."""
-    with _LOCK:
-        _COUNTS[cache.lstrip("."), result] += 1
+    with _EVENTS.lock:
+        _EVENTS.counts[cache.lstrip("."), result] += 1
 
 
 def cache_events() -> Mapping[tuple[str, str], int]:
@@ -26,5 +41,5 @@ def cache_events() -> Mapping[tuple[str, str], int]:
     cannot be written counts as "unwritable".
     By (cache, result): the cache "program", "graph", "o" or "bin"
     """
-    with _LOCK:
-        return dict(_COUNTS)
+    with _EVENTS.lock:
+        return dict(_EVENTS.counts)

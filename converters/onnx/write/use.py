@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -13,6 +12,7 @@ import onnx
 from trireme.converters.onnx.write.names import OnnxNames
 from trireme.ir.graph import Node, Value
 from trireme.ir.op import OpDef, get_op
+from trireme.support.cached import cached_property
 from trireme.support.dtypes import Array, numpy_dtype
 from trireme.support.errors import ConvertError
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -13,6 +12,7 @@ from trireme.converters.tflite.write.records import WrittenOperator
 from trireme.converters.tflite.write.tensors import WrittenTensors
 from trireme.ir.graph import Dim, Node, Quant, TensorType, Value
 from trireme.ir.op import OpDef, get_op
+from trireme.support.cached import cached_property
 from trireme.support.dtypes import Array, numpy_dtype
 from trireme.support.errors import ConvertError
 

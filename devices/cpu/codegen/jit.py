@@ -17,6 +17,7 @@ from trireme.devices.cpu.codegen.kernel_cache import Code, KernelCache, ObjectCa
 from trireme.devices.cpu.codegen.link import Linked, can_link, lay_out
 from trireme.devices.cpu.codegen.target import Isa, physical_threads
 from trireme.support.errors import CompileError
+from trireme.support.forks import register_at_fork
 
 __all__ = ["Code", "Jit", "ObjectCache"]
 
@@ -27,10 +28,15 @@ class Jit:
     def __init__(self, isa: Isa, cache: ObjectCache | None = None) -> None:
         self.isa = isa
         self.recipes = KernelCache(isa, cache)
-        self._lock = threading.Lock()
+        self.reset_after_fork()
+        register_at_fork(self)
         self._linked: list[Linked] = []
         self._engine: Any = None
         self._addresses: dict[str, int] = {}
+
+    def reset_after_fork(self) -> None:
+        """Be free, in a forked child, of the threads that compiled."""
+        self._lock = threading.Lock()
 
     def addresses(
         self,

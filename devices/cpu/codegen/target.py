@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from trireme.support.errors import DeviceError
+from trireme.support.forks import hold_at_fork
 from trireme.support.records import dataclass
 
 
@@ -147,6 +148,15 @@ def start_llvm() -> None:
     """Prepare LLVM's back end for this machine, once a process."""
     _llvm().initialize_native_target()
     _llvm().initialize_native_asmprinter()
+    _hold_at_fork()
+
+
+@functools.cache
+def _hold_at_fork() -> None:
+    """Have forks wait for a thread in LLVM, whose lock llvmlite never renews in a child."""
+    lock = getattr(_llvm().ffi.lib, "_lock", None)
+    if lock is not None:
+        hold_at_fork(lock)
 
 
 @functools.cache

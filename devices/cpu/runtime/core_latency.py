@@ -20,6 +20,7 @@ from trireme.devices.cpu.codegen.kernel_cache import Code, code_of
 from trireme.devices.cpu.codegen.target import Isa
 from trireme.devices.cpu.runtime import native
 from trireme.devices.cpu.runtime.pool import PoolCall, StepPool
+from trireme.support.forks import register_at_fork
 
 _BYTES = 16 << 10
 """Bytes of a stretch: a part of the first cache."""
@@ -182,7 +183,9 @@ class HandoverProbe:
     """Measures a pool's threads; any thread may ask, one at a time is answered."""
 
     def __init__(self, jit: Jit, pool: StepPool) -> None:
-        self.threads, self._lock = pool.threads, threading.Lock()
+        self.threads = pool.threads
+        self.reset_after_fork()
+        register_at_fork(self)
         codes = jit.functions(jit.recipes.kernel(_probe), _FUNCTIONS)
         fill, scan, answer, multiply = codes
         lines = self.threads * native.LINE
@@ -213,6 +216,10 @@ class HandoverProbe:
             table, shared=True, wakes=True, tries=False, polls=False, stamps=self._stamps
         )
         self._run = pool.bind(call)
+
+    def reset_after_fork(self) -> None:
+        """Be free, in a forked child, of a measurement of another thread."""
+        self._lock = threading.Lock()
 
     def measure(self) -> CoreLatency | None:
         """Return what passing data costs now; None while a core is given to other work."""

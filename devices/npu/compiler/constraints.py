@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
 
 from trireme.backend.kernel_table import form_of, layout_of
 from trireme.backend.refusal import Refusal
@@ -23,6 +22,7 @@ from trireme.devices.npu.stream.commands import SCRATCH, dense
 from trireme.ir.graph import Graph, Node, TensorType
 from trireme.ir.op import Call, call_of, get_op
 from trireme.ops.shapes import may_miss
+from trireme.support.cached import cached_property
 from trireme.support.errors import GraphError
 
 

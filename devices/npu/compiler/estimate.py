@@ -18,6 +18,7 @@ from trireme.devices.npu.spec import NpuSpec
 from trireme.devices.npu.stream.commands import ENGINES
 from trireme.ir.graph import Graph, Node, Value, graph_of
 from trireme.support.errors import CompileError, InternalError
+from trireme.support.forks import register_at_fork
 
 COMMAND_BYTES = 130
 """Approximate bytes of a command in a stream: a FlatBuffers table of several views."""
@@ -64,6 +65,11 @@ class Estimator:
     def __init__(self, machine: NpuSpec) -> None:
         self.machine = machine
         self._known: dict[Any, Predicted | None] = {}
+        self.reset_after_fork()
+        register_at_fork(self)
+
+    def reset_after_fork(self) -> None:
+        """Be free, in a forked child, of the estimates of other threads."""
         self._lock = threading.Lock()
 
     def predicted(self, graph: Graph, node: Node) -> Predicted | None:

@@ -7,7 +7,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 
 from trireme.ir.graph import Graph, Node
 from trireme.ir.op import get_op
@@ -18,6 +17,7 @@ from trireme.quantiser.precision.target import PrecisionTarget
 from trireme.quantiser.scheme import form_of
 from trireme.quantiser.select import Selection, data_inputs, half_of, settled
 from trireme.quantiser.trial import QuantTrial
+from trireme.support.cached import cached_property
 
 HALF_REASON = "float16 keeps the loss budget in less time"
 FLOAT_REASON = "float keeps the loss budget, or is as fast on the target"

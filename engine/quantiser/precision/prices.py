@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import cached_property
 from typing import Literal, NamedTuple
 
 from trireme.backend.device import HOST
@@ -19,6 +18,7 @@ from trireme.quantiser.half import REAL, half_alone
 from trireme.quantiser.precision.evaluate import Units
 from trireme.quantiser.select import half_of
 from trireme.quantiser.trial import QuantTrial
+from trireme.support.cached import cached_property
 
 Precision = Literal["integers", "float32", "float16"]
 

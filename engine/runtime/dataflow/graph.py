@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
 from trireme.ir.graph import Graph, Node, Value
+from trireme.support.cached import cached_property
 from trireme.support.dtypes import Array
 
 Kind = Literal["input", "op", "call", "switch", "merge", "enter", "exit", "next_iteration"]

@@ -20,6 +20,7 @@ from trireme.runtime.dynamic.program import handed_out
 from trireme.runtime.dynamic.reports import StageReport
 from trireme.support.dtypes import Array, dtype_name
 from trireme.support.errors import DeviceError, FaultKind, RunError, TriremeError
+from trireme.support.forks import register_at_fork
 
 WORKERS = 4
 """Threads that run ops of a session; compiled ops take turns on them."""
@@ -37,10 +38,15 @@ class CompiledOps:
     def __init__(self, workshop: Workshop, states: States) -> None:
         self._workshop, self._states = workshop, states
         self._bodies: OrderedDict[Hashable, Body | None] = OrderedDict()
-        self._lock, self._device = threading.Lock(), threading.Lock()
-        self._running: Body | None = None
         self._hung: DeviceError | None = None
         self.references: dict[str, str] = {}
+        self.reset_after_fork()
+        register_at_fork(self)
+
+    def reset_after_fork(self) -> None:
+        """Be free, in a forked child, of the ops of other threads."""
+        self._lock, self._device = threading.Lock(), threading.Lock()
+        self._running: Body | None = None
 
     def watch(self) -> None:
         """Give up ops that hang, of those that are compiled from now on."""

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from trireme.support.errors import TriremeError
+from trireme.support.forks import register_at_fork
 
 _log = logging.getLogger(__name__)
 Outcome = Literal["waiting", "ready", "failed", "not made"]
@@ -25,7 +26,7 @@ Outcome = Literal["waiting", "ready", "failed", "not made"]
 class PreparedShapes:
     """Shapes that were to be prepared.
 
-    state: "not made" where the session was closed before
+    state: "not made" where the session was closed before, or the process is a fork
     seconds: what it took; error: why it failed, as a run with these shapes will say
     """
 
@@ -45,10 +46,19 @@ class ShapesAhead:
 
     def __init__(self) -> None:
         self.reports: list[PreparedShapes] = []
-        self._lock = threading.Lock()
         self._todo: list[tuple[PreparedShapes, Callable[[], object]]] = []
-        self._thread: threading.Thread | None = None
         self._is_closed = False
+        self.reset_after_fork()
+        register_at_fork(self)
+
+    def reset_after_fork(self) -> None:
+        """Have no thread: what waits, or was under way, is not made in a forked child."""
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._todo.clear()
+        for report in self.reports:
+            if report.state == "waiting":
+                report.state = "not made"
 
     def add(
         self, work: Sequence[tuple[Mapping[str, tuple[int, ...]], Callable[[], object]]]

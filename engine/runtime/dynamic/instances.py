@@ -36,6 +36,7 @@ from trireme.runtime.dynamic.stage import (
 )
 from trireme.support.dtypes import Array
 from trireme.support.errors import CompileError, InternalError, RunError, ShapeError
+from trireme.support.forks import register_at_fork
 
 
 class StaticRegion(Protocol):
@@ -132,13 +133,18 @@ class OpenGraph:
         self.graph, self._tools, self._kept = graph, tools, kept
         self._states, self._path = states, path
         self._names = [value.name for value in graph.input_values()]
-        self._making = threading.Lock()
+        self.reset_after_fork()
+        register_at_fork(self)
         self._chooses: bool | None = None
         if path:
             self.graph = tools.optimise(with_symbols(graph, most or {}))
         self._polymorphic = None if path else self._compiled_once(usual_shapes(graph))
         self._parts: list[_Part] | None = None
         self._fitting: set[Shapes] = set()
+
+    def reset_after_fork(self) -> None:
+        """Be free, in a forked child, of the threads that made instances."""
+        self._making = threading.Lock()
 
     def _compiled_once(self, shapes: Sequence[Sequence[int]]) -> PolymorphicGraph | str | None:
         """Return the program for every shape, or why none; None if these shapes do not fit."""

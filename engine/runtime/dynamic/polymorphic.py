@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
 from typing import TypeVar
 
 from trireme.backend.capabilities import (
@@ -31,7 +30,9 @@ from trireme.runtime.dynamic.kept import Closes
 from trireme.runtime.dynamic.resizable import ResizableGraph, ShapeRun, grown, symbols_of_inputs
 from trireme.runtime.options import ExecutionOptions
 from trireme.runtime.program import Program
+from trireme.support.cached import cached_property
 from trireme.support.errors import CompileError, InternalError
+from trireme.support.forks import register_at_fork
 
 Region = TypeVar("Region", bound=Closes)
 USUAL_SIZE = 64
@@ -60,8 +61,13 @@ class PolymorphicGraph:
         self._executable, self._options = executable, options
         self._costs, self._asked = costs, asked
         self._scratch: Buffer | None = None
-        self.turn = threading.Lock()
+        self.reset_after_fork()
+        register_at_fork(self)
         self.node_count = len(placement.graph.nodes)
+
+    def reset_after_fork(self) -> None:
+        """Be free, in a forked child, of the runs of other threads."""
+        self.turn = threading.Lock()
 
     def region(
         self,

@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from functools import cached_property
 from itertools import accumulate, chain, islice, pairwise
 from typing import Any
 
@@ -28,6 +27,7 @@ from trireme.runtime.dynamic.kept import Closes
 from trireme.runtime.dynamic.size_checks import SizeChecks
 from trireme.runtime.dynamic.small_io import SmallIO, is_small
 from trireme.runtime.feeds import check_targets
+from trireme.support.cached import cached_property
 from trireme.support.dtypes import Array, numpy_dtype
 from trireme.support.errors import InternalError, ShapeError
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import cached_property
 from typing import Any
 
 from trireme.backend.device import Buffer
@@ -20,6 +19,7 @@ from trireme.runtime.prepare import Prepared
 from trireme.runtime.states.growth import GrowingGraph, growing
 from trireme.runtime.states.rooms import Rooms
 from trireme.runtime.states.steps import StateSteps, state_steps
+from trireme.support.cached import cached_property
 from trireme.support.dtypes import Array
 from trireme.support.errors import CompileError, PlacementError
 

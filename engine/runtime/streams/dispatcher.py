@@ -16,7 +16,6 @@ import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 from trireme.backend.device import Event
@@ -27,6 +26,7 @@ from trireme.runtime.failover.task_watch import TaskWatch
 from trireme.runtime.failover.watcher import LOOK_S
 from trireme.runtime.io_binding import Given
 from trireme.runtime.program import Program
+from trireme.support.cached import cached_property
 from trireme.support.errors import DeviceError, FaultKind
 from trireme.support.forks import register_at_fork
 from trireme.support.threads import start_thread

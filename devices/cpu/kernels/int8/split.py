@@ -24,6 +24,7 @@ from trireme.devices.cpu.codegen.kernel_cache import form_of
 from trireme.devices.cpu.kernels.int8.arithmetic import Dot
 from trireme.devices.cpu.kernels.int8.microkernel import rank_update
 from trireme.devices.cpu.kernels.int8.pack import Int8MatmulShape, RegisterTile, in_order
+from trireme.support.cached import cached_property
 from trireme.support.dtypes import Array
 from trireme.support.records import dataclass
 
@@ -42,7 +43,7 @@ class Split:
     main: Array
     rest: tuple[Array, ...]
 
-    @functools.cached_property
+    @cached_property
     def touched(self) -> tuple[Array, ...]:
         """The steps at which each part is not zero, bool [group, channel, steps]."""
         return tuple(np.asarray(part.any(axis=-1)) for part in self.rest)
