@@ -55,3 +55,4 @@ def test_a_small_right_side_has_wide_tiles():
     assert choose_register_tile(isa, 12544, 96, 16, 16, 16)[1] == 6
     assert choose_register_tile(isa, None, 144, 24, 16, 24) == (9, 3)
     assert choose_register_tile(isa, 480, 96, 384, 16, 384) == (12, 2)
+    assert choose_register_tile(ISAS["avx2"], None, 96, 16, 16, 16) == (6, 2)
