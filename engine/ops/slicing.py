@@ -26,13 +26,18 @@ def slice_range(size: int, start: int, end: int, step: int) -> range:
 
     A backward slice that starts before the first element takes the first element; numpy takes none.
     """
+    return range(*slice_ends(size, start, end, step), step)
+
+
+def slice_ends(size: int, start: int, end: int, step: int) -> tuple[int, int]:
+    """Return the first index of `slice_range`, and where it ends."""
     if step == 0:
         raise ShapeError("a step is 0")
     if not size:
-        return range(0)
+        return 0, 0
     first, last = (0, size) if step > 0 else (-1, size - 1)
     start, end = (at + size if at < 0 else at for at in (start, end))
-    return range(min(max(start, 0), last), min(max(end, first), last), step)
+    return min(max(start, 0), last), min(max(end, first), last)
 
 
 def _sliced(dim: Dim, start: Dim, end: Dim, step: Dim) -> Dim:

@@ -53,7 +53,7 @@ def dealing_work(dealing: Dealing) -> tuple[int, float]:
     down, along = dealing.axes
     rows = dealing.batch * down.out
     row_bytes = along.out * dealing.channels * dealing.item
-    return rows, rows * (row_bytes / 2.5e10 + 5e-10 * along.windows * len(along.runs))
+    return rows, rows * (row_bytes / 2.5e10 + along.windows * len(along.runs) * 5e-10)
 
 
 def emit_dealing(

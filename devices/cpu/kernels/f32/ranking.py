@@ -102,7 +102,7 @@ def arg_work(isa: Isa, order: Order, rows: Rows) -> tuple[int, float]:
     """Return the blocks of neighbouring rows, and the seconds of all."""
     lanes = _arg_lanes(isa, order)
     items = rows.outer * -(-rows.inner // lanes)
-    return items, 3e-9 * items * (rows.count if rows.inner > 1 else rows.count / lanes + lanes)
+    return items, items * (rows.count if rows.inner > 1 else rows.count / lanes + lanes) * 3e-9
 
 
 def emit_arg(

@@ -26,7 +26,7 @@ from trireme.devices.cpu.kernels.lowering import (
     float_reason,
 )
 from trireme.ir.graph import Graph, Node
-from trireme.ops.slicing import slice_range
+from trireme.ops.slicing import slice_ends
 from trireme.support.dtypes import itemsize
 from trireme.support.records import dataclass
 
@@ -197,7 +197,7 @@ def _slice_moves(graph: Graph, node: Node) -> list[Move]:
     source, at = list(dense(x)), 0
     for axis, start, end, step in zip(axes, starts, ends, every, strict=True):
         stride = source[axis % len(x)]
-        at += slice_range(x[axis % len(x)], start, end, step).start * stride
+        at += slice_ends(x[axis % len(x)], start, end, step)[0] * stride
         source[axis % len(x)] = stride * step
     copy = Copy(y, tuple(source), dense(y), item_bytes(graph, node), at)
     return [Move(copy, node.used[0], node.outputs[0])]
