@@ -73,7 +73,7 @@ def always(monkeypatch):
 
 
 @pytest.mark.parametrize("form", FORMS, ids=str)
-@pytest.mark.parametrize("channels", [(24, 40), (61, 67), (64, 130)], ids=str)
+@pytest.mark.parametrize("channels", [(24, 40), (32, 32), (61, 67), (64, 130)], ids=str)
 def test_every_size_of_an_image_is_that_of_onnx_runtime(always, form, channels):
     kernel, stride, side = form
     always(side)

@@ -192,9 +192,9 @@ def _direct(context: Context, node: Node) -> PolymorphicStep:
 def _lower_conv(context: Context, node: Node) -> Sequence[PolymorphicStep]:
     if is_depthwise(context.graph, node):
         return [_depthwise(context, node)]
-    if suits(context.isa, context.graph, node):
-        return [_direct(context, node)]
     other = winograd_variant(context, node, conv_product(context.graph, node), _conv_window)
+    if other is None and suits(context.isa, context.graph, node):
+        return [_direct(context, node)]
     operands = conv_operands(context, node)
     return product_steps(context, node, conv_product, operands, "conv", other)
 
