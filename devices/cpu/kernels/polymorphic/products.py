@@ -48,7 +48,7 @@ def sized_compact_kernel(isa: Isa, product: CompactProduct, group: int, what: st
 
 
 @dataclass(frozen=True, eq=False)
-class Variant:
+class ProductVariant:
     """Another way to compute a product at some shapes.
 
     reads: operands that the product does not read; they come before C
@@ -68,7 +68,7 @@ def product_steps(
     product_of: ProductOf,
     operands: fixed.Operands,
     what: str,
-    other: Variant | None = None,
+    other: ProductVariant | None = None,
 ) -> list[PolymorphicStep]:
     """Return the step of a product for every shape; other: a variant of it."""
     isa, product = context.isa, product_of(context.graph, node)
@@ -112,7 +112,7 @@ def _filled(words: tuple[int, ...], count: int) -> tuple[int, ...]:
 
 def _one_row(
     context: Context, node: Node, product: MatmulShape, operands: fixed.Operands, what: str
-) -> Variant | None:
+) -> ProductVariant | None:
     """Return the variant of one row with compact weights, where there are such."""
     if not varies(product.size.rows):
         return None
@@ -128,7 +128,7 @@ def _one_row(
         return Sized((), chunks, fixed.product_s(isa, one), columns=chunks)
 
     code = context.kernel(sized_compact_kernel, row, group, what)
-    return Variant(code, (compact,), 0, size)
+    return ProductVariant(code, (compact,), 0, size)
 
 
 def _rule(

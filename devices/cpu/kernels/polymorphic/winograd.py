@@ -49,7 +49,7 @@ from trireme.devices.cpu.kernels.f32.winograd.transforms import (
 from trireme.devices.cpu.kernels.lowering import Context, finish
 from trireme.devices.cpu.kernels.polymorphic.gemm import SizedCut, cut_for_all
 from trireme.devices.cpu.kernels.polymorphic.opaque import opaque
-from trireme.devices.cpu.kernels.polymorphic.products import Variant
+from trireme.devices.cpu.kernels.polymorphic.products import ProductVariant
 from trireme.devices.cpu.kernels.polymorphic.sample import generalised
 from trireme.devices.cpu.kernels.polymorphic.step import Sized, begin_sized
 from trireme.devices.cpu.runtime.winograd_blocks import REST, winograd_words
@@ -68,7 +68,7 @@ WindowOf = Callable[[Graph, Node], ImageWindow]
 
 def winograd_variant(
     context: Context, node: Node, product: MatmulShape, window_of: WindowOf
-) -> Variant | None:
+) -> ProductVariant | None:
     """Return the variant of a conv's product by Winograd's algorithm; None where none should be."""
     isa, window = context.isa, window_of(context.graph, node)
     outputs = context.type(node.used[1]).dims[0]
@@ -102,7 +102,7 @@ def winograd_variant(
         given = (*words(one), *dealt)
         return Sized(given, dealt[3] * dealt[4], dealt[2] * tile_s, local, dealt[4])
 
-    return Variant(code, (u,), count + _CUT_WORDS, at_shape)
+    return ProductVariant(code, (u,), count + _CUT_WORDS, at_shape)
 
 
 def _usual(window: ImageWindow, outputs: int) -> ImageWindow:
