@@ -24,7 +24,7 @@ from trireme.devices.cpu.kernels.f32.depthwise_pool import MOST_TAPS, lower_dept
 from trireme.devices.cpu.kernels.f32.im2row import ImageWindow
 from trireme.devices.cpu.kernels.f32.open_rows import emit_columns
 from trireme.devices.cpu.kernels.f32.products import conv_reason, lower_conv, window_of
-from trireme.devices.cpu.kernels.f32.window_body import column_segments
+from trireme.devices.cpu.kernels.f32.window_body import column_segments, tile_columns
 from trireme.devices.cpu.kernels.f32.winograd.conv import lower_winograd, winograd_size
 from trireme.devices.cpu.kernels.lowering import (
     TABLE,
@@ -91,9 +91,7 @@ class DirectConvEmitter:
         self.bias = rest.pop(0) if extra[0] else None
         self.residual = rest.pop(0) if extra[1] else None
         most = min(16, (fn.isa.registers - 1 - self.vectors) // self.vectors)
-        self.tile = most
-        if known(window.out_width):
-            self.tile = -(-window.out_width // -(-window.out_width // most))
+        self.tile = tile_columns(window, most)
 
     def rows(self, first: Index, last: Index) -> None:
         """Emit output rows first..last, counted over the batch."""

@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 from trireme.devices.cpu.codegen import mathfn
+from trireme.devices.cpu.codegen.index import known
 from trireme.devices.cpu.codegen.ir import Function, Index, Value
 from trireme.devices.cpu.codegen.llvm_types import vector
 from trireme.devices.cpu.kernels.expressions import activate
@@ -145,6 +146,13 @@ def taps_of(window: ImageWindow, ow: int) -> list[int]:
     return [
         kw for kw in range(window.kernel[1]) if 0 <= left + kw * window.dilations[1] < window.width
     ]
+
+
+def tile_columns(window: ImageWindow, most: int) -> int:
+    """Return the columns of a tile, at most so many: tiles of a row of known length are alike."""
+    if not known(window.out_width):
+        return most
+    return -(-window.out_width // -(-window.out_width // most))
 
 
 def column_segments(window: ImageWindow, tile: int) -> list[tuple[range, list[list[int]]]]:

@@ -18,7 +18,7 @@ from trireme.devices.cpu.codegen.ir import Function, Index, Value, Var
 from trireme.devices.cpu.codegen.llvm_types import vector
 from trireme.devices.cpu.kernels.f32.im2row import ImageWindow
 from trireme.devices.cpu.kernels.f32.open_rows import emit_columns
-from trireme.devices.cpu.kernels.f32.window_body import WindowBody, column_segments
+from trireme.devices.cpu.kernels.f32.window_body import WindowBody, column_segments, tile_columns
 from trireme.support.records import dataclass
 
 _MOST_UNROLLED = 1500
@@ -46,9 +46,7 @@ class WindowEmitter:
         self.type = vector(self.lanes, "float")
         most = 14 if fn.isa.registers >= 32 else 8
         most = max(1, min(most, _MOST_UNROLLED // math.prod(window.kernel)))
-        self.tile = most
-        if known(window.out_width):
-            self.tile = -(-window.out_width // -(-window.out_width // most))
+        self.tile = tile_columns(window, most)
 
     def rows(self, first: Index, last: Index) -> None:
         """Emit output rows first..last, counted over the batch."""
