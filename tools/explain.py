@@ -94,13 +94,27 @@ def _tried(session: Session, feeds: Mapping[str, Array] | None) -> Mapping[str, 
     except RunError as error:
         if feeds is not None or not _chooses(session.graph):
             raise
-        name = next(iter(zeros))
+        chosen_by = _choosers(session.graph) or list(zeros)[:1]
+        given = " ".join(f"--input {name}={name}.npy" for name in chosen_by)
         raise RunError(
             f"zeros take a branch that fails: {error.summary}",
             facts=error.facts,
-            fix=f"--input {name}={name}.npy gives elements that take another branch",
+            fix=f"{given} gives elements that take another branch",
         ) from error
     return zeros
+
+
+def _choosers(graph: Graph) -> list[str]:
+    """Return the inputs from which the conditions of a model's branches are computed."""
+    read: set[int] = set()
+    asked = [node.used[0] for node in graph.nodes if node.op == "if"]
+    while asked:
+        value = asked.pop()
+        if value not in read:
+            read.add(value)
+            maker = graph.producer(value)
+            asked += maker.used if maker is not None else ()
+    return [graph.values[value].name for value in graph.inputs if value in read]
 
 
 def _show_stages(options: argparse.Namespace, session: Session, sizes: Sequence[str]) -> int:

@@ -104,11 +104,6 @@ def test_calibrate_without_devices_writes_no_file(tmp_path, capsys):
     assert "fix: --devices cpu" in shown and not target.exists()
 
 
-def test_devices_opens_one_device_at_a_time(capsys, caplog):
-    assert call(capsys, "devices")[0] == 0
-    assert "sessions of this process" not in caplog.text
-
-
 @pytest.mark.parametrize(
     ("given", "sentence"),
     [

@@ -61,6 +61,12 @@ def test_ctrl_c_after_the_command_is_one_line_and_130(model, tmp_path):
     assert (done.returncode, done.stderr) == (130, b"interrupted\n")
 
 
+def test_devices_opens_one_device_at_a_time():
+    done = run("devices")
+    assert done.returncode == 0 and b"cpu" in done.stdout
+    assert b"sessions of this process" not in done.stderr
+
+
 def test_the_package_leaves_signals_to_its_user():
     code = (
         "import signal, trireme\n"
