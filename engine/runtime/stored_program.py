@@ -139,6 +139,7 @@ class StoredProgram:
 
     inputs, outputs: as of the session's graph; task: what errors of a run name
     is_open: whether that graph has open shapes, of which the program runs one set (`takes`)
+    shapes: of the inputs that it runs
     ran: the shapes of the last run, where they are open
     run: returns the outputs of feeds, as `Session.run` does
     """
@@ -154,7 +155,8 @@ class StoredProgram:
         self.is_open = ends.is_open
         self.ran: tuple[tuple[int, ...], ...] | None = None
         self._others: dict[tuple[int, ...], StoredProgram] = {}  # as they ran last
-        self._fed = {v.name: (v.type.dims, numpy_dtype(v.dtype)) for v in ends.inputs}
+        self._fed = [(v.name, v.type.dims, numpy_dtype(v.dtype)) for v in ends.inputs]
+        self.shapes = tuple(v.type.dims for v in ends.inputs)
         self._ends, self._task, self._entry = ends, task, entry
         self._call, self._binding = ends.on_new_memory(open_image)
         self._runs = _NamedRuns(self._call, task)
@@ -165,21 +167,15 @@ class StoredProgram:
         self._runs.run()
         return self._binding.collect(given)
 
-    @property
-    def shapes(self) -> tuple[tuple[int, ...], ...]:
-        """The shapes of the inputs that it runs."""
-        return tuple(dims for dims, _ in self._fed.values())
-
     def takes(self, feeds: Mapping[str, Any]) -> bool:
         """Whether feeds are arrays of the names, shapes and dtypes that the program runs."""
-        if not isinstance(feeds, dict) or feeds.keys() != self._fed.keys():
+        if not isinstance(feeds, dict) or len(feeds) != len(self._fed):
             return False
-        return all(
-            isinstance(array, np.ndarray) and array.shape == dims and array.dtype == dtype
-            for (dims, dtype), array in zip(
-                self._fed.values(), map(feeds.__getitem__, self._fed), strict=True
-            )
-        )
+        for name, dims, dtype in self._fed:  # a generator takes twice as long
+            array = feeds.get(name)
+            if not isinstance(array, np.ndarray) or array.shape != dims or array.dtype != dtype:
+                return False
+        return True
 
     def at(self, feeds: Mapping[str, Any]) -> StoredProgram | None:
         """Return what runs feeds of open shapes, this or the same at other shapes, or None.
