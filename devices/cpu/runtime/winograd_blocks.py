@@ -6,19 +6,20 @@ import math
 from collections.abc import Iterator
 from functools import lru_cache
 
-REST = 4
-"""Tiles of the register tiles that do what is left of a chunk."""
+REST = 2
+"""Tiles by which register tiles differ that do what is left of a chunk."""
 NOTHING = (0, 0, 0, 0, 0, 0)
 
 
 @lru_cache(4096)
 def winograd_words(
+    threads: int,
     side: int,
     most: int,
     tile_rows: int,
     panels: int,
     transforms: tuple[float, float],
-    products: tuple[float, float],
+    products: tuple[float, ...],
     weights: float,
     inputs: tuple[float, float],
     direct: tuple[float, float, float],
@@ -29,9 +30,11 @@ def winograd_words(
     """Return whether it pays (0 or 1), tiles high and wide, all tiles, and blocks and groups.
 
     The answer does not depend on the number of images, so an image has the same bits in a batch.
+    threads: for which chunks are cut
     side, most: outputs of a tile along an axis; tiles of a chunk at most
     transforms: cycles of a tile's inputs, and of its outputs of one panel
-    products: of a panel, of all register tiles of `tile_rows` tiles and of `REST` at every point
+    products: of a panel, of register tiles of 0, `REST`, 2 * `REST` ... tiles at every point, and
+        last of `tile_rows`
     weights: of reading all weights
     inputs: bytes of a tile's transformed inputs, and half of the L2 cache
     direct: cycles of one output pixel as a product, of gathering it, and of reading its weights
@@ -40,8 +43,10 @@ def winograd_words(
     tiles_high, tiles_wide = -(-height // side), -(-width // side)
 
     def product(tiles: int) -> float:
+        if tile_rows < tiles < 2 * tile_rows:
+            return 2 * products[-(-tiles // (2 * REST))]
         whole, rest = divmod(tiles, tile_rows)
-        return whole * products[0] + -(-rest // REST) * products[1]
+        return whole * products[-1] + products[-(-rest // REST)]
 
     of_image, pixels = tiles_high * tiles_wide, height * width
     own = of_image * (transforms[0] + panels * transforms[1])
@@ -54,7 +59,7 @@ def winograd_words(
         near = 1 if inputs[0] * tiles <= inputs[1] else 2
         work = tiles * (transforms[0] + group * transforms[1]) + group * product(tiles)
         work += group * (weights / panels + near * inputs[0] * tiles * CACHE_CYCLES) + 1000
-        cost = -(-blocks * groups // 2) * work + (0.25 * work if blocks * groups > 1 else 0)
+        cost = -(-blocks * groups // threads) * work + (0.25 * work if blocks * groups > 1 else 0)
         if cost < best:
             best, found = cost, (blocks, groups)
     return (1, tiles_high, tiles_wide, count, *found)

@@ -91,6 +91,21 @@ def test_every_size_of_an_image_is_that_of_onnx_runtime(always, form, channels):
 
 
 @pytest.mark.parametrize("isa", available_isas())
+def test_any_number_of_tiles_is_a_cut_into_register_tiles(always, isa):
+    always(2)
+    data, rng = model(3, 1, 24, 40, extra=True), np.random.default_rng(SEED)
+    peer = peer_of(data)
+    how = trireme.ExecutionOptions(device_options={"cpu": {"isa": isa}})
+    with trireme.Session(data, devices=["cpu"], threads=1, execution_options=how) as session:
+        for tiles in range(1, 47):
+            x = rng.standard_normal((1, 24, 2, 2 * tiles)).astype(np.float32)
+            (wanted,) = peer.run(None, {"x": x})
+            made = session.run({"x": x})["y"]
+            bound = 2e-5 * max(np.abs(wanted).max(), 1)
+            np.testing.assert_allclose(made, wanted, rtol=0, atol=bound, err_msg=f"{tiles}")
+
+
+@pytest.mark.parametrize("isa", available_isas())
 def test_what_is_not_finite_stays_where_it_is(always, isa):
     always(4)
     data = model(3, 1, 20, 33, extra=False)
@@ -136,7 +151,9 @@ def test_chunks_hold_no_more_tiles_than_their_memory(name):
     for _ in range(300):
         most, panels = int(rng.integers(4, 129)), int(rng.integers(1, 40))
         images, height, width = (int(10**e) for e in rng.uniform(0, (1, 2.5, 2.5)))
-        given = 4, most, 12, panels, (900.0, 300.0), (3e4, 1e4), 1e5, (4e4, isa.l2_bytes // 2)
+        tiles = tuple(2.5e3 * rows for rows in range(0, 13, 2))
+        shape = int(rng.integers(1, 9)), 4, most, 12, panels
+        given = *shape, (900.0, 300.0), tiles, 1e5, (4e4, isa.l2_bytes // 2)
         pays, high, wide, count, blocks, groups = winograd_words(
             *given, (1e30, 1.0, 1.0), images, height, width
         )

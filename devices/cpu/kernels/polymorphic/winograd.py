@@ -92,7 +92,8 @@ def winograd_variant(
     u = context.pack_later(node.used[1], f"winograd {size} {cut.width}", nbytes, pack)
     local = layout_of(isa, conv, cut, made).nbytes
     tile_s = winograd_cycles(isa, 1, usual, outputs, made) / CYCLES_PER_S / tiles
-    found = partial(winograd_words, *_costs(isa, window, product, cut, by_product, made))
+    costs = _costs(isa, window, product, cut, by_product, made)
+    found = partial(winograd_words, context.threads, *costs)
 
     def at_shape(graph: Graph, _: MatmulShape) -> Sized | None:
         one, images = window_of(graph, node), graph.values[node.used[0]].type.dims[0]
@@ -146,6 +147,11 @@ def _cut(
     return replace(cut, tiles=min(range(step, max(_MOST_TILES, step) + 1, step), key=cycles))
 
 
+def _rest_heights(tile_rows: int) -> range:
+    """Return the heights of register tiles for what is left of a chunk."""
+    return range(REST, tile_rows, REST)
+
+
 def _costs(
     isa: Isa,
     window: ImageWindow,
@@ -154,7 +160,7 @@ def _costs(
     by_product: SizedCut,
     made: Scheme,
 ) -> tuple[Any, ...]:
-    """Return the first arguments of `winograd_words`."""
+    """Return the arguments of `winograd_words` between threads and images."""
     points, depth = made.points**2, window.channels
     outputs, direct_depth = product.size.columns, product.size.depth
     row_bytes = layout_of(isa, WinogradConv(0, window, outputs, False, False, ""), cut, made).v_row
@@ -167,8 +173,12 @@ def _costs(
         cut.tile_rows,
         cut.panels,
         (-(-depth // isa.lanes) * input_cycles(made) + 40, cut.vectors * output_cycles(made)),
-        tuple(
-            points * depth * tile_cycles(isa, rows, cut.vectors) for rows in (cut.tile_rows, REST)
+        (
+            0.0,
+            *(
+                points * depth * tile_cycles(isa, rows, cut.vectors)
+                for rows in (*_rest_heights(cut.tile_rows), cut.tile_rows)
+            ),
         ),
         weights_cycles(isa, points * depth * outputs),
         (4 * points * row_bytes, isa.l2_bytes // 2),
@@ -213,16 +223,34 @@ class _SizedWinograd(WinogradEmitter):
         return self.fn.minimum(i, 1), 2
 
     def product(self, v: Value, u: Value, m: Value, vectors: int) -> None:
-        """Emit M = V U for one point: whole register tiles, and tiles of `REST` rows.
+        """Emit M = V U for one point: tiles of all rows, then one or two of those that are left.
 
         The last may reach beyond the chunk's tiles, but not beyond the memory for the most.
         """
         fn, rows = self.fn, self.cut.tile_rows
-        tiles = self.i64(fn.integer("udiv", self.count, rows))
-        for i in fn.range(0, tiles):
+        whole, times, left = self._tiles()
+        for i in fn.range(0, whole):
             self.tile(i, self.i64(i) * rows, rows, v, u, m, vectors)
-        for row in fn.range(tiles * rows, self.count, REST):
-            self.tile(0, self.i64(row), REST, v, u, m, vectors)
+        for height in _rest_heights(rows):
+            with fn.when(fn.compare("eq", left, height)):
+                for i in fn.range(0, times):
+                    row = whole * rows + self.i64(i) * height
+                    self.tile(whole + i, row, height, v, u, m, vectors, steps=1)
+
+    def _tiles(self) -> tuple[Value, Value, Value]:
+        """Return how many tiles have all rows, and how many are left, of how many rows each.
+
+        Two tiles are equally high, so that each brings its half of what comes next in time.
+        """
+        fn, rows, count = self.fn, self.cut.tile_rows, self.count
+        are_two = fn.compare("ult", count - (rows + 1), rows - 1)
+        whole = fn.select(are_two, 0, self.i64(fn.integer("udiv", count, rows)))
+        times = fn.select(are_two, self.i64(2), 1)
+        half = self.i64(fn.integer("udiv", count + 1, 2))
+        left = fn.select(are_two, half, self.i64(fn.integer("urem", count, rows)))
+        left = left + self.i64(fn.integer("urem", left, REST))
+        are_whole = fn.compare("sge", left, rows)
+        return fn.select(are_whole, whole + times, whole), times, left
 
     def weight_at(self, column: Value, count: int) -> Callable[[Index, Index, Index], Value]:
         """Return what loads weights from the panels of the product."""

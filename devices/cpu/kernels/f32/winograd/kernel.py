@@ -259,16 +259,27 @@ class WinogradEmitter:
         return i, -(-self.cut.tiles // self.cut.tile_rows)
 
     def tile(
-        self, i: Index, row: Value, rows: int, v: Value, u: Value, m: Value, vectors: int
+        self,
+        i: Index,
+        row: Value,
+        rows: int,
+        v: Value,
+        u: Value,
+        m: Value,
+        vectors: int,
+        steps: int = 4,
     ) -> None:
-        """Emit register tile i of a point, from a row on; meanwhile the next point's U comes."""
+        """Emit register tile i of a point, from a row on; meanwhile the next point's U comes.
+
+        steps: of depth, at most, which its loop spells out
+        """
         fn, channels, width, lanes = self.fn, self.conv.window.channels, self.cut.width, self.lanes
         acc = [[Var(fn, self.type, 0.0) for _ in range(vectors)] for _ in range(rows)]
 
         def panel(at: Value) -> list[Value]:
             return [fn.load(self.type, fn.at(at, k * lanes), 4 * lanes) for k in range(vectors)]
 
-        unroll = next(u for u in (4, 2, 1) if channels % u == 0)
+        unroll = next(u for u in (4, 2, 1) if u <= steps and channels % u == 0)
         a = fn.at(v, row * self.layout.v_row)
         lines = [(a, r * self.layout.v_row) for r in range(rows)]
         following = fn.at(u, channels * width)
