@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 from trireme.ir.bind_shapes import shape_advice
 from trireme.runtime.control.body import Workshop
 from trireme.runtime.dataflow.program import WORKERS, DataflowProgram
-from trireme.runtime.dynamic.instances import PlacedRegion, StaticRegion
+from trireme.runtime.dynamic.instance import PlacedRegion, StaticRegion
 from trireme.runtime.dynamic.kept import Shapes
 from trireme.runtime.dynamic.polymorphic import PolymorphicGraph, polymorphic_device
 from trireme.runtime.dynamic.program import OpenProgram, open_program

@@ -2,29 +2,34 @@
 
 An instance binds the shapes, optimises the graph and cuts it (stage.py). Its region is a session of
 its own on the same open devices. Where shapes depend on values, the host runs these steps, and the
-rest of the graph gets instances by the shapes that the steps made.
+rest of the graph gets instances by the shapes that the steps made. `instance.py` runs one.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from dataclasses import dataclass
 
 from trireme.ir.bind_shapes import bind_shapes, sizes_of
 from trireme.ir.dims import substituted
-from trireme.ir.effects import States
-from trireme.ir.graph import Graph, Node
-from trireme.ir.interpreter import interpret
+from trireme.ir.graph import Graph
 from trireme.ops.repeats import bodies_of
-from trireme.placement.placement import Placement
 from trireme.runtime.dynamic.choices import has_branches, only_chooses
 from trireme.runtime.dynamic.closed import ClosedGraph, why_not_closed
+from trireme.runtime.dynamic.instance import (
+    HostSteps,
+    Instance,
+    PlacedRegion,
+    StaticRegion,
+    report_of,
+    step_texts,
+    value_of,
+)
 from trireme.runtime.dynamic.kept import Kept, Shapes
 from trireme.runtime.dynamic.polymorphic import PolymorphicGraph, usual_shapes
 from trireme.runtime.dynamic.regions import Served, regions
-from trireme.runtime.dynamic.reports import StageReport, StageWatch, Tier
+from trireme.runtime.dynamic.reports import StageReport, Tier
 from trireme.runtime.dynamic.resizable import ResizableGraph
 from trireme.runtime.dynamic.stage import (
     Stage,
@@ -37,33 +42,6 @@ from trireme.runtime.dynamic.stage import (
 from trireme.support.dtypes import Array
 from trireme.support.errors import CompileError, InternalError, RunError, ShapeError
 from trireme.support.forks import register_at_fork
-
-
-class StaticRegion(Protocol):
-    """What runs a graph of static shapes: a session."""
-
-    graph: Graph
-
-    @property
-    def devices(self) -> Mapping[str, object]:
-        """The open devices, by name."""
-
-    def run(
-        self, feeds: Mapping[str, Any], out: Mapping[str, Array] | None = None
-    ) -> dict[str, Array]:
-        """Return the outputs by name."""
-
-    def close(self) -> None:
-        """Release the resources."""
-
-
-class PlacedRegion(StaticRegion, Protocol):
-    """A session of a graph that was placed for its shapes."""
-
-    @property
-    def placement(self) -> Placement:
-        """Where every node runs."""
-
 
 MOST_FITTING = 1024
 """Shapes that are remembered to lie within the bounds."""
@@ -80,8 +58,7 @@ class Tools:
     polymorphic: compiles a graph once for every shape, or says why not
     open_polymorphic: opens a session for such a graph at some shapes
     served: gives the nodes of a graph that a program for every shape may have; None for no cuts
-    run_step: runs one node whose results have shapes that depend on values
-    take_fallbacks: gives what bodies of control flow were not compiled since it was asked last
+    host: runs the nodes whose results have shapes that depend on values
     most: instances kept; the one unused for longest goes
     """
 
@@ -90,28 +67,8 @@ class Tools:
     polymorphic: Callable[[Graph, Sequence[Sequence[int]]], PolymorphicGraph | str]
     open_polymorphic: Callable[[PolymorphicGraph, Shapes], StaticRegion]
     served: Served | None
-    run_step: Callable[[Graph, Node, list[Array | None]], Sequence[Array]]
-    take_fallbacks: Callable[[], tuple[str, ...]]
+    host: HostSteps
     most: int
-
-
-@dataclass(frozen=True)
-class Instance:
-    """A graph for one set of input shapes.
-
-    region: what runs the region; None where there is none or the numpy references run it
-    rest: the next stage
-    """
-
-    stage: Stage
-    region: StaticRegion | None
-    rest: OpenGraph | None
-    report: StageReport
-
-    def close(self) -> None:
-        """Close the region."""
-        if self.region is not None:
-            self.region.close()
 
 
 class OpenGraph:
@@ -126,12 +83,11 @@ class OpenGraph:
         graph: Graph,
         tools: Tools,
         kept: Kept[Instance],
-        states: States,
         path: tuple[Shapes, ...] = (),
         most: Mapping[int, int] | None = None,
     ) -> None:
         self.graph, self._tools, self._kept = graph, tools, kept
-        self._states, self._path = states, path
+        self._path = path
         self._names = [value.name for value in graph.input_values()]
         self.reset_after_fork()
         register_at_fork(self)
@@ -224,7 +180,7 @@ class OpenGraph:
         parts, most = [], most_of(self.graph, self.graph.nodes)
         for number, graph in enumerate(graphs):
             path = (*self._path, ((-1 - number,),))
-            one = OpenGraph(graph, self._tools, self._kept, self._states, path, most)
+            one = OpenGraph(graph, self._tools, self._kept, path, most)
             parts.append(_Part(one, graph.inputs, graph.outputs))
         return parts
 
@@ -266,8 +222,8 @@ class OpenGraph:
                 check_pin(node, "the host runs the nodes around its branches, which stay open")
         stage = Stage(self.graph, None, self.graph.nodes, None)
         by_name = dict(zip(self._names, shapes, strict=True))
-        steps = tuple(_step_text(stage, node) for node in self.graph.nodes)
-        return Instance(stage, None, None, StageReport(by_name, 0, "", "reference", why, steps))
+        report = StageReport(by_name, 0, "", "reference", why, step_texts(stage))
+        return Instance(stage, None, None, report)
 
     def _polymorphic_instance(self, shapes: Shapes) -> Instance | str:
         """Return an instance of the program for every shape, or why there is none."""
@@ -321,9 +277,9 @@ class OpenGraph:
         rest = None
         if stage.rest is not None:
             path = (*self._path, shapes)
-            rest = OpenGraph(stage.rest, self._tools, self._kept, self._states, path, stage.most)
+            rest = OpenGraph(stage.rest, self._tools, self._kept, path, stage.most)
         tier: Tier = "reference" if region is None else "specialised"
-        return Instance(stage, region, rest, _report(stage, region, tier, why))
+        return Instance(stage, region, rest, report_of(stage, region, tier, why))
 
     def _is_small(self, region: Graph) -> bool:
         return bool(self._path) and has_little_work(region)
@@ -337,35 +293,8 @@ class OpenGraph:
         if parts := self.parts(shapes):
             return self._run_parts(parts, arrays, done)
         for instance in self.hold(shapes):
-            return self._run_instance(instance, arrays, done)
+            return instance.run(arrays, done, self._tools.host)
         raise InternalError("no instance was found")
-
-    def _run_instance(
-        self, instance: Instance, arrays: Sequence[Array], done: list[StageReport]
-    ) -> list[Array]:
-        stage = instance.stage
-        place = len(done)
-        done.append(instance.report)
-        watch = done.begin(instance.region) if isinstance(done, StageWatch) else None
-        known: dict[int, Array] = dict(zip(stage.graph.inputs, arrays, strict=True))
-        if stage.region is not None:
-            known |= self._run_region(instance, stage.region, known)
-        if watch is not None:
-            watch.region_ran()
-        if stage.steps:  # those of a run that failed are forgotten
-            self._tools.take_fallbacks()
-        for node in stage.steps:
-            results = self._tools.run_step(stage.graph, node, _operands(stage.graph, node, known))
-            known |= dict(zip(node.outputs, results, strict=True))
-            if watch is not None:
-                watch.step_ran(results)
-        if stage.steps and (fallbacks := self._tools.take_fallbacks()):
-            done[place] = replace(instance.report, fallbacks=fallbacks)
-        if instance.rest is not None and stage.rest is not None:
-            rest = stage.rest  # the ids are those of this stage; the next one has its own
-            results = instance.rest.run([known[value] for value in rest.inputs], done)
-            known |= dict(zip(rest.outputs, results, strict=True))
-        return [_value(stage.graph, value, known) for value in stage.graph.outputs]
 
     def _run_parts(
         self, parts: Sequence[_Part], arrays: Sequence[Array], done: list[StageReport]
@@ -374,17 +303,7 @@ class OpenGraph:
         for part in parts:
             results = part.graph.run([known[value] for value in part.inputs], done)
             known |= dict(zip(part.outputs, results, strict=True))
-        return [_value(self.graph, value, known) for value in self.graph.outputs]
-
-    def _run_region(
-        self, instance: Instance, region: Graph, known: Mapping[int, Array]
-    ) -> dict[int, Array]:
-        if instance.region is None:
-            feeds = {value: known[value] for value in region.inputs}
-            return interpret(region, feeds, states=self._states.arrays)
-        by_name = {region.values[v].name: known[v] for v in region.inputs}
-        results = instance.region.run(by_name)
-        return {value: results[region.values[value].name] for value in region.outputs}
+        return [value_of(self.graph, value, known) for value in self.graph.outputs]
 
 
 def _reserve(program: PolymorphicGraph, graph: Graph) -> None:
@@ -411,35 +330,3 @@ class _Part:
     graph: OpenGraph
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
-
-
-def _report(stage: Stage, region: PlacedRegion | None, tier: Tier, why: str) -> StageReport:
-    nodes = () if stage.region is None else stage.region.nodes
-    on = "numpy reference" if region is None else _devices_used(region)
-    shapes = {value.name: value.type.dims for value in stage.graph.input_values()}
-    steps = tuple(_step_text(stage, node) for node in stage.steps)
-    return StageReport(shapes, len(nodes), on if nodes else "", tier, why, steps)
-
-
-def _devices_used(region: PlacedRegion) -> str:
-    placed = region.placement
-    return ", ".join(name for name in region.devices if placed.uses(name))
-
-
-def _operands(graph: Graph, node: Node, known: Mapping[int, Array]) -> list[Array | None]:
-    return [None if value is None else _value(graph, value, known) for value in node.inputs]
-
-
-def _value(graph: Graph, value: int, known: Mapping[int, Array]) -> Array:
-    data = graph.values[value].data
-    if data is not None:
-        return data
-    if value not in known:
-        raise RunError(f"'{graph.values[value].name}' was not made")
-    return known[value]
-
-
-def _step_text(stage: Stage, node: Node) -> str:
-    """Return the label of a step, with the proven most of what only a run tells."""
-    most = stage.most.get(node.outputs[0])
-    return node.label if most is None else f"{node.label}, at most {most}"

@@ -13,7 +13,6 @@ import numpy as np
 
 from trireme.backend.capabilities import PolymorphicDevice
 from trireme.ir.bind_shapes import sizes_of
-from trireme.ir.effects import States
 from trireme.ir.graph import Graph, Node, Value
 from trireme.ir.interpreter import evaluate
 from trireme.ir.op import get_op
@@ -25,13 +24,8 @@ from trireme.runtime.control.open_body import open_body
 from trireme.runtime.dynamic.ahead import ShapesAhead
 from trireme.runtime.dynamic.buckets import BucketFit, Buckets
 from trireme.runtime.dynamic.fed import FedArrays, feeds_of
-from trireme.runtime.dynamic.instances import (
-    Instance,
-    OpenGraph,
-    PlacedRegion,
-    StaticRegion,
-    Tools,
-)
+from trireme.runtime.dynamic.instance import HostSteps, Instance, PlacedRegion, StaticRegion
+from trireme.runtime.dynamic.instances import OpenGraph, Tools
 from trireme.runtime.dynamic.kept import Kept, Shapes
 from trireme.runtime.dynamic.pins import check_pins
 from trireme.runtime.dynamic.polymorphic import PolymorphicGraph, polymorphic
@@ -70,14 +64,13 @@ class OpenProgram:
         self,
         graph: Graph,
         tools: Tools,
-        states: States,
         buckets: Buckets | None = None,
         kind: type[OpenGraph] = OpenGraph,
     ) -> None:
         self.graph, self._buckets = graph, buckets
         self._kept: Kept[Instance] = Kept(tools.most)
         served = graph if buckets is None else buckets.graph
-        self._open = kind(served, tools, self._kept, states)
+        self._open = kind(served, tools, self._kept)
         self.ahead, self._most = ShapesAhead(), tools.most
         self._inputs = list(graph.input_values())
         self._outputs = list(graph.output_values())
@@ -336,16 +329,15 @@ def open_program(
         compile_open,
         open_polymorphic,
         partial(served_nodes, devices=devices) if how.execution == "sunk" else None,
-        run_step,
-        control.take_fallbacks,
+        HostSteps(run_step, control.take_fallbacks, states),
         how.most_shapes,
     )
     check_pins(prepared.graph, tools.optimise)
     if not buckets:
-        return OpenProgram(prepared.graph, tools, states, kind=kind)
+        return OpenProgram(prepared.graph, tools, kind=kind)
     if not all(isinstance(device, PolymorphicDevice) for device in devices.values()):
         tools = replace(tools, polymorphic=_by_bucket)
-    return OpenProgram(prepared.graph, tools, states, Buckets(prepared.graph, buckets))
+    return OpenProgram(prepared.graph, tools, Buckets(prepared.graph, buckets))
 
 
 def _by_bucket(graph: Graph, shapes: Sequence[Sequence[int]]) -> str:

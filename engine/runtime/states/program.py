@@ -10,7 +10,8 @@ from typing import Any
 from trireme.backend.device import Buffer
 from trireme.ir.effects import States
 from trireme.ir.graph import Graph
-from trireme.runtime.dynamic.instances import Instance, OpenGraph
+from trireme.runtime.dynamic.instance import Instance
+from trireme.runtime.dynamic.instances import OpenGraph
 from trireme.runtime.dynamic.kept import Shapes
 from trireme.runtime.dynamic.polymorphic import PolymorphicGraph, polymorphic_device
 from trireme.runtime.dynamic.program import OpenProgram, Served
