@@ -22,19 +22,18 @@ from typing import Any
 import numpy as np
 
 import trireme.ops  # noqa: F401 - fills the registry
-from trireme.backend.device import HOST, Buffer, Device
+from trireme.backend.device import HOST, Device
 from trireme.backend.registry import DEFAULT_DEVICE, kind_named, open_device, options_of
-from trireme.ir.builder import GraphBuilder
-from trireme.ir.device_scope import device as on_device
 from trireme.ir.device_scope import named_device
-from trireme.ir.graph import Graph, Quant, TensorType, Value, digest, hashable
+from trireme.ir.graph import Quant, TensorType, digest
 from trireme.ir.interpreter import evaluate
-from trireme.ir.op import OpDef, all_ops, get_op, has_op
+from trireme.ir.op import all_ops, get_op, has_op
 from trireme.runtime.interactive import summary
+from trireme.runtime.op_call import Made, OpCall, OpUse, choose_constants
 from trireme.runtime.operators import Operators
 from trireme.support.arguments import check_arguments
-from trireme.support.dtypes import Array, dtype_name, numpy_dtype
-from trireme.support.errors import GraphError, PlacementError, TriremeError
+from trireme.support.dtypes import Array, dtype_name
+from trireme.support.errors import GraphError, PlacementError
 from trireme.support.forks import register_at_fork
 
 MOST_KEPT = 512
@@ -100,7 +99,9 @@ def _as_arrays(given: Any) -> Any:
 def tensor(data: Any, quant: Quant | None = None) -> Tensor:
     """Return a value of some data: arrays as they are, Python floats as float32, ints as int64."""
     if isinstance(data, Tensor):
-        return data if quant is None else Tensor(data.data, replace_quant(data.type, quant))
+        if quant is None:
+            return data
+        return Tensor(data.data, TensorType(data.type.shape, data.type.dtype, quant))
     try:
         array = np.asarray(data, order="C")
     except ValueError as error:  # rows of several lengths
@@ -127,65 +128,6 @@ def _is_recorded(value: Any) -> bool:
     return isinstance(value, Operators) and not isinstance(value, Tensor)
 
 
-def replace_quant(type: TensorType, quant: Quant | None) -> TensorType:
-    """Return a type with another quantisation."""
-    return TensorType(type.shape, type.dtype, quant)
-
-
-Operand = Tensor | None
-
-
-@dataclass(frozen=True)
-class _Use:
-    """One use of an op: everything but the data of its inputs."""
-
-    op: OpDef
-    attrs: Mapping[str, Any]
-    outputs: int | None
-    quants: tuple[Quant | None, ...]
-
-    def graph(self, operands: Sequence[Operand], constants: frozenset[int]) -> Graph:
-        """Return the graph of one node, with the inputs at some positions compiled in."""
-        with on_device(None):
-            return self._graph(operands, constants)
-
-    def _graph(self, operands: Sequence[Operand], constants: frozenset[int]) -> Graph:
-        b = GraphBuilder(f"eager.{self.op.name}")
-        values: list[int | None] = []
-        for position, operand in enumerate(operands):
-            if operand is None:
-                values.append(None)
-            elif position in constants:
-                values.append(b.constant(f"c{position}", operand.data, operand.type.quant))
-            else:
-                values.append(b.input(f"x{position}", operand.type))
-        made = b.add_node(
-            self.op.name,
-            values,
-            self.attrs,
-            outputs=self._count(b, values),
-            quants=self.quants,
-            source="eager",
-        )
-        return b.finish(*made)
-
-    def _count(self, b: GraphBuilder, values: Sequence[int | None]) -> int:
-        if self.outputs is not None:
-            return self.outputs
-        least, most = self.op.out_arity
-        if most is not None:
-            return least
-        given: list[Value | None] = [None if i is None else b.values[i] for i in values]
-        try:
-            return len(self.op.infer(*given, **self.op.bind(self.attrs)))
-        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
-            return 1
-
-    def key(self, operands: Sequence[Operand]) -> Hashable:
-        types = tuple(None if each is None else each.type for each in operands)
-        return self.op.name, types, hashable(self.attrs), self.outputs, self.quants
-
-
 class Eager:
     """Devices opened on first use, calls compiled so far, and states; safe to share by threads.
 
@@ -199,7 +141,7 @@ class Eager:
         self._devices: dict[str, Device] = {}
         self._given: dict[int, Device] = {}
         self._constants: dict[Hashable, frozenset[int]] = {}
-        self._calls: OrderedDict[Hashable, _OpCall] = OrderedDict()
+        self._calls: OrderedDict[Hashable, OpCall] = OrderedDict()
         self.reset_after_fork()
         register_at_fork(self)
 
@@ -231,7 +173,7 @@ class Eager:
         if type(op) is not str or device is not None or outputs is not None or quants != ():
             given = {"op": op, "device": device, "outputs": outputs, "quants": quants}
             check_arguments(Eager.__call__, given, GraphError)  # a third of the time of a call
-        use = _Use(get_op(op), attrs, outputs, tuple(quants))
+        use = OpUse(get_op(op), attrs, outputs, tuple(quants))
         recorded = next((each for each in inputs if _is_recorded(each)), None)
         if recorded is not None:
             return recorded._recorded(op, inputs, attrs, device, outputs, quants)
@@ -249,8 +191,8 @@ class Eager:
                 call = self._compiled(use, operands, opened)
             made = call([each.data for each in operands if each is not None])
         name, own = (where, None) if isinstance(where, str) else (where.spec.name, where)
-        made = [Tensor(each.data, each.type, name, self, own) for each in made]
-        return made[0] if len(made) == 1 else tuple(made)
+        results = [Tensor(data, type, name, self, own) for data, type in made]
+        return results[0] if len(results) == 1 else tuple(results)
 
     def close(self) -> None:
         """Close the devices and forget what was compiled; further use starts afresh."""
@@ -267,21 +209,21 @@ class Eager:
             self._devices[name] = open_device(name, **options_of(name, [name], self._options))
         return self._devices[name]
 
-    def _on_references(self, use: _Use, operands: Sequence[Operand]) -> list[Tensor]:
+    def _on_references(self, use: OpUse, operands: Sequence[Tensor | None]) -> list[Made]:
         graph = use.graph(operands, frozenset(range(len(operands))))
         (node,) = graph.nodes
         arrays = [None if i is None else graph.values[i].data for i in node.inputs]
         results = evaluate(graph, node, arrays, self.states)
         return [
-            Tensor(array, TensorType(array.shape, graph.type(i).dtype, graph.type(i).quant))
+            (array, TensorType(array.shape, graph.type(i).dtype, graph.type(i).quant))
             for array, i in zip(results, graph.outputs, strict=False)
         ]
 
-    def _compiled(self, use: _Use, operands: Sequence[Operand], device: Device) -> _OpCall:
+    def _compiled(self, use: OpUse, operands: Sequence[Tensor | None], device: Device) -> OpCall:
         self._given[id(device)] = device  # so that its id stays its own
         kind = (id(device), use.key(operands))
         if kind not in self._constants:
-            self._constants[kind] = _choose_constants(use, operands, device)
+            self._constants[kind] = choose_constants(use, operands, device)
         constants = self._constants[kind]
         data = tuple(
             digest(each.data) if each is not None and position in constants else None
@@ -289,7 +231,7 @@ class Eager:
         )
         key = (kind, data)
         if key not in self._calls:
-            self._calls[key] = _OpCall(device, use.graph(operands, constants))
+            self._calls[key] = OpCall(device, use.graph(operands, constants))
             self.compiled += 1
             while len(self._calls) > MOST_KEPT:
                 self._calls.popitem(last=False)
@@ -297,7 +239,7 @@ class Eager:
         return self._calls[key]
 
 
-def _device_of(op: str, operands: Sequence[Operand]) -> str | Device:
+def _device_of(op: str, operands: Sequence[Tensor | None]) -> str | Device:
     """Return the device on which the operands are; raise PlacementError if there are several."""
     made = {each.device: each for each in operands if each is not None and each.device}
     if len(made) > 1:
@@ -308,88 +250,6 @@ def _device_of(op: str, operands: Sequence[Operand]) -> str | Device:
     for name, each in made.items():
         return each._opened or name
     return DEFAULT_DEVICE
-
-
-def _choose_constants(use: _Use, operands: Sequence[Operand], device: Device) -> frozenset[int]:
-    """Return the inputs to compile in: as few as let the device run the op, on a kernel if it can.
-
-    None first; then the integers that say how (shapes, axes); then all but the first input, as
-    weights are; then all. Raises the device's refusal, or what is wrong with the call.
-    """
-    present = [i for i, each in enumerate(operands) if each is not None]
-    integers = [
-        i
-        for i in present[1:]
-        if (each := operands[i]) is not None and each.type.dtype in ("int32", "int64")
-    ]
-    able: frozenset[int] | None = None
-    refusal = ""
-    fault: TriremeError | None = None
-    for constants in dict.fromkeys(map(frozenset, ((), integers, present[1:], present))):
-        try:
-            graph = use.graph(operands, constants)
-        except TriremeError as error:
-            fault = fault or error
-            continue
-        (node,) = graph.nodes
-        reason = device.unsupported_reason(graph, node)
-        if reason is None and not device.kernel_note(graph, node):
-            return constants
-        if reason is None and able is None:
-            able = constants
-        refusal = refusal or reason or ""
-    if able is not None:
-        return able
-    if refusal:
-        seen = "   ".join("-" if each is None else str(each.type) for each in operands)
-        raise PlacementError(
-            f"{device.spec.name} cannot run {use.op.name}: {refusal}",
-            facts=[f"inputs {seen}"],
-            fix="device='host' runs every op on the numpy references",
-        )
-    raise fault or GraphError(f"{use.op.name} cannot be built")
-
-
-class _OpCall:
-    """An op compiled for one device with memory of its own; one call at a time."""
-
-    def __init__(self, device: Device, graph: Graph) -> None:
-        (executable,) = device.compile([graph])
-        self.device, self.graph = device, graph
-        self.kernels = executable.kernels
-        self.reset_after_fork()
-        register_at_fork(self)
-        self._places = {
-            value: device.alloc(max(graph.type(value).nbytes, 1))
-            for value in dict.fromkeys((*graph.inputs, *graph.outputs))
-        }
-        nbytes = executable.scratch_bytes
-        scratch = device.alloc(nbytes) if nbytes else None
-        args = [self._place(value) for value in (*graph.inputs, *graph.outputs)]
-        self._bound = executable.bind(args, scratch)
-
-    def reset_after_fork(self) -> None:
-        """Be free, in a forked child, of a call of another thread."""
-        self._lock = threading.Lock()
-
-    def _place(self, value: int) -> Buffer:
-        return self._places[value].at(0, self.graph.type(value).nbytes)
-
-    def __call__(self, arrays: Sequence[Array]) -> list[Tensor]:
-        """Return the outputs; `arrays` holds every input that is present, constants too."""
-        (node,) = self.graph.nodes
-        feeds = dict(zip(node.used, arrays, strict=True))
-        made = []
-        with self._lock:
-            for value in self.graph.inputs:
-                self.device.write(self._place(value), np.asarray(feeds[value], order="C"))
-            self._bound.launch().wait()
-            for value in self.graph.outputs:
-                type = self.graph.type(value)
-                array = np.empty(type.dims, numpy_dtype(type.dtype))
-                self.device.read(self._place(value), array)
-                made.append(Tensor(array, type))
-        return made
 
 
 run = Eager()
