@@ -25,7 +25,8 @@ from trireme.runtime.control.open_body import Compile
 from trireme.runtime.control.operands import timed_out
 from trireme.runtime.control.state_rooms import first_shapes, room_for, with_rooms
 from trireme.runtime.control.turn_memory import TurnMemory
-from trireme.runtime.dynamic.resizable import ResizableGraph, grown
+from trireme.runtime.dynamic.call_pool import grown
+from trireme.runtime.dynamic.resizable import ResizableGraph
 from trireme.support.cancel import check_cancelled
 from trireme.support.dtypes import Array
 from trireme.support.errors import CompileError, TriremeError

@@ -25,9 +25,10 @@ from trireme.placement.place import place
 from trireme.placement.placement import Placement
 from trireme.plan.plan import Plan, Task, make_plan
 from trireme.runtime.context import ExecutionContext
+from trireme.runtime.dynamic.call_pool import grown
 from trireme.runtime.dynamic.closed import ClosedGraph, why_not_closed
 from trireme.runtime.dynamic.kept import Closes
-from trireme.runtime.dynamic.resizable import ResizableGraph, ShapeRun, grown, symbols_of_inputs
+from trireme.runtime.dynamic.resizable import ResizableGraph, ShapeRun, symbols_of_inputs
 from trireme.runtime.options import ExecutionOptions
 from trireme.runtime.program import Program
 from trireme.support.cached import cached_property

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from itertools import accumulate, chain, islice, pairwise
 from typing import Any
 
@@ -22,10 +21,11 @@ from trireme.ir.decided import DecidedValues
 from trireme.ir.dim_values import Numbers, evaluator, picker
 from trireme.ir.dims import symbols_of
 from trireme.ir.graph import Graph, Value
+from trireme.runtime.dynamic.call_pool import CallPool, ReturningShape
 from trireme.runtime.dynamic.closed import ClosedGraph
 from trireme.runtime.dynamic.kept import Closes
 from trireme.runtime.dynamic.size_checks import SizeChecks
-from trireme.runtime.dynamic.small_io import SmallIO, is_small
+from trireme.runtime.dynamic.small_io import is_small
 from trireme.runtime.feeds import check_targets
 from trireme.support.cached import cached_property
 from trireme.support.dtypes import Array, numpy_dtype
@@ -33,10 +33,6 @@ from trireme.support.errors import InternalError, ShapeError
 
 _ALIGN = 16
 """What kernels may expect of an address; numpy's own arrays begin at multiples of it."""
-_MOST_KEPT = 8
-"""Calls that are made for shapes that come back; a decoder has a new shape for every token."""
-_LOADS_TO_KEEP = 4
-"""A shape whose tables were written so often gets a call of its own."""
 
 
 def symbols_of_inputs(graph: Graph) -> tuple[str, ...] | None:
@@ -69,7 +65,7 @@ class ResizableGraph:
         alloc: Callable[[int], Buffer],
     ) -> None:
         self.closed, self.devices = closed, devices
-        self.calls = _Calls(call, alloc)
+        self.calls = CallPool(call, alloc)
         self.contents, self.call, names = contents, call, contents.names
         self.checks = SizeChecks(closed.graph, self.contents)
         self.ports = _Ports(closed.graph, region, self.contents)
@@ -123,108 +119,6 @@ class ResizableGraph:
         return ShapeRun(self, shapes, sizes, open_session)
 
 
-class _Calls:
-    """The calls of a graph, each with scratch memory of its own.
-
-    There are as many as ever ran at once, and more for shapes that come back: a call writes its
-    tables anew for another shape than the last one's, 0.2 ms in a small transformer.
-    """
-
-    def __init__(self, first: ResizableCall, alloc: Callable[[int], Buffer]) -> None:
-        self._first, self._alloc = first, alloc
-        self._free: list[_Call] = [_Call(first, alloc)]
-        self._made = 1
-
-    def run(self, tables: Any, places: Sequence[int], shape: ShapeRun | None = None) -> None:
-        """Run tables on a call that is free; as `ResizableCall.run`.
-
-        shape: whose tables they are, where they may come back
-        """
-        one = self._any_free(False) if shape is None else self._free_for(shape)
-        try:
-            one.run(tables, places)
-        finally:
-            self._free.append(one)
-
-    def run_small(self, shape: ShapeRun, arrays: Sequence[Array]) -> list[Array]:
-        """Run a shape on copies of arrays, and return what it makes."""
-        one = self._free_for(shape)
-        try:
-            one.take(shape.tables)
-            if one.small is None:
-                one.small = shape.small_io()
-            one.small.put(arrays)
-            one.run(shape.tables, one.small.places)
-            return one.small.copied()
-        finally:
-            self._free.append(one)
-
-    def reserve(self, scratch_bytes: int) -> None:
-        """Have scratch memory for the first call."""
-        for one in self._free:
-            one.scratch(scratch_bytes)
-
-    def _free_for(self, shape: ShapeRun) -> _Call:
-        try:
-            one = self._free.pop()
-        except IndexError:
-            return self._any_free(True)
-        if one.tables is shape.tables:
-            return one
-        self._free.append(one)
-        for one in reversed(self._free[:]):
-            if one.tables is shape.tables:
-                with suppress(ValueError):  # another caller was faster
-                    self._free.remove(one)
-                    return one
-        shape.loads += 1
-        return self._any_free(shape.loads > _LOADS_TO_KEEP and self._made < _MOST_KEPT)
-
-    def _any_free(self, is_new: bool) -> _Call:
-        """Return the call that ran last, whose tables may need the fewest changes; or a new one."""
-        if not is_new:
-            with suppress(IndexError):
-                return self._free.pop()
-        self._made += 1
-        return _Call(self._first.beside(), self._alloc)
-
-
-class _Call:
-    """A call.
-
-    tables: of the shape that it ran last
-    small: for inputs and outputs of this shape; None until a run wants it
-    """
-
-    def __init__(self, call: ResizableCall, alloc: Callable[[int], Buffer]) -> None:
-        self._call, self._alloc = call, alloc
-        self.tables: object = None
-        self.small: SmallIO | None = None
-        self._scratch: Buffer | None = None
-
-    def take(self, tables: object) -> None:
-        """Have the tables of a shape be those that ran last."""
-        if tables is not self.tables:
-            self.tables, self.small = tables, None
-
-    def run(self, tables: Any, places: Sequence[int]) -> None:
-        """Run tables; as `ResizableCall.run`."""
-        self.take(tables)
-        self._call.run(tables, self.scratch(tables.scratch_bytes), places)
-
-    def scratch(self, needs: int) -> Buffer | None:
-        """Return memory of at least so many bytes, None for none; it grows by half at least."""
-        self._scratch = grown(self._scratch, needs, self._alloc)
-        return self._scratch
-
-
-def grown(before: Buffer | None, needs: int, alloc: Callable[[int], Buffer]) -> Buffer | None:
-    """Return scratch memory of at least so many bytes; larger by half at least where it is new."""
-    if needs and (before is None or before.nbytes < needs):
-        return alloc(max(needs, 0 if before is None else before.nbytes * 3 // 2))
-    return before
-
-
 class _Ports:
     """The inputs and outputs of a graph, and which of them a device's call takes.
 
@@ -258,11 +152,10 @@ class _Ports:
 
 
 class ShapeRun:
-    """What runs one set of shapes: a StaticRegion (instances.py).
+    """What runs one set of shapes: a StaticRegion (instance.py).
 
     whole: the graph at every shape; graph: with symbols
     open_session: opens a session of these shapes
-    tables: what the device made of the shapes; loads: how often a call took them
     """
 
     def __init__(
@@ -275,11 +168,11 @@ class ShapeRun:
         self.whole = whole
         self._shapes, self._sizes = shapes, sizes
         self.open_session, self.graph = open_session, whole.closed.graph
-        self.tables, self.loads = whole.call.tables(sizes), 0
         ports, shaped = whole.ports, whole.ports.shapes(sizes)
-        self._made = [(shaped[k], ports.dtypes[k]) for k in ports.made]
-        self._fed = [(shapes[k], numpy_dtype(ports.inputs[k].dtype)) for k in ports.fed]
-        self._is_small = not whole.writes_inputs and is_small([*self._fed, *self._made])
+        made = [(shaped[k], ports.dtypes[k]) for k in ports.made]
+        fed = [(shapes[k], numpy_dtype(ports.inputs[k].dtype)) for k in ports.fed]
+        self._shape = ReturningShape(whole.call.tables(sizes), fed, made)
+        self._is_small = not whole.writes_inputs and is_small([*fed, *made])
 
     @property
     def devices(self) -> Mapping[str, Device]:
@@ -324,7 +217,7 @@ class ShapeRun:
         if tuple([array.shape for array in arrays]) != self._shapes:
             raise InternalError("arrays of other shapes than those of the tables")
         if out is None and self._is_small:
-            made = whole.calls.run_small(self, [arrays[k] for k in ports.fed])
+            made = whole.calls.run_small(self._shape, [arrays[k] for k in ports.fed])
         else:
             made = self._run_in_place([arrays[k] for k in ports.fed], out)
         results = {name: made[k] for name, k in ports.results}
@@ -332,22 +225,18 @@ class ShapeRun:
             self._finish(results, arrays, out or {})
         return results
 
-    def small_io(self) -> SmallIO:
-        """Return memory for the inputs that kernels read, and the outputs that they make."""
-        return SmallIO(self._fed, self._made)
-
     def _run_in_place(
         self, arrays: Sequence[Array], out: Mapping[str, Array] | None
     ) -> list[Array]:
         """Run kernels on arrays where they are, and return what they make."""
         laid = [laid_array(array) for array in arrays]
         made = (
-            [np.empty(shape, dtype) for shape, dtype in self._made]
+            [np.empty(shape, dtype) for shape, dtype in self._shape.made]
             if out is None
             else self._targets(out, [array for array, _ in laid])
         )
         places = [place for _, place in laid] + [array.ctypes.data for array in made]
-        self.whole.calls.run(self.tables, places, self)
+        self.whole.calls.run(self._shape.tables, places, self._shape)
         return made
 
     def _targets(self, out: Mapping[str, Array], read: Sequence[Array]) -> list[Array]:
@@ -355,7 +244,7 @@ class ShapeRun:
         ports = self.whole.ports
         check_targets(out, ports.output_names, ports.shapes(self._sizes), ports.dtypes)
         made: list[Array] = []
-        for name, (shape, dtype) in zip(ports.made_names, self._made, strict=True):
+        for name, (shape, dtype) in zip(ports.made_names, self._shape.made, strict=True):
             target = out.get(name)
             if (
                 target is None
