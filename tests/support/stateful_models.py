@@ -50,19 +50,19 @@ def random_model(seed: int, has_open_shapes: bool) -> Stateful:
     return Stateful(made.model(), chosen, has_open_shapes)
 
 
-def peer_session(model: Stateful) -> ort.InferenceSession:
+def peer_session(model: onnx.ModelProto) -> ort.InferenceSession:
     """Return ONNX Runtime's session of a model."""
     options = ort.SessionOptions()
     options.intra_op_num_threads = 1
     options.log_severity_level = 4
-    return ort.InferenceSession(model.model.SerializeToString(), options)
+    return ort.InferenceSession(model.SerializeToString(), options)
 
 
 class PeerRuns:
-    """ONNX Runtime, fed its own presents."""
+    """ONNX Runtime, fed its own presents. states: those before the first run, by past's name."""
 
-    def __init__(self, model: Stateful) -> None:
-        self._session, self.states = peer_session(model), model.initial()
+    def __init__(self, model: onnx.ModelProto, states: dict[str, Any]) -> None:
+        self._session, self.states = peer_session(model), states
 
     def run(self, feeds: dict[str, Any]) -> dict[str, Any]:
         """Return the outputs but the presents."""

@@ -20,7 +20,8 @@ def model(tmp_path, monkeypatch):
 
 
 def test_a_state_goes_from_one_command_to_the_next(model, tmp_path, capsys):
-    peer, state = PeerRuns(random_model(1, True)), str(tmp_path / "state.npz")
+    stateful, state = random_model(1, True), str(tmp_path / "state.npz")
+    peer = PeerRuns(stateful.model, stateful.initial())
     rng = np.random.default_rng(1)
     for k, rows in enumerate((3, 1, 2)):
         x = rng.standard_normal((2, rows, 4)).astype(np.float32)

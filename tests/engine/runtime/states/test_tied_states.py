@@ -22,7 +22,7 @@ CLOSE = dict(rtol=1e-5, atol=1e-6)
 
 def run_both(model, session, seed, runs=5):
     """Run some feeds on both, and compare outputs and states."""
-    rng, peer = np.random.default_rng(seed), PeerRuns(model)
+    rng, peer = np.random.default_rng(seed), PeerRuns(model.model, model.initial())
     for _ in range(runs):
         feeds = model.feeds(rng)
         expected = peer.run(feeds)
@@ -65,7 +65,7 @@ def test_streams_of_fixed_shapes_keep_the_order_of_states():
     for seed in range(3):
         print("seed", seed)
         model, rng = random_model(seed, False), np.random.default_rng(seed)
-        peer, feeds = PeerRuns(model), [model.feeds(rng) for _ in range(6)]
+        peer, feeds = PeerRuns(model.model, model.initial()), [model.feeds(rng) for _ in range(6)]
         expected = [peer.run(one)["y"] for one in feeds]
         with Session(model.model.SerializeToString(), states=STATES) as session:
             with session.stream(feeds, depth=2) as stream:
