@@ -20,8 +20,8 @@ from trireme.converters.python.arguments import mapped
 from trireme.converters.python.dtypes import adopt
 from trireme.converters.python.lifting import (
     Known,
-    alike,
     binary,
+    concatenate,
     lifted,
     logical,
     pair,
@@ -29,7 +29,7 @@ from trireme.converters.python.lifting import (
     unary,
     where,
 )
-from trireme.converters.python.numpy_calls import several_ops
+from trireme.converters.python.numpy_calls import SEVERAL_OPS
 from trireme.converters.python.numpy_making import MAKING
 from trireme.converters.python.numpy_statistics import STATISTICS
 from trireme.converters.python.python_calls import PYTHON, one_of, real, rows_of, whole
@@ -37,7 +37,6 @@ from trireme.converters.python.scope import Recorder, Traced
 from trireme.ir.python_op import PythonOp
 from trireme.runtime.eager import Eager
 from trireme.runtime.operators import Operators
-from trireme.support.errors import ShapeError
 
 _UNARY: dict[Any, str] = {
     np.absolute: "abs",
@@ -108,15 +107,6 @@ _METHODS: dict[Any, str] = {
 }
 
 
-def _concatenate(recorder: Recorder, parts: Any, axis: int = 0) -> Any:
-    if isinstance(parts, Traced):
-        if axis != 0:
-            raise ShapeError("items of a list that a loop made are joined along axis 0 only")
-        return parts.reshape(-1, *parts.shape[2:])
-    tensors = alike([lifted(recorder, part) for part in parts])
-    return recorder.apply("concat", tensors, {"axis": axis})
-
-
 def _like(fill: float, recorder: Recorder, x: Any, dtype: Any = None) -> Any:
     value = lifted(recorder, x)
     dtype = value.dtype if dtype is None else dtype
@@ -168,7 +158,7 @@ def _table() -> dict[Any, Known]:
     table: dict[Any, Known] = {
         np.where: where,
         np.stack: stack,
-        np.concatenate: _concatenate,
+        np.concatenate: concatenate,
         np.zeros_like: partial(_like, 0),
         np.ones_like: partial(_like, 1),
         np.empty_like: partial(_like, 0),
@@ -192,7 +182,9 @@ def _table() -> dict[Any, Known]:
         table[function] = partial(pair, *both)
     for function, name in _METHODS.items():
         table[function] = partial(_method, name)
-    return table | PYTHON | MAKING | STATISTICS | several_ops(lifted, _concatenate)
+    for function, own in SEVERAL_OPS.items():
+        own.__qualname__ = function.__name__  # what a TypeError calls it
+    return table | PYTHON | MAKING | STATISTICS | SEVERAL_OPS
 
 
 _KNOWN = _table()

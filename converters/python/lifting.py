@@ -16,6 +16,7 @@ import numpy as np
 from trireme.converters.python.dtypes import adopt, as_weak
 from trireme.converters.python.scope import Recorder, Traced
 from trireme.runtime.operands import cast, promoted
+from trireme.support.errors import ShapeError
 
 Known = Callable[..., Any]
 
@@ -56,6 +57,16 @@ def stack(recorder: Recorder, parts: Sequence[Any], axis: int = 0) -> Traced:
     columns = [recorder.apply("unsqueeze", [one, where], {}) for one in tensors]
     made: Traced = recorder.apply("concat", columns, {"axis": int(where[0])})
     return as_stacked(made, parts)
+
+
+def concatenate(recorder: Recorder, parts: Any, axis: int = 0) -> Any:
+    """Return tensors one after another along an axis, in the dtype that holds them all."""
+    if isinstance(parts, Traced):
+        if axis != 0:
+            raise ShapeError("items of a list that a loop made are joined along axis 0 only")
+        return parts.reshape(-1, *parts.shape[2:])
+    tensors = alike([lifted(recorder, part) for part in parts])
+    return recorder.apply("concat", tensors, {"axis": axis})
 
 
 def as_stacked(made: Traced, parts: Sequence[Any]) -> Traced:

@@ -1,7 +1,7 @@
 """Functions of numpy that make arrays, where a run decides their shapes or ends.
 
-`numpy_calls.py` joins this table to its own. Each function is called with the recorder, then with
-numpy's arguments.
+`calls.py` joins this table to its own. Each function is called with the recorder, then with numpy's
+arguments.
 """
 
 from __future__ import annotations
