@@ -109,6 +109,13 @@ def maybe_none(xs):
     return best
 
 
+def maybe_no_turn(n):
+    last = None
+    for i in range(n):
+        last = i
+    return last
+
+
 def growing_read(xs):
     found = []
     for x in xs:
@@ -222,5 +229,9 @@ BAD = {
     other_context: (ONE, ["a `with` of suppress acts outside the graph"]),
     assigned_attribute: (ONE, ["an attribute of an object is assigned"]),
     maybe_none: (ROW, ["best is float64[] on one path and None on another; start with a number"]),
+    maybe_no_turn: (
+        (np.int64(3),),
+        ["last is None before the loop and int64[] after a turn, so it is no tensor; start with a"],
+    ),
     growing_read: (ROW, ["a turn reads found before it appends an item"]),
 }

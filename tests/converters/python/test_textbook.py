@@ -93,25 +93,6 @@ def test_a_loop_whose_else_leaves_the_outer_loop():
     assert tuple(map(int, captured(m))) == (0, 2) == place(m)
 
 
-def test_a_variable_that_may_stay_none_is_refused_with_what_to_write():
-    def positive(xs):
-        best = None
-        for x in xs:
-            if x > 0 and (best is None or x > best):
-                best = x
-        return best
-
-    def counted(n):
-        last = None
-        for i in range(n):
-            last = i
-        return last
-
-    for program, example in ((positive, np.arange(20.0)), (counted, np.int64(3))):
-        with pytest.raises(trireme.ConvertError, match=r"is None .*start with a number in place"):
-            trireme.capture(program, example, fallback=False)
-
-
 def test_what_no_op_stands_for_runs_as_python():
     def own(x):
         y = x.copy()
