@@ -182,9 +182,10 @@ def _table() -> dict[Any, Known]:
         table[function] = partial(pair, *both)
     for function, name in _METHODS.items():
         table[function] = partial(_method, name)
-    for function, own in SEVERAL_OPS.items():
+    several = MAKING | STATISTICS | SEVERAL_OPS
+    for function, own in several.items():
         own.__qualname__ = function.__name__  # what a TypeError calls it
-    return table | PYTHON | MAKING | STATISTICS | SEVERAL_OPS
+    return table | PYTHON | several
 
 
 _KNOWN = _table()

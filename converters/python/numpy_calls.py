@@ -178,6 +178,10 @@ def _inner(recorder: Recorder, x: Any, y: Any) -> Any:
     return a @ b
 
 
+def _vdot(recorder: Recorder, x: Any, y: Any) -> Any:
+    return _inner(recorder, x, y)
+
+
 def _diagonal(recorder: Recorder, x: Any, offset: int = 0) -> Any:
     value = lifted(recorder, x)
     if value.ndim != 2:
@@ -250,7 +254,7 @@ SEVERAL_OPS: dict[Any, Known] = {
     np.diff: _diff,
     np.outer: _outer,
     np.inner: _inner,
-    np.vdot: _inner,
+    np.vdot: _vdot,
     np.diag: _diag,
     np.diagonal: _diagonal,
     np.trace: _trace,

@@ -83,6 +83,10 @@ def _eye(recorder: Recorder, N: Any, M: Any = None, k: Any = 0, dtype: Any = flo
     return (rows.reshape(-1, 1) + k == columns).astype(dtype)
 
 
+def _identity(recorder: Recorder, n: Any, dtype: Any = float) -> Any:
+    return _eye(recorder, n, dtype=dtype)
+
+
 def _bincount(recorder: Recorder, x: Any, weights: Any = None, minlength: Any = 0) -> Any:
     """Return how often each number comes, or the sum of its weights."""
     value = cast(lifted(recorder, x), _INT64)
@@ -106,6 +110,6 @@ MAKING: dict[Any, Callable[..., Any]] = {
     np.arange: _arange,
     np.linspace: _linspace,
     np.eye: _eye,
-    np.identity: _eye,
+    np.identity: _identity,
     np.bincount: _bincount,
 }

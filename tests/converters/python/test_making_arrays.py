@@ -15,6 +15,7 @@ def of_a_length(n):
         *(np.ones(n), np.zeros((n, 2)), np.eye(n), np.identity(n), np.arange(n), np.full(n, 3)),
         *(np.full((2, n), 1.5), np.zeros(n, dtype=int), np.ones((n, n), np.float32)),
         *(np.eye(n, 3, 1), np.eye(2, n, -1, dtype=bool), np.full(n, n), np.empty((0, n))),
+        np.identity(n, bool),
     )
 
 

@@ -74,6 +74,22 @@ def test_a_function_gives_what_numpy_gives(name):
         expect_same([made[value] for value in graph.outputs], wanted, name)
 
 
+WRONG = {
+    "inner": lambda x: np.inner(x),
+    "vdot": lambda x: np.vdot(x),
+    "hstack": lambda x: np.hstack(x, x, x),
+    "median": lambda x: np.median(x, of=2),
+    "linspace": lambda x: np.linspace(x[0], 1, of=2),
+    "full": lambda x: np.full(x.shape, x[0], of=2),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_wrong_arguments_name_the_function_that_was_called(name):
+    with pytest.raises(trireme.ConvertError, match=rf"TypeError: {name}\(\)"):
+        trireme.capture(WRONG[name], F, fallback=False)
+
+
 def test_full_of_a_traced_number():
     def filled(x):
         return np.full((2, 3), x[0]), np.full(2, x[1], np.float64)
