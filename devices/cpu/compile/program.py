@@ -151,13 +151,7 @@ def build(
     if serves is None:
         graph, serves = widened(graph)
     context = Context(graph, isa, threads, winograd, recipes=recipes)
-    lowered = LoweredGroups(graph) if lowered is None else lowered
-    buffer_aliases, copies = find_homes(graph)
-    states = states_in(graph, buffer_aliases)
-    items: list[Item] = []
-    writes: list[Item] = []
-    kernels: dict[int, str] = {}
-    stretches: list[tuple[int, RegionProgram, int]] = []
+    made = _RegionItems(context, serves, lowered or LoweredGroups(graph), lowered_code)
     groups = list(grouped(context, patterns_of(context)))
     for group in cut(graph, groups, isa) if parts else groups:
         if isinstance(group, BatchTile):
@@ -171,59 +165,92 @@ def build(
                 lowered_code=lowered_code,
                 serves=serves,
             )
-            stretches.append((len(items), one, group.parts))
-            items += _repeated(one, group.parts)
-            kernels |= one.kernels
-            continue
-        if group.node.outputs[0] in states.views:
-            kernels[group.node.id] = "state"
-            continue
-        made = _items_of(context, group, copies, lowered, serves)
+            made.add_tile(one, group.parts)
+        else:
+            made.add(group)
+    return made.program()
+
+
+class _RegionItems:
+    """The items of a region, lowered group by group; the arguments are those of `build`."""
+
+    def __init__(
+        self,
+        context: Context,
+        serves: Mapping[int, int],
+        lowered: LoweredGroups,
+        lowered_code: Callable[[Code], None],
+    ) -> None:
+        self._context, self._serves = context, serves
+        self._lowered, self._lowered_code = lowered, lowered_code
+        self._aliases, self._copies = find_homes(context.graph)
+        self._states = states_in(context.graph, self._aliases)
+        self._items: list[Item] = []
+        self._writes: list[Item] = []
+        self._kernels: dict[int, str] = {}
+        self._stretches: list[tuple[int, RegionProgram, int]] = []
+
+    def add_tile(self, one: RegionProgram, parts: int) -> None:
+        """Add a stretch that runs part by part."""
+        self._stretches.append((len(self._items), one, parts))
+        self._items += _repeated(one, parts)
+        self._kernels |= one.kernels
+
+    def add(self, group: Group) -> None:
+        """Add the items of a group; the step that writes a state comes behind all others."""
+        node = group.node
+        if node.outputs[0] in self._states.views:
+            self._kernels[node.id] = "state"
+            return
+        made = self._items_of(group)
         if made is None:
-            kernels[group.node.id] = "alias"
-            continue
+            self._kernels[node.id] = "alias"
+            return
         for item in made:
             if isinstance(item, Step):
-                lowered_code(item.code)
-        if writes_state(group.node):  # the first step writes the state
-            writes += made[:1]
-            items += made[1:]
-        else:
-            items += made
-        _name_kernels(kernels, group, made, serves)
-    items += writes
-    offsets, nbytes = _place(graph, items, buffer_aliases, states)
-    return RegionProgram(
-        graph,
-        tuple(items),
-        tuple(i.code.symbol for i in items if isinstance(i, Step)),
-        buffer_aliases,
-        offsets,
-        nbytes,
-        max((i.local_bytes for i in items if isinstance(i, Step)), default=0),
-        kernels,
-        stretches,
-        states=states,
-    )
+                self._lowered_code(item.code)
+        first = 1 if writes_state(node) else 0  # the first step writes the state
+        self._writes += made[:first]
+        self._items += made[first:]
+        self._name_kernels(group, made)
 
+    def program(self) -> RegionProgram:
+        """Return the program of what was added, with its scratch memory planned."""
+        graph, items = self._context.graph, [*self._items, *self._writes]
+        offsets, nbytes = _place(graph, items, self._aliases, self._states)
+        steps = [item for item in items if isinstance(item, Step)]
+        return RegionProgram(
+            graph,
+            tuple(items),
+            tuple(step.code.symbol for step in steps),
+            self._aliases,
+            offsets,
+            nbytes,
+            max((step.local_bytes for step in steps), default=0),
+            self._kernels,
+            self._stretches,
+            states=self._states,
+        )
 
-def _items_of(
-    context: Context,
-    group: Group,
-    copies: Mapping[int, tuple[int, int]],
-    lowered: LoweredGroups,
-    serves: Mapping[int, int],
-) -> list[Item] | None:
-    """Return the items of a group; None for a node whose output lies where its input does."""
-    if len(group.nodes) > 1 or not is_alias(context.graph, group.node):
-        made = lowered.get(context.graph, group)
-        if made is None:
-            made = _lower(context, group, serves)
-            lowered.add(group, made)
-        return made
-    if group.node.id in copies:
-        return [_copy_step(context, group.node, *copies[group.node.id])]
-    return None
+    def _items_of(self, group: Group) -> list[Item] | None:
+        """Return the items of a group; None for a node whose output lies where its input does."""
+        context, node = self._context, group.node
+        if len(group.nodes) > 1 or not is_alias(context.graph, node):
+            made = self._lowered.get(context.graph, group)
+            if made is None:
+                made = _lower(context, group, self._serves)
+                self._lowered.add(group, made)
+            return made
+        if node.id in self._copies:
+            return [_copy_step(context, node, *self._copies[node.id])]
+        return None
+
+    def _name_kernels(self, group: Group, made: Sequence[Item]) -> None:
+        """Note the kernels of a group's nodes; a conversion's belong to the node it serves."""
+        name = _kernel_name(made)
+        for id in dict.fromkeys(self._serves.get(node.id, node.id) for node in group.nodes):
+            before = self._kernels.get(id)
+            self._kernels[id] = name if before is None else f"{before} + {name}"
 
 
 def pack(program: RegionProgram) -> RegionProgram:
@@ -236,16 +263,6 @@ def pack(program: RegionProgram) -> RegionProgram:
 def _kernel_name(items: Sequence[Item]) -> str:
     names = dict.fromkeys(i.code.name for i in items if isinstance(i, Step))
     return " + ".join(names) or REFERENCE
-
-
-def _name_kernels(
-    kernels: dict[int, str], group: Group, made: Sequence[Item], serves: Mapping[int, int]
-) -> None:
-    """Note the kernels of a group's nodes; those of a conversion belong to the node it serves."""
-    name = _kernel_name(made)
-    for id in dict.fromkeys(serves.get(node.id, node.id) for node in group.nodes):
-        before = kernels.get(id)
-        kernels[id] = name if before is None else f"{before} + {name}"
 
 
 def _lower(context: Context, group: Group, serves: Mapping[int, int]) -> list[Item]:
