@@ -186,16 +186,7 @@ def trace(
         does or asks what a traced value cannot answer as an array does, as `type(x)`
     """
     arguments = bound_arguments(function, examples, {})
-    symbols: dict[str, Bounds] = {}
-    wanted = {
-        name: tuple(named_dim(d, symbols) for d in dims) for name, dims in (shapes or {}).items()
-    }
-    tensors = {n: v for name, a in arguments.items() for n, v in leaves(name, a) if is_input(v)}
-    unknown = sorted(set(wanted) - set(tensors))
-    if unknown:
-        raise ShapeError(
-            f"no input is called '{unknown[0]}'", facts=[f"inputs: {', '.join(tensors)}"]
-        )
+    wanted, symbols = _named_shapes(arguments, shapes or {})
     warned: set[str] = set()
 
     def lost(value: Traced, what: str, shown: Any) -> None:
@@ -231,6 +222,24 @@ def trace(
         warnings.warn(drawn(function), TraceWarning, stacklevel=3)
     made.recorder.scope.builder.symbols = symbols
     return tidy(made.recorder.finish(results_of(made), once=True))
+
+
+def _named_shapes(
+    arguments: Mapping[str, Any], shapes: Shapes
+) -> tuple[dict[str, tuple[Any, ...]], dict[str, Bounds]]:
+    """Return the shapes of inputs with their symbols by name, and the bounds of the symbols.
+
+    Errors: ShapeError, if a shape is of no input
+    """
+    symbols: dict[str, Bounds] = {}
+    wanted = {name: tuple(named_dim(d, symbols) for d in dims) for name, dims in shapes.items()}
+    inputs = [n for name, a in arguments.items() for n, v in leaves(name, a) if is_input(v)]
+    unknown = sorted(set(wanted) - set(inputs))
+    if unknown:
+        raise ShapeError(
+            f"no input is called '{unknown[0]}'", facts=[f"inputs: {', '.join(inputs)}"]
+        )
+    return wanted, symbols
 
 
 @contextmanager
