@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from trireme.runtime.context import ExecutionContext
     from trireme.runtime.dynamic.resizable import ShapeRun
     from trireme.runtime.executors import Mode
-    from trireme.runtime.prepare import Prepared
+    from trireme.runtime.prepare import Preparation, Prepared
     from trireme.runtime.states.program import StatefulProgram
     from trireme.runtime.stored import Entry, StoredKey
 
@@ -40,21 +40,41 @@ class PreparedSession(OpenSession):
 
     def _prepare_model(self, asked: Asked) -> None:
         """Go from the model to its program, and store that where it can be."""
-        from trireme.backend.device import no_progress
-        from trireme.placement.options import PlacementOptions
-        from trireme.runtime.context import ExecutionContext
-        from trireme.runtime.context_count import context_count, why_one_open
         from trireme.runtime.dynamic.stage import is_open
         from trireme.runtime.executors import Mode
+
+        check_arguments(self._kind.__init__, vars(asked), RunError)
+        mode = choice("mode", asked.mode, Mode)
+        preparation, shared = self._preparation(asked, mode)
+        prepared = shared.prepared or preparation.prepare(asked.model)
+        shared.prepared = prepared
+        self.graph, self.states = prepared.graph, prepared.states
+        self.unmeasured, self._calibration = prepared.unmeasured, prepared.calibration
+        self._tied = prepared.tied
+        contexts = checked_contexts(asked.contexts)
+        if self.execution_options.schedule == "dynamic":
+            self._open_dataflow(prepared, mode, contexts)
+        elif is_open(self.graph) or asked.buckets:
+            self._open_any_shape(shared, prepared, mode, contexts)
+        else:
+            self._open_one_shape(shared, preparation, prepared, mode, contexts)
+        if not self.states.types and self._tied is None and self._key is not None:
+            PROGRAMS.offer(self._key.key, shared)
+        if asked.fallback:
+            self._fail_over(prepared)
+
+    def _preparation(self, asked: Asked, mode: Mode) -> tuple[Preparation, SharedProgram]:
+        """Return what prepares the model, and what sessions of the same arguments share."""
+        from trireme.backend.device import no_progress
+        from trireme.placement.options import PlacementOptions
         from trireme.runtime.options import ExecutionOptions
         from trireme.runtime.prepare import Preparation
         from trireme.runtime.session_defaults import made_with
 
-        check_arguments(self._kind.__init__, vars(asked), RunError)
-        mode = choice("mode", asked.mode, Mode)
         how = asked.execution_options or ExecutionOptions()
         options = asked.placement_options or PlacementOptions()
         made = made_with(asked.placement, asked.devices, asked.threads, asked.batch, options)
+        self.execution_options, self.placement_options = how, made.placement_options
         shared = self._take_shared()
         preparation = Preparation(
             made,
@@ -69,38 +89,51 @@ class PreparedSession(OpenSession):
             self.dropped,
             self._events,
         )
-        self.execution_options, self.placement_options = how, made.placement_options
-        prepared = shared.prepared or preparation.prepare(asked.model)
-        shared.prepared = prepared
-        self.graph, self.states = prepared.graph, prepared.states
-        self.unmeasured, self._calibration = prepared.unmeasured, prepared.calibration
-        self._tied = prepared.tied
-        contexts = checked_contexts(asked.contexts)
-        if how.schedule == "dynamic":
-            if asked.buckets:
-                raise RunError("buckets need a static schedule: a dynamic one has no plan")
-            self._schedule(prepared, mode)
-            self._widen(context_count(contexts, self.graph, (), "its ops run as they are ready"))
-        elif is_open(self.graph) or asked.buckets:
-            reason = why_one_open(self.graph, self._tied is not None)
-            self._widen(context_count(contexts, self.graph, prepared.devices.values(), reason))
-            self._serve(shared, prepared, mode)
-            if not asked.buckets:
-                self._shapes_to_store = partial(self._store_open, prepared, how.mmap)
+        return preparation, shared
+
+    def _open_dataflow(self, prepared: Prepared, mode: Mode, contexts: int | None) -> None:
+        """Open a graph whose ops run as they are ready; raise RunError if it has buckets."""
+        from trireme.runtime.context_count import context_count
+
+        if self._asked.buckets:
+            raise RunError("buckets need a static schedule: a dynamic one has no plan")
+        self._schedule(prepared, mode)
+        self._widen(context_count(contexts, self.graph, (), "its ops run as they are ready"))
+
+    def _open_any_shape(
+        self, shared: SharedProgram, prepared: Prepared, mode: Mode, contexts: int | None
+    ) -> None:
+        """Open a graph with open shapes, or one whose shapes are padded to buckets."""
+        from trireme.runtime.context_count import context_count, why_one_open
+
+        reason = why_one_open(self.graph, self._tied is not None)
+        self._widen(context_count(contexts, self.graph, prepared.devices.values(), reason))
+        self._serve(shared, prepared, mode)
+        if not self._asked.buckets:
+            is_mapped = self.execution_options.mmap
+            self._shapes_to_store = partial(self._store_open, prepared, is_mapped)
+
+    def _open_one_shape(
+        self,
+        shared: SharedProgram,
+        preparation: Preparation,
+        prepared: Prepared,
+        mode: Mode,
+        contexts: int | None,
+    ) -> None:
+        """Open a graph of static shapes, compiled here unless another session did."""
+        from trireme.runtime.context import ExecutionContext
+        from trireme.runtime.context_count import context_count
+
+        is_first = shared.program is None
+        if shared.program is None:
+            shared.program, context = preparation.compile(prepared)
         else:
-            is_first = shared.program is None
-            if shared.program is None:
-                shared.program, context = preparation.compile(prepared)
-            else:
-                context = ExecutionContext(shared.program, states=prepared.states)
-            self._keep(shared.program, context, mode)
-            self._widen(context_count(contexts, self.graph, self._program.devices_used(), ""))
-            if is_first:
-                self._store(prepared, how.mmap, self._context)
-        if not self.states.types and self._tied is None and self._key is not None:
-            PROGRAMS.offer(self._key.key, shared)
-        if asked.fallback:
-            self._fail_over(prepared)
+            context = ExecutionContext(shared.program, states=prepared.states)
+        self._keep(shared.program, context, mode)
+        self._widen(context_count(contexts, self.graph, self._program.devices_used(), ""))
+        if is_first:
+            self._store(prepared, self.execution_options.mmap, self._context)
 
     def _fail_over(self, prepared: Prepared) -> None:
         """Have runs that a device fails go on without it."""
