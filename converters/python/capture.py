@@ -19,13 +19,14 @@ from trireme.converters.python.arguments import (
     restored,
     signature_of,
 )
+from trireme.converters.python.callables import with_owner
 from trireme.converters.python.calls import known_call
 from trireme.converters.python.control import Refused
 from trireme.converters.python.outer import OuterName, is_iterator
 from trireme.converters.python.program import ProgramReader
 from trireme.converters.python.scope import Recorder, Traced
 from trireme.converters.python.show import source_of
-from trireme.converters.python.source import read_source, with_owner
+from trireme.converters.python.source import read_source
 from trireme.converters.python.tidy import tidy
 from trireme.ir.graph import Graph
 from trireme.ir.interpreter import interpret

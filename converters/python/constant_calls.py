@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from trireme.converters.python.arguments import leaves
+from trireme.converters.python.callables import bound_to, called
 from trireme.converters.python.control import Refused
-from trireme.converters.python.iteration import called
 from trireme.converters.python.outer import is_fresh
 from trireme.converters.python.scope import GraphScope
 from trireme.converters.python.state import Maybe
@@ -26,7 +26,7 @@ def call_now(scope: GraphScope, function: Any, args: list[Any], named: dict[str,
     Errors: Refused, if it returns something else at every call, acts outside the graph, or changes
         an array of before the branch or loop that is being read
     """
-    own = getattr(function, "__self__", None)
+    own = bound_to(function)
     if is_fresh(function):
         raise Refused(f"{called(function)} gives another result at every call", final=True)
     if function in (print, input, open):

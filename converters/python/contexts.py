@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from trireme.converters.python.callables import called
 from trireme.converters.python.control import Refused
-from trireme.converters.python.iteration import called
 
 _HARMLESS = frozenset(
     [

@@ -29,7 +29,10 @@ _CONVERSIONS: dict[int, Callable[[Any], Any]] = {
 class Displays(Repetitions, ABC):
     """Evaluates displays in the frame of the function that is being read."""
 
-    frame: Frame
+    @property
+    @abstractmethod
+    def frame(self) -> Frame:
+        """The frame of the function that is being read."""
 
     @abstractmethod
     def evaluate(self, node: ast.expr) -> Any:

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from trireme.converters.python.callables import bound_to
 from trireme.converters.python.calls import METHODS, TensorMethod, known_call
 from trireme.converters.python.constant_calls import call_now
 from trireme.converters.python.control import Refused
@@ -77,7 +78,7 @@ class Expressions(Displays, ABC):
 
     def __init__(self, recorder: Recorder) -> None:
         super().__init__(recorder)
-        self.frame: Frame
+        self._entered: list[Frame] = []
         self.node: ast.AST = ast.Pass()
         self.outer: dict[tuple[int, str], OuterName] = {}
         self._evaluators: dict[type[ast.expr], Callable[[Any], Any]] = {
@@ -321,13 +322,18 @@ class Expressions(Displays, ABC):
         self.node = node
         return self.call(function, args, named)
 
+    @property
+    def frame(self) -> Frame:
+        """The frame of the function that is being read."""
+        return self._entered[-1]
+
     def call(self, function: Any, args: list[Any], named: dict[str, Any]) -> Any:
         """Return what a function returns: recorded, read from its source, or called now."""
         if isinstance(function, Nested):
             return self.inline(function, args, named)
         if function in ITERATORS:
             return ITERATORS[function](*args, **named)
-        own = getattr(function, "__self__", None)
+        own = bound_to(function)
         held = own if isinstance(own, (*MUTABLE, tuple)) else None
         traced = contains_traced([args, named, held])
         given = (*args, *named.values())

@@ -115,8 +115,3 @@ def on_container(function: Any, own: Any, args: list[Any], named: dict[str, Any]
 def kind_of(value: Any) -> str:
     """Return the kind of a value, for a message."""
     return "tensor" if isinstance(value, Traced) else type(value).__name__
-
-
-def called(function: Any) -> str:
-    """Return the name of a function, for a message."""
-    return str(getattr(function, "__qualname__", function))

@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from trireme.converters.python.callables import bound_to
 from trireme.converters.python.source import FunctionSource
 from trireme.ir.graph import digest
 from trireme.runtime.operators import Operators
@@ -107,7 +108,7 @@ def is_iterator(value: Any) -> bool:
 
 def is_fresh(function: Any) -> bool:
     """Whether a function returns something else at every call."""
-    own = getattr(function, "__self__", None)
+    own = bound_to(function)
     module, owner = getattr(function, "__module__", "") or "", type(own).__module__ or ""
     is_clock = isinstance(own, type) and issubclass(own, datetime.date)
     clock = is_clock and function.__name__ in ("now", "today", "utcnow")

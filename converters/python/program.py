@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
+from trireme.converters.python.callables import with_owner
 from trireme.converters.python.control import Refused
 from trireme.converters.python.like_arrays import is_library
 from trireme.converters.python.loops import Loops
@@ -13,10 +14,10 @@ from trireme.converters.python.source import (
     Function,
     FunctionSource,
     body_of,
+    name_of,
     outer_names,
     read_source,
     stored_names,
-    with_owner,
 )
 from trireme.converters.python.state import (
     Frame,
@@ -79,7 +80,7 @@ class ProgramReader(Loops):
         raise Refused(f"{name} is called with a tensor, and no op stands for it", final=final)
 
     def _run_function(self, frame: Frame, tree: Function) -> Any:
-        name = getattr(tree, "name", "the lambda")
+        name = name_of(tree)
         if tree in self._calls:
             why = f"{name} is recursive, and a graph has no calls; write it as a loop"
             raise Refused(why, final=True)
@@ -125,7 +126,7 @@ def _bind(
 ) -> dict[str, Any]:
     """Return the arguments of a call by the function's own names."""
     own = tree.args
-    name = getattr(tree, "name", "the lambda")
+    name = name_of(tree)
     positional = [arg.arg for arg in (*own.posonlyargs, *own.args)]
     bound = dict(zip(positional, args, strict=False))
     extra = args[len(positional) :]

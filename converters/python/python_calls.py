@@ -127,7 +127,7 @@ def _sum(recorder: Recorder, values: Any, start: Any = 0) -> Any:
 
 def _any_of(op: str, recorder: Recorder, values: Any) -> Any:
     if isinstance(values, Traced):
-        return getattr(values, "any" if op == "or" else "all")()
+        return values.any() if op == "or" else values.all()
     return reduce(partial(logical, op, recorder), [truth(recorder, one) for one in values])
 
 

@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from trireme.converters.python.iteration import called
+from trireme.converters.python.callables import bound_to, called
 from trireme.converters.python.like_arrays import is_library
 from trireme.converters.python.outer import is_fresh
 from trireme.converters.python.scope import Traced
@@ -187,7 +187,7 @@ class Questions:
 
     def _called(self, frame: FrameType, event: str, arg: Any) -> None:
         """Look at a call of a function of C: a clock gives another result at every call."""
-        own = getattr(arg, "__self__", None)
+        own = bound_to(arg)
         is_drawn = isinstance(own, (random.Random, np.random.RandomState, np.random.Generator))
         if event != "c_call" or is_drawn or not is_fresh(arg):  # record compares drawn states
             return

@@ -10,9 +10,10 @@ import os
 import textwrap
 from collections.abc import Callable
 from dataclasses import dataclass
-from types import CodeType, FunctionType, MethodType
+from types import CodeType
 from typing import Any
 
+from trireme.converters.python.callables import called
 from trireme.support.errors import ConvertError
 
 Function = ast.FunctionDef | ast.Lambda
@@ -61,12 +62,17 @@ class FunctionSource:
         return "builtin", vars(builtins)[name]
 
 
+def name_of(tree: Function) -> str:
+    """Return the name of a function, for a message."""
+    return "the lambda" if isinstance(tree, ast.Lambda) else tree.name
+
+
 def read_source(function: Callable[..., Any]) -> FunctionSource:
     """Return the source of a function.
 
     Errors: ConvertError, if there is no source
     """
-    name = getattr(function, "__qualname__", repr(function))
+    name = called(function)
     if not inspect.isfunction(function):
         raise ConvertError(f"{name} is no Python function, so it has no source to capture")
     code = function.__code__
@@ -79,19 +85,6 @@ def read_source(function: Callable[..., Any]) -> FunctionSource:
         ) from error
     cells = dict(zip(code.co_freevars, function.__closure__ or (), strict=True))
     return FunctionSource(name, code.co_filename, tree, function.__globals__, cells)
-
-
-def with_owner(function: Any) -> tuple[Any, Any]:
-    """Return the plain function of a method or of an object that is called, and the object.
-
-    A plain function, and what has no source, comes back as it is, without an object.
-    """
-    if not isinstance(function, (FunctionType, MethodType)) and callable(function):
-        called = type(function).__call__
-        return (called, function) if isinstance(called, FunctionType) else (function, None)
-    if isinstance(function, MethodType) and isinstance(function.__func__, FunctionType):
-        return function.__func__, function.__self__
-    return function, None
 
 
 @functools.cache
@@ -220,16 +213,24 @@ def leaves_loop(statements: list[ast.stmt]) -> bool:
             return True
         if isinstance(statement, _BLOCKS):
             continue
-        inside = [getattr(statement, part, []) for part in ("body", "orelse")]
-        inside += [case.body for case in getattr(statement, "cases", [])]
         if isinstance(statement, LOOPS):
-            if leaves_loop(inside[1]) or any(
-                isinstance(node, ast.Return) for node in own_nodes(inside[0])
-            ):
+            returns = any(isinstance(node, ast.Return) for node in own_nodes(statement.body))
+            if returns or leaves_loop(statement.orelse):
                 return True
-        elif any(map(leaves_loop, inside)):
+        elif any(map(leaves_loop, _bodies(statement))):
             return True
     return False
+
+
+def _bodies(statement: ast.stmt) -> list[list[ast.stmt]]:
+    """Return the statements inside one that is no loop, as lists of those that run in order."""
+    if isinstance(statement, ast.If | ast.Try):
+        return [statement.body, statement.orelse]
+    if isinstance(statement, ast.With):
+        return [statement.body]
+    if isinstance(statement, ast.Match):
+        return [case.body for case in statement.cases]
+    return []
 
 
 def always_exits(statements: list[ast.stmt]) -> bool:

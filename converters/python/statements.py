@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from trireme.converters.python.assign import as_one_key, augmented, updated
+from trireme.converters.python.callables import bound_to
 from trireme.converters.python.contexts import enter
 from trireme.converters.python.control import Refused
 from trireme.converters.python.expressions import BINARY, Expressions
@@ -77,13 +78,12 @@ class Statements(Expressions, ABC):
     @contextmanager
     def entered(self, frame: Frame) -> Iterator[None]:
         """Make a frame the innermost for a while."""
-        outer = getattr(self, "frame", frame)
         self.frames.append(frame)
-        self.frame = frame
+        self._entered.append(frame)
         try:
             yield
         finally:
-            self.frame = outer
+            self._entered.pop()
             if not frame.kept and any(one is frame for one in self.frames):
                 self.frames[:] = [one for one in self.frames if one is not frame]
 
@@ -217,7 +217,7 @@ class Statements(Expressions, ABC):
     def _combine(self, node: ast.Call) -> bool:
         """Read `np.add.at(x, key, value)`; return whether it is such a call."""
         name = combined(node)
-        ufunc = getattr(self.evaluate(node.func), "__self__", None) if name else None
+        ufunc = bound_to(self.evaluate(node.func)) if name else None
         if not isinstance(ufunc, np.ufunc):
             return False
         old, key, value = map(self.evaluate, node.args)

@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 
 from trireme.converters.python.arguments import as_inputs, held_in, is_held, is_input, leaves
+from trireme.converters.python.callables import with_owner
 from trireme.converters.python.calls import known_call
 from trireme.converters.python.like_arrays import LikeArrays, LikeTensors, is_library
 from trireme.converters.python.outer import Freezer
 from trireme.converters.python.questions import Questions, Unanswerable, is_of_recording
 from trireme.converters.python.scope import Recorder, Traced
-from trireme.converters.python.source import with_owner
 from trireme.converters.python.tidy import tidy
 from trireme.ir.bind_shapes import Shapes, named_dim
 from trireme.ir.dims import Bounds
