@@ -138,15 +138,15 @@ class Preparation:
         how = self.execution_options
         graph = optimised(
             model,
-            self.shapes,
-            how.passes,
-            how.passes_off,
-            how.model_cache,
-            how.mmap,
-            how.signature,
-            how.python_ops,
-            files.append,
-            on_note,
+            shapes=self.shapes,
+            passes=how.passes,
+            disable=how.passes_off,
+            folder=how.model_cache,
+            mmap=how.mmap,
+            signature=how.signature,
+            python_ops=how.python_ops,
+            on_open=files.append,
+            on_note=on_note,
         )
         return graph if self.made.batch is None else batched(graph, self.made.batch)
 

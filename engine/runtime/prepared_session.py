@@ -77,17 +77,17 @@ class PreparedSession(OpenSession):
         self.execution_options, self.placement_options = how, made.placement_options
         shared = self._take_shared()
         preparation = Preparation(
-            made,
-            asked.shapes,
-            asked.fallback,
-            asked.calibration,
-            how,
-            partial(holding, self._kind, mode, how) if asked.measure else None,
-            asked.progress or no_progress,
-            shared.closing,
-            asked.states,
-            self.dropped,
-            self._events,
+            made=made,
+            shapes=asked.shapes,
+            fallback=asked.fallback,
+            calibration=asked.calibration,
+            execution_options=how,
+            hold=partial(holding, self._kind, mode, how) if asked.measure else None,
+            progress=asked.progress or no_progress,
+            closing=shared.closing,
+            rules=asked.states,
+            dropped=self.dropped,
+            events=self._events,
         )
         return preparation, shared
 

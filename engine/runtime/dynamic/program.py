@@ -324,13 +324,13 @@ def open_program(
         return evaluate(graph, node, arrays, states.arrays)
 
     tools = Tools(
-        partial(optimise, passes=how.passes, disable=how.passes_off),
-        open_region,
-        compile_open,
-        open_polymorphic,
-        partial(served_nodes, devices=devices) if how.execution == "sunk" else None,
-        HostSteps(run_step, control.take_fallbacks, states),
-        how.most_shapes,
+        optimise=partial(optimise, passes=how.passes, disable=how.passes_off),
+        open_region=open_region,
+        polymorphic=compile_open,
+        open_polymorphic=open_polymorphic,
+        served=partial(served_nodes, devices=devices) if how.execution == "sunk" else None,
+        host=HostSteps(run_step, control.take_fallbacks, states),
+        most=how.most_shapes,
     )
     check_pins(prepared.graph, tools.optimise)
     if not buckets:
