@@ -46,31 +46,10 @@ from trireme.converters.python.state import (
     Nested,
     is_same,
 )
+from trireme.converters.python.syntax_operators import BINARY, COMPARE
 from trireme.runtime.operators import Operators
 
-BINARY: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
-    ast.Div: operator.truediv,
-    ast.FloorDiv: operator.floordiv,
-    ast.Mod: operator.mod,
-    ast.Pow: operator.pow,
-    ast.MatMult: operator.matmul,
-    ast.BitAnd: operator.and_,
-    ast.BitOr: operator.or_,
-    ast.BitXor: operator.xor,
-    ast.LShift: operator.lshift,
-    ast.RShift: operator.rshift,
-}
-_COMPARE: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
-    ast.Lt: operator.lt,
-    ast.LtE: operator.le,
-    ast.Gt: operator.gt,
-    ast.GtE: operator.ge,
-    ast.Eq: operator.eq,
-    ast.NotEq: operator.ne,
-}
+_Number = bool | int | float | np.generic | np.ndarray
 
 
 class Expressions(Displays, ABC):
@@ -105,6 +84,11 @@ class Expressions(Displays, ABC):
             ast.NamedExpr: self._named,
             ast.JoinedStr: self._text,
         }
+
+    @property
+    def frame(self) -> Frame:
+        """The frame of the function that is being read."""
+        return self._entered[-1]
 
     def evaluate(self, node: ast.expr) -> Any:
         """Return the value of an expression.
@@ -228,7 +212,7 @@ class Expressions(Displays, ABC):
         if isinstance(op, (ast.In, ast.NotIn)):
             found = self._contains(left, right)
             return found if isinstance(op, ast.In) else self.negate(found)
-        function = _COMPARE[type(op)]
+        function = COMPARE[type(op)]
         known = not contains_traced([left, right])
         if not known and isinstance(left, (list, tuple)) and isinstance(right, (list, tuple)):
             return compared(self.recorder, self.operate, function, left, right)
@@ -322,11 +306,6 @@ class Expressions(Displays, ABC):
         self.node = node
         return self.call(function, args, named)
 
-    @property
-    def frame(self) -> Frame:
-        """The frame of the function that is being read."""
-        return self._entered[-1]
-
     def call(self, function: Any, args: list[Any], named: dict[str, Any]) -> Any:
         """Return what a function returns: recorded, read from its source, or called now."""
         if isinstance(function, Nested):
@@ -393,9 +372,6 @@ class Expressions(Displays, ABC):
     @abstractmethod
     def inline_function(self, function: Any, args: list[Any], named: dict[str, Any]) -> Any:
         """Return what a function of the user returns, by reading its source here."""
-
-
-_Number = bool | int | float | np.generic | np.ndarray
 
 
 def _is_eager(value: Any) -> bool:

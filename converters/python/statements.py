@@ -19,7 +19,7 @@ from trireme.converters.python.assign import as_one_key, augmented, updated
 from trireme.converters.python.callables import bound_to
 from trireme.converters.python.contexts import enter
 from trireme.converters.python.control import Refused
-from trireme.converters.python.expressions import BINARY, Expressions
+from trireme.converters.python.expressions import Expressions
 from trireme.converters.python.fallback import run_in_python
 from trireme.converters.python.iteration import Generated, kind_of
 from trireme.converters.python.lifting import contains_traced
@@ -40,6 +40,7 @@ from trireme.converters.python.state import (
     Lost,
     faults_in,
 )
+from trireme.converters.python.syntax_operators import BINARY
 from trireme.support.errors import InternalError, TriremeError
 
 RETURNED, BREAK, CONTINUE, RESULT = "<returned>", "<break>", "<continue>", "<return>"

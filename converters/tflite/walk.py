@@ -1,8 +1,8 @@
 """Convert a TensorFlow Lite model (.tflite) to a Graph; called by `trireme.model_file.convert`.
 
-`file` reads the file into records, and the tables of `ops` turn each operator into nodes. This
-module tracks the value of each tensor and writes the messages. The layout stays NHWC, constants
-stay views of the file, and quantisation stays in the types.
+`entries` and `file` read the file into records, and a table of each family of operators turns one
+into nodes. This module joins the tables, refuses what they lack, and binds the inputs and outputs.
+The layout stays NHWC, constants stay views of the file, and quantisation stays in the types.
 """
 
 from __future__ import annotations
@@ -49,6 +49,8 @@ REFUSED: dict[str, Callable[[FileTensor], bool]] = {
     "of packed int4": lambda t: t.dtype == "int4",
 }
 """Tensors that no operator here supports, in the words of the error."""
+_SHOWN = 8
+"""Facts that an error lists."""
 
 
 def convert(
@@ -146,8 +148,7 @@ def _check_supported(graphs: Sequence[FileGraph], known: Collection[str]) -> Non
     for trouble, refused in REFUSED.items():
         names = [t.name for t in tensors if refused(t)]
         if names:
-            more = [f"and {len(names) - 8} more"] if len(names) > 8 else []
-            raise ConvertError(f"tensors {trouble} are not supported", facts=[*names[:8], *more])
+            raise ConvertError(f"tensors {trouble} are not supported", facts=_first(names))
     _check_sixteen(graphs)
 
 
@@ -160,11 +161,16 @@ def _check_sixteen(graphs: Sequence[FileGraph]) -> None:
         if op.code not in RECURRENT and (reason := sixteen_reason(graph, op))
     ]
     if refused:
-        more = [f"and {len(refused) - 8} more"] if len(refused) > 8 else []
         raise ConvertError(
             f"{len(refused)} operators on tensors quantised to int16 are not supported",
-            facts=[*refused[:8], *more],
+            facts=_first(refused),
         )
+
+
+def _first(facts: Sequence[str]) -> list[str]:
+    """Return the first facts, and how many more there are."""
+    more = [f"and {len(facts) - _SHOWN} more"] if len(facts) > _SHOWN else []
+    return [*facts[:_SHOWN], *more]
 
 
 def _plain_tensors(graph: FileGraph) -> list[FileTensor]:

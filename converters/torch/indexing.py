@@ -10,6 +10,9 @@ from trireme.converters.torch.use import NumberRef, TensorRef, Use
 from trireme.ir.graph import UNKNOWN
 from trireme.support.dtypes import FLOATS, numpy_dtype
 
+_FAR = 1 << 40
+"""The end of every axis, to the slice op."""
+
 
 def embedding(use: Use) -> int:
     """embedding: rows of the weight."""
@@ -47,10 +50,10 @@ def _in_bags(use: Use, indices: int, starts: int) -> int:
     """Return whether each index is in each bag: bool[bags, indices]."""
     count = use.add("shape", indices)
     if use["include_last_offset"]:
-        ends = use.add("slice", starts, use.ints(1), use.ints(1 << 40), use.ints(0))
+        ends = use.add("slice", starts, use.ints(1), use.ints(_FAR), use.ints(0))
         starts = use.add("slice", starts, use.ints(0), use.ints(-1), use.ints(0))
     else:
-        rest = use.add("slice", starts, use.ints(1), use.ints(1 << 40), use.ints(0))
+        rest = use.add("slice", starts, use.ints(1), use.ints(_FAR), use.ints(0))
         ends = use.add("concat", rest, count, axis=0)
     zero, one = use.constant(0, "int64"), use.constant(1, "int64")
     places = use.add("range", zero, use.add("squeeze", count, use.ints(0)), one)

@@ -35,15 +35,22 @@ from trireme.support.records import dataclass
 from trireme.support.timing import RepeatLimits, interleave, time_calls
 from trireme.support.units import time_text
 
-LEAST_CALLS, WATCHED_CALLS = 3, 20
-ROUNDS, TURN_S, LIMIT_S = 7, 0.02, 2.0
-"""Rounds in which placements are tried and the least seconds of a turn; after LIMIT_S no further
-round begins."""
-LEAST_GAIN, MIXTURE_GAIN = 0.01, 0.03
-"""Shares of the time below which another placement is not taken for faster than the first, and a
-mixture of devices not for faster than one device."""
+LEAST_CALLS = 3
+"""Calls of a turn that is timed by the wall clock, at least."""
+WATCHED_CALLS = 20
+"""Calls of a turn whose tasks are watched, for virtual time."""
+ROUNDS = 7
+"""Rounds in which placements are tried."""
+TURN_S = 0.02
+"""The least seconds of a turn."""
+LIMIT_S = 2.0
+"""Seconds after which no further round begins."""
+LEAST_GAIN = 0.01
+"""A placement is faster than the first if it takes less by more than this share of the time."""
+MIXTURE_GAIN = 0.03
+"""A mixture of devices is faster than one device if it takes less by more than this share."""
 OFTEN = 0.75
-"""And the share of the rounds in which the mixture must be faster."""
+"""The share of the rounds in which the mixture must be faster."""
 TIMED = ("makespan", "serial")
 """Objectives that are the time of a run."""
 

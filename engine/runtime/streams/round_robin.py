@@ -32,9 +32,9 @@ from trireme.support.errors import PlacementError
 from trireme.support.units import time_text
 
 _AHEAD = 2
-"""Lanes a program: one runs while the next one's inputs are put in."""
+"""Contexts of a program: one runs while the next one's inputs are put in."""
 _GAIN = 0.98
-"""Of a pipeline's seconds a run: what dealing must be predicted to take at most to be chosen."""
+"""Round robin is chosen if a run is predicted to take at most this share of a pipeline's time."""
 
 
 def interchangeable(specs: Mapping[str, DeviceSpec]) -> list[str]:
