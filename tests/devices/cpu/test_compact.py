@@ -6,7 +6,7 @@ from cpu_run import run
 
 import trireme.ops  # noqa: F401
 from trireme.devices.cpu.codegen.target import available_isas, choose_isa
-from trireme.devices.cpu.kernels.f32 import products
+from trireme.devices.cpu.kernels.f32 import product_step
 from trireme.devices.cpu.kernels.f32.compact import compacted, has_compact
 from trireme.ir.bind_shapes import bind_shapes
 from trireme.ir.builder import GraphBuilder
@@ -22,8 +22,8 @@ def compact(monkeypatch):
     """Have the smallest weights be compact; the function that it returns says whether they are."""
 
     def allow(yes=True):
-        monkeypatch.setattr(products, "_LEAST_BYTES", 0 if yes else 1 << 60)
-        monkeypatch.setattr(products, "_BEYOND_CACHES", 0)
+        monkeypatch.setattr(product_step, "_LEAST_BYTES", 0 if yes else 1 << 60)
+        monkeypatch.setattr(product_step, "_BEYOND_CACHES", 0)
 
     return allow
 

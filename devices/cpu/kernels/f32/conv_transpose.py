@@ -21,7 +21,8 @@ from trireme.devices.cpu.kernels.f32.gemm import (
 )
 from trireme.devices.cpu.kernels.f32.im2row import ImageWindow
 from trireme.devices.cpu.kernels.f32.panels import pack_panels, panel_bytes
-from trireme.devices.cpu.kernels.f32.products import Operands, conv_reason, product_step
+from trireme.devices.cpu.kernels.f32.product_step import Operands, product_step
+from trireme.devices.cpu.kernels.f32.products import conv_reason
 from trireme.devices.cpu.kernels.f32.tiling import Size
 from trireme.devices.cpu.kernels.lowering import (
     TABLE,

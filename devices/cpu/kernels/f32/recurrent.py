@@ -21,7 +21,8 @@ from trireme.devices.cpu.kernels.f32.gemm import (
     Strides,
 )
 from trireme.devices.cpu.kernels.f32.panels import pack_panels, panel_bytes
-from trireme.devices.cpu.kernels.f32.products import Operands, constant_reason, product_step
+from trireme.devices.cpu.kernels.f32.product_step import Operands, product_step
+from trireme.devices.cpu.kernels.f32.products import constant_reason
 from trireme.devices.cpu.kernels.f32.recurrent_body import recurrent_kernel
 from trireme.devices.cpu.kernels.f32.recurrent_cell import ACTIVATIONS, Cell, CellActivation
 from trireme.devices.cpu.kernels.f32.recurrent_layer import Layer, vectors_of

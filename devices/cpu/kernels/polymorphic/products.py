@@ -17,6 +17,12 @@ from trireme.devices.cpu.kernels.f32.compact import (
     of_one_row,
 )
 from trireme.devices.cpu.kernels.f32.gemm import MatmulShape
+from trireme.devices.cpu.kernels.f32.product_step import (
+    FAMILIES,
+    Operands,
+    compact_weights,
+    product_s,
+)
 from trireme.devices.cpu.kernels.lowering import ELEMENTWISE, Context, Operand
 from trireme.devices.cpu.kernels.polymorphic.gemm import (
     CUT_WORDS,
@@ -66,7 +72,7 @@ def product_steps(
     context: Context,
     node: Node,
     product_of: ProductOf,
-    operands: fixed.Operands,
+    operands: Operands,
     what: str,
     other: ProductVariant | None = None,
 ) -> list[PolymorphicStep]:
@@ -94,14 +100,14 @@ def product_steps(
         return Sized(
             _filled((*words(one), *blocks.words), room),
             one.size.batch * blocks.blocks * blocks.groups,
-            fixed.product_s(isa, one),
+            product_s(isa, one),
             local,
             blocks.groups,
         )
 
     b = operands.b(cut.vectors * isa.lanes) if callable(operands.b) else operands.b
     reads = (operands.a, b, *operands.extra, *more)
-    family = fixed.FAMILIES.get(what, ELEMENTWISE)
+    family = FAMILIES.get(what, ELEMENTWISE)
     return [PolymorphicStep(tuple(codes), reads, (operands.c,), size, (node.id,), family)]
 
 
@@ -111,21 +117,21 @@ def _filled(words: tuple[int, ...], count: int) -> tuple[int, ...]:
 
 
 def _one_row(
-    context: Context, node: Node, product: MatmulShape, operands: fixed.Operands, what: str
+    context: Context, node: Node, product: MatmulShape, operands: Operands, what: str
 ) -> ProductVariant | None:
     """Return the variant of one row with compact weights, where there are such."""
     if not varies(product.size.rows):
         return None
-    compact = fixed.compact_weights(context, node, product, operands)
+    compact = compact_weights(context, node, product, operands)
     if compact is None:
         return None
     isa, row = context.isa, compact_product(product)
-    group, chunks = compact_chunks(row, fixed.product_s(isa, of_one_row(product)))
+    group, chunks = compact_chunks(row, product_s(isa, of_one_row(product)))
 
     def size(_: Graph, one: MatmulShape) -> Sized | None:
         if one.size.rows != 1 or not chunks:
             return None
-        return Sized((), chunks, fixed.product_s(isa, one), columns=chunks)
+        return Sized((), chunks, product_s(isa, one), columns=chunks)
 
     code = context.kernel(sized_compact_kernel, row, group, what)
     return ProductVariant(code, (compact,), 0, size)
@@ -135,7 +141,7 @@ def _rule(
     what: str,
     reason: Callable[[Graph, Node], str | None],
     product_of: ProductOf,
-    operands_of: Callable[[Context, Node], fixed.Operands],
+    operands_of: Callable[[Context, Node], Operands],
 ) -> PolymorphicRule:
     def lower(context: Context, node: Node) -> Sequence[PolymorphicStep]:
         return product_steps(context, node, product_of, operands_of(context, node), what)
