@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 
 import numpy as np
 
-from trireme.ir.dims import substituted
+from trireme.ir.bind_shapes import value_at
 from trireme.ir.graph import Value
 from trireme.runtime.feeds import random_array
 from trireme.support.dtypes import Array
@@ -23,7 +22,7 @@ def make_feeds(options: argparse.Namespace, inputs: Sequence[Value]) -> dict[str
     """Return an array for every input: from a file, an image, zeros, or seeded random numbers."""
     given = _given_inputs(options.input, inputs)
     sizes = parse_sizes(getattr(options, "at", []))
-    inputs = [_at(value, sizes) for value in inputs]
+    inputs = [value_at(value, sizes) for value in inputs]
     rng = np.random.default_rng(options.seed)
     feeds: dict[str, Array] = {}
     pictures = [v.name for v in inputs if v.name not in given and len(v.type.shape) >= 3]
@@ -41,11 +40,6 @@ def make_feeds(options: argparse.Namespace, inputs: Sequence[Value]) -> dict[str
         else:
             feeds[value.name] = _from_source(value, source, rng)
     return feeds
-
-
-def _at(value: Value, sizes: Mapping[str, int]) -> Value:
-    dims = tuple(substituted(dim, sizes) for dim in value.shape)
-    return replace(value, type=replace(value.type, shape=dims))
 
 
 def _given_inputs(rows: Sequence[str], inputs: Sequence[Value]) -> Mapping[str, str]:

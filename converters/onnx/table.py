@@ -52,10 +52,11 @@ _CONSTANTS = {
 
 def our_name(op: str) -> str:
     """Return the snake_case name of an ONNX op: LayerNormalization -> layer_normalization."""
-    return _NAMES.get(op) or _snake(op)
+    return _NAMES.get(op) or snake(op)
 
 
-def _snake(name: str) -> str:
+def snake(name: str) -> str:
+    """Return a name of ONNX in snake_case: ceilMode or CeilMode -> ceil_mode."""
     words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name)
     return words.lower()
 
@@ -66,7 +67,7 @@ def attributes(op: str, given: Mapping[str, Any], drop: Sequence[str] = ()) -> d
     attrs: dict[str, Any] = {}
     for key, value in given.items():
         if key not in drop:
-            name = _snake(key)
+            name = snake(key)
             attrs[name] = _fit(known[name], value) if name in known else value
     layout = known.get("layout")
     if layout is not None and "NCHW" in layout.choices:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from trireme.converters.torch.use import NumberRef, Use
+from trireme.converters.torch.use import NumberRef, Use, spread
 
 
 def linear(use: Use) -> int:
@@ -63,21 +63,16 @@ def convolution(use: Use) -> int:
     x, w, bias = use["input"], use["weight"], use["bias"]
     spatial = use.rank(w) - 2
     attrs: dict[str, Any] = {
-        "strides": _spread(use["stride"], spatial),
-        "dilations": _spread(use["dilation"], spatial),
-        "pads": _spread(use["padding"], spatial) * 2,
+        "strides": spread(use["stride"], spatial),
+        "dilations": spread(use["dilation"], spatial),
+        "pads": spread(use["padding"], spatial) * 2,
         "groups": use["groups"],
         "layout": "NCHW",
     }
     if not use["transposed"]:
         return use.add("conv", x, w, bias, **attrs)
-    extra = _spread(use["output_padding"], spatial)
+    extra = spread(use["output_padding"], spatial)
     return use.add("conv_transpose", x, w, bias, output_padding=extra, **attrs)
-
-
-def _spread(given: list[int], count: int) -> tuple[int, ...]:
-    numbers = tuple(int(number) for number in given)
-    return numbers * count if len(numbers) == 1 else numbers
 
 
 def attention(use: Use) -> int:

@@ -8,25 +8,20 @@ from typing import Any
 import numpy as np
 
 from trireme.converters.torch.movement import padded
-from trireme.converters.torch.use import Use
+from trireme.converters.torch.use import Use, spread
 from trireme.support.dtypes import Array
 
 
 def _window(use: Use, rank: int) -> dict[str, Any]:
-    kernel = _spread(use["kernel_size"], rank)
+    kernel = spread(use["kernel_size"], rank)
     return {
         "kernel": kernel,
-        "strides": _spread(use["stride"], rank) or kernel,
-        "pads": _spread(use["padding"], rank) * 2,
-        "dilations": _spread(use.args.get("dilation", [1]), rank),
+        "strides": spread(use["stride"], rank) or kernel,
+        "pads": spread(use["padding"], rank) * 2,
+        "dilations": spread(use.args.get("dilation", [1]), rank),
         "ceil_mode": int(use["ceil_mode"]),
         "layout": "NCHW",
     }
-
-
-def _spread(given: Any, rank: int) -> tuple[int, ...]:
-    numbers = tuple(int(number) for number in given)
-    return numbers * rank if len(numbers) == 1 else numbers
 
 
 def _batched(use: Use, rank: int) -> int:

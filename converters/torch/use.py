@@ -83,6 +83,12 @@ class TorchScope:
         return int(expression) if expression.is_Integer else expression
 
 
+def spread(given: Sequence[int], rank: int) -> tuple[int, ...]:
+    """Return one number for each spatial axis; torch takes a single one for all of them."""
+    numbers = tuple(int(number) for number in given)
+    return numbers * rank if len(numbers) == 1 else numbers
+
+
 def is_node(given: Any) -> bool:
     """Whether an argument is what another node makes."""
     import torch

@@ -124,19 +124,18 @@ def sizes_of(graph: Graph, shapes: Sequence[Sequence[int]]) -> dict[str, int]:
     return {name: size for name, size in symbols.items() if isinstance(size, int)}
 
 
+def value_at(value: Value, sizes: Mapping[str, Dim]) -> Value:
+    """Return a value with sizes in place of the symbols of its shape."""
+    dims = tuple(substituted(dim, sizes) for dim in value.shape)
+    return replace(value, type=replace(value.type, shape=dims))
+
+
 def with_known_sizes(graph: Graph) -> list[Value]:
     """Return the inputs of a graph, with sizes for symbols whose bounds allow one size."""
     sizes: dict[str, Dim] = {
         n: least for n, (least, most) in graph.symbols.items() if least == most
     }
-    if not sizes:
-        return list(graph.input_values())
-
-    def known(value: Value) -> Value:
-        dims = tuple(substituted(dim, sizes) for dim in value.shape)
-        return replace(value, type=replace(value.type, shape=dims))
-
-    return list(map(known, graph.input_values()))
+    return [value_at(value, sizes) if sizes else value for value in graph.input_values()]
 
 
 def is_open(shape: Sequence[int | str]) -> bool:

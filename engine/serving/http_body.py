@@ -39,8 +39,6 @@ from trireme.serving.protocol import (
 )
 from trireme.support.dtypes import Array, dtype_name, numpy_dtype
 
-KNOWN_FIELDS = frozenset({"id", "parameters", "inputs", "outputs"})
-
 MOST_VALUES = 250_000
 """Values of a JSON text, long lists of numbers aside. json.loads stops all threads: 0.1 s for so
 many lists."""

@@ -23,7 +23,7 @@ from typing import Any, cast
 import numpy as np
 
 from trireme.backend.registry import open_device
-from trireme.ir.graph import Value, node_names
+from trireme.ir.graph import node_names
 from trireme.model_file.convert import convert
 from trireme.placement.options import PlacementOptions
 from trireme.runtime.feeds import random_array
@@ -229,11 +229,6 @@ class FaultCases:
 
 def _typed(error: DeviceError) -> str:
     return f"wrong no kind: {error}" if error.kind is FaultKind.UNKNOWN else "error"
-
-
-def _marked(value: Value) -> Array:
-    """Return an array for an output, full of a number that tells whether it is written."""
-    return np.full(value.type.dims, 85, numpy_dtype(value.dtype))
 
 
 def _subsets(devices: tuple[str, ...]) -> list[tuple[str, ...]]:

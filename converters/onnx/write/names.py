@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import onnx
 
+from trireme.converters.fresh_names import FreshNames
 from trireme.ir.graph import Graph, Value
 from trireme.support.dtypes import Array, numpy_dtype
 from trireme.support.errors import ConvertError
@@ -28,7 +29,7 @@ class OnnxNames:
         self.graph = graph
         self.nodes: list[Any] = []
         self.initializers: list[Any] = []
-        self._taken: set[str] = set()
+        self.fresh = FreshNames().fresh
         self._stored: dict[tuple[int, bool], str] = {}
         self._real: dict[tuple[int, bool], str] = {}
         self._named = {id: self.fresh(self._value(id).name) for id in graph.inputs}
@@ -39,15 +40,6 @@ class OnnxNames:
 
     def _value(self, id: int) -> Value:
         return self.graph.values[id]
-
-    def fresh(self, wanted: str) -> str:
-        """Return a name that no tensor has yet: the wanted one, or that with a number."""
-        name, count = wanted or "value", 1
-        while name in self._taken:
-            count += 1
-            name = f"{wanted or 'value'}_{count}"
-        self._taken.add(name)
-        return name
 
     def emit(
         self, op: str, inputs: list[str], wanted: str, outputs: int = 1, **attrs: Any

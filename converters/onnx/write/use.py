@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import onnx
 
+from trireme.converters.onnx.table import snake
 from trireme.converters.onnx.write.names import OnnxNames
 from trireme.ir.graph import Node, Value
 from trireme.ir.op import OpDef, get_op
@@ -140,9 +140,3 @@ def _fit(attr: Any, value: Any) -> Any:
     if isinstance(value, Mapping):
         raise ConvertError(f"attribute {attr.name} is a mapping")
     return int(value) if isinstance(value, bool) else value
-
-
-def snake(name: str) -> str:
-    """Return a name in snake_case."""
-    words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name)
-    return words.lower()

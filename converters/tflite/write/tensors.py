@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import tflite
 
+from trireme.converters.fresh_names import FreshNames
 from trireme.converters.tflite.write.records import WrittenGraph, WrittenOperator, WrittenTensor
 from trireme.ir.dims import substituted, symbols_of
 from trireme.ir.graph import UNKNOWN, Dim, Graph, Quant, TensorType, Value
@@ -51,22 +52,13 @@ class WrittenTensors:
         self.symmetric = symmetric
         self.file = WrittenGraph(graph.name)
         self._of: dict[int, int] = {}
-        self._taken: set[str] = set()
+        self._fresh = FreshNames().fresh
         self._names = {id: self._fresh(graph.values[id].name) for id in graph.inputs}
         for id in graph.outputs:
             if id not in self._names:
                 self._names[id] = self._fresh(graph.values[id].name)
         for value in graph.input_values():
             self.file.inputs.append(self.of(value.id))
-
-    def _fresh(self, wanted: str) -> str:
-        """Return a name that no tensor has yet: the wanted one, or that with a number."""
-        name, count = wanted or "value", 1
-        while name in self._taken:
-            count += 1
-            name = f"{wanted or 'value'}_{count}"
-        self._taken.add(name)
-        return name
 
     def type_of(self, index: int) -> TensorType:
         """Return the type of a tensor; an open dimension is UNKNOWN."""

@@ -12,9 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from trireme.ir.bind_shapes import sizes_of
+from trireme.ir.bind_shapes import sizes_of, value_at
 from trireme.ir.contents import decided_by_shapes
-from trireme.ir.dims import substituted
 from trireme.ir.graph import UNKNOWN, Graph, Node, TensorType, Value
 from trireme.ir.interpreter import evaluate
 from trireme.ir.op import get_op
@@ -60,7 +59,7 @@ class ClosedGraph:
         sizes = sizes_of(self.graph, shapes)
         values = dict(self.graph.values)
         for value in self.graph.input_values():
-            values[value.id] = _sized(value, sizes)
+            values[value.id] = value_at(value, sizes)
         now = Graph(self.graph.name, (), (), (), values)
         nodes = []
         for node in self.graph.nodes:
@@ -70,11 +69,6 @@ class ClosedGraph:
                 _infer(node, values, sizes)
                 nodes.append(node)
         return replace(self.graph, nodes=tuple(nodes), values=values, symbols={})
-
-
-def _sized(value: Value, sizes: Mapping[str, int]) -> Value:
-    dims = tuple(substituted(dim, sizes) for dim in value.shape)
-    return replace(value, type=replace(value.type, shape=dims))
 
 
 def _compute(now: Graph, node: Node, values: dict[int, Value]) -> None:
@@ -104,7 +98,7 @@ def _infer(node: Node, values: dict[int, Value], sizes: Mapping[str, int]) -> No
     for out, type in zip(node.outputs, types, strict=True):
         kept = values[out]
         if not type.is_static:
-            type = _sized(kept, sizes).type
+            type = value_at(kept, sizes).type
         if not type.is_static:
             raise ShapeError(f"{node.label}: the shape of '{kept.name}' is {type} at these sizes")
         values[out] = Value(out, kept.name, replace(type, quant=kept.quant))

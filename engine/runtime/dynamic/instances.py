@@ -138,11 +138,6 @@ class OpenGraph:
         self._kept.prepare((*self._path, shapes), lambda: self._make(shapes))
 
     @property
-    def has_one_program(self) -> bool:
-        """Whether one program serves every shape, so that an instance costs next to nothing."""
-        return isinstance(self._polymorphic, PolymorphicGraph)
-
-    @property
     def resizable(self) -> ResizableGraph | None:
         """The program for every shape as one whose calls change their shape."""
         made = self._polymorphic
