@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 
-REST = 4
-"""Rows of the tiles at the end of a block: enough to hide the latency of multiply-adds."""
 _PARTS = tuple(
     (rows, columns)
     for rows, columns in itertools.product((1, 2, 4, 8, 16, 32), (1, 2, 4, 8, 16))
@@ -25,7 +23,7 @@ def block_words(
     tile_rows: int,
     vectors: int,
     slice_depth: int,
-    cycles: tuple[float, float],
+    cycles: tuple[float, ...],
     rows: int,
     columns: int,
     depth: int,
@@ -35,7 +33,7 @@ def block_words(
 
     It has rows of a block, blocks, groups of columns, and panels of a group.
     gathers: whether A is gathered; slice_depth: depth that is done before the next, 0 for all
-    cycles: of one step of depth in a tile of all rows, and in one of `REST` rows or fewer
+    cycles: of one step of depth, as in `cycles_of_rows`
     """
     width = vectors * lanes
     panels = -(-columns // width)
@@ -45,9 +43,7 @@ def block_words(
 
     def block_cycles(block: int) -> float:
         """Cycles of so many rows and one column, but for those of B."""
-        whole, rest = divmod(block, tile_rows)
-        of_rows = whole * cycles[0] + -(-rest // REST) * cycles[1]
-        return of_rows * depth / width
+        return cycles_of_rows(block, tile_rows, cycles) * depth / width
 
     best, found = math.inf, (rows, 1, 1, panels)
     for (block, blocks), group in _cuts(rows, tile_rows, panels, fits):
@@ -60,6 +56,12 @@ def block_words(
         if cost < best:
             best, found = cost, (block, blocks, groups, group)
     return found
+
+
+def cycles_of_rows(rows: int, tile_rows: int, cycles: Sequence[float]) -> float:
+    """Return the cycles of tiles of all rows, and of what is left; cycles: of 0 to all rows."""
+    whole, rest = divmod(rows, tile_rows)
+    return whole * cycles[-1] + cycles[rest]
 
 
 def _cuts(

@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterator
 from functools import lru_cache
 
-REST = 2
-"""Tiles by which register tiles differ that do what is left of a chunk."""
+from trireme.devices.cpu.runtime.product_blocks import cycles_of_rows
+
 NOTHING = (0, 0, 0, 0, 0, 0)
 
 
@@ -33,8 +33,7 @@ def winograd_words(
     threads: for which chunks are cut
     side, most: outputs of a tile along an axis; tiles of a chunk at most
     transforms: cycles of a tile's inputs, and of its outputs of one panel
-    products: of a panel, of register tiles of 0, `REST`, 2 * `REST` ... tiles at every point, and
-        last of `tile_rows`
+    products: of a panel at every point, as in `cycles_of_rows`
     weights: of reading all weights
     inputs: bytes of a tile's transformed inputs, and half of the L2 cache
     direct: cycles of one output pixel as a product, of gathering it, and of reading its weights
@@ -44,9 +43,8 @@ def winograd_words(
 
     def product(tiles: int) -> float:
         if tile_rows < tiles < 2 * tile_rows:
-            return 2 * products[-(-tiles // (2 * REST))]
-        whole, rest = divmod(tiles, tile_rows)
-        return whole * products[-1] + products[-(-rest // REST)]
+            return 2 * products[-(-tiles // 2)]
+        return cycles_of_rows(tiles, tile_rows, products)
 
     of_image, pixels = tiles_high * tiles_wide, height * width
     own = of_image * (transforms[0] + panels * transforms[1])

@@ -5,14 +5,15 @@ import random
 import pytest
 
 from trireme.devices.cpu.codegen.target import ISAS
-from trireme.devices.cpu.kernels.f32.tiling import choose_register_tile, is_near, tile_cycles
-from trireme.devices.cpu.runtime.product_blocks import REST, block_words
+from trireme.devices.cpu.kernels.f32.tiling import choose_register_tile, is_near
+from trireme.devices.cpu.kernels.polymorphic.gemm import cycles_by_rows
+from trireme.devices.cpu.runtime.product_blocks import block_words, cycles_of_rows
 
 SEED = 28
 
 
 def words(isa, tile, rows, columns, depth, batch=1):
-    cycles = tuple(tile_cycles(isa, height, tile[1]) for height in (tile[0], REST))
+    cycles = tuple(cycles_by_rows(isa, *tile))
     given = isa.lanes, isa.l2_bytes, False, *tile, depth, cycles
     return block_words(*given, rows, columns, depth, batch)
 
@@ -33,13 +34,12 @@ def test_blocks_and_groups_are_the_whole_product_once(name):
 def test_two_threads_share_few_rows_evenly():
     """28 rows in tiles of 12 were 24 and 4."""
     isa = ISAS["avx512"]
-    full, rest = (tile_cycles(isa, height, 2) for height in (12, REST))
+    by_rows = tuple(cycles_by_rows(isa, 12, 2))
     for rows in range(8, 200):
         block, blocks, groups, panels = words(isa, (12, 2), rows, 96, 576)
         chunks = []
         for first in range(0, rows, block):
-            whole, left = divmod(min(block, rows - first), 12)
-            cycles = whole * full + -(-left // REST) * rest
+            cycles = cycles_of_rows(min(block, rows - first), 12, by_rows)
             chunks += [cycles * min(panels, 3 - g * panels) for g in range(groups)]
         assert len(chunks) == blocks * groups
         mine = sum(chunks[: (len(chunks) + 1) // 2])

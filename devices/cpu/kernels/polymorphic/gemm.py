@@ -1,14 +1,15 @@
 """The matrix product kernel for every shape: rows, and what else varies, are words.
 
-A block of rows is done in tiles of full height, and the rest in tiles of four rows, of two and of
-one. One of four may reach beyond the end by a row: it is the last row again, which is computed and
-stored twice with the same result. Each element of C is a sum in order of the depth, whatever the
-tiles are, so results have the bits of the kernel that is made for one shape.
+A block of rows is done in tiles of full height, and the rest in tiles of eight rows, of four, of
+two and of one. The last row of one of eight or four may be beyond the end: it is the last row
+again, which is computed and stored twice with the same result. Each element of C is a sum in order
+of the depth, whatever the tiles are, so results have the bits of the kernel that is made for one
+shape.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -29,7 +30,7 @@ from trireme.devices.cpu.kernels.lowering import finish
 from trireme.devices.cpu.kernels.polymorphic.opaque import opaque
 from trireme.devices.cpu.kernels.polymorphic.sample import varies
 from trireme.devices.cpu.kernels.polymorphic.step import begin_sized
-from trireme.devices.cpu.runtime.product_blocks import REST, block_words
+from trireme.devices.cpu.runtime.product_blocks import block_words
 
 _USUAL = 480
 """Rows (or columns) for which tiles are chosen where they vary."""
@@ -93,11 +94,30 @@ class Blocks:
 def blocks_of(isa: Isa, product: MatmulShape, cut: SizedCut) -> Blocks:
     """Return the cut with the least modelled cycles on two threads."""
     tile_rows, vectors = cut.tile_rows, cut.vectors
-    cycles = tile_cycles(isa, tile_rows, vectors), tile_cycles(isa, REST, vectors)
-    tiles = tile_rows, vectors, cut.slice, cycles
+    tiles = tile_rows, vectors, cut.slice, tuple(cycles_by_rows(isa, tile_rows, vectors))
     found = partial(block_words, isa.lanes, isa.l2_bytes, bool(product.window), *tiles)
     size = product.size
     return Blocks(*opaque(found, size.rows, size.columns, size.depth, size.batch))
+
+
+def cycles_by_rows(isa: Isa, tile_rows: int, vectors: int) -> Iterator[float]:
+    """Yield the cycles of one step of depth of 0 to all rows of a tile."""
+    for rows in range(tile_rows):
+        left, cycles = rows, 0.0
+        for height in _rest_heights(tile_rows):
+            tiles = (left + 1) // height
+            left = max(left - tiles * height, 0)
+            cycles += tiles * tile_cycles(isa, height, vectors)
+        yield cycles + (tile_cycles(isa, left, vectors) if left else 0)
+    yield tile_cycles(isa, tile_rows, vectors)
+
+
+def _rest_heights(tile_rows: int) -> list[int]:
+    """Return the heights of tiles at the end of a block, but for those of two rows or one.
+
+    Four rows are enough to hide the latency of multiply-adds, eight read B half as often.
+    """
+    return [height for height in (8, 4) if height <= tile_rows]
 
 
 def sized_product_kernel(
@@ -234,17 +254,19 @@ class _SizedMatmul(MatmulEmitter):
         self._rest(b, column, counts)
 
     def _rest(self, b: Value, column: Index, counts: Sequence[Index]) -> None:
-        """Emit the rows that are left: tiles of `REST`, then two rows or one, as a token has."""
-        fn, rows = self.fn, self.cut.tiling.tile_rows
+        """Emit the rows that are left: tiles of some rows, then two rows or one, as a token has."""
+        fn, tile_rows = self.fn, self.cut.tiling.tile_rows
         row: Index = self.rest_row
-        if rows >= REST:
+        few = range(1, tile_rows)
+        for rows in _rest_heights(tile_rows):
+            first, few = row, range(1, rows - 1)
             left = fn.as_value("i64", minus(fn, self.end_row, row)) + 1
-            row = row + (left - fn.as_value("i64", fn.integer("urem", left, REST)))
-            for start in fn.range(self.rest_row, row, REST):
-                self._rows(start, REST, b, column, counts, True)
-        for few in range(1, min(rows, REST - 1)):
-            with fn.when(fn.compare("eq", fn.as_value("i64", minus(fn, self.end_row, row)), few)):
-                self._rows(row, few, b, column, counts, False)
+            row = row + (left - fn.as_value("i64", fn.integer("urem", left, rows)))
+            for start in fn.range(first, row, rows):
+                self._rows(start, rows, b, column, counts, True)
+        for rows in few:
+            with fn.when(fn.compare("eq", fn.as_value("i64", minus(fn, self.end_row, row)), rows)):
+                self._rows(row, rows, b, column, counts, False)
 
     def _rows(
         self,
@@ -255,24 +277,25 @@ class _SizedMatmul(MatmulEmitter):
         counts: Sequence[Index],
         reaches: bool,
     ) -> None:
-        """Emit a tile; reaches: whether it may reach beyond the block, whose last row repeats."""
+        """Emit a tile; reaches: whether its last row may be beyond the block, and repeats then."""
         fn, product = self.fn, self.product
         a_row = self.cut.stride if product.window else product.a.row
         c_row = product.c.row
         lines: list[tuple[Value, int]] = []
         places: list[tuple[Index, int]] = []
         for r in range(rows):
-            of = plus(fn, row, r)
-            of = fn.minimum(of, self.end_row - 1) if reaches and r else of
-            if reaches or not lines or _is_read(a_row):
+            of, is_apart = plus(fn, row, r), not r
+            if reaches and r == rows - 1:
+                of, is_apart = fn.minimum(of, self.end_row - 1), True
+            if is_apart or _is_read(a_row):
                 lines.append((self._line(of, a_row), 0))
             else:
                 lines.append((lines[0][0], r * a_row))
-            if reaches or not places or _is_read(c_row):
+            if is_apart or _is_read(c_row):
                 places.append((plus(fn, times(fn, of, c_row), column), 0))
             else:
                 places.append((places[0][0], r * c_row))
-        ahead = None if reaches else self._rows_ahead(row, rows, b)
+        ahead = self._rows_ahead(row, rows, b)
         self.register_tile(lines, places, b, column, counts, ahead=ahead)
 
     def _rows_ahead(self, row: Index, rows: int, b: Value) -> Prefetch | None:

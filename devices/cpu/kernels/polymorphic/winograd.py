@@ -8,7 +8,7 @@ thread's memory, which is laid out once.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -52,7 +52,7 @@ from trireme.devices.cpu.kernels.polymorphic.opaque import opaque
 from trireme.devices.cpu.kernels.polymorphic.products import ProductVariant
 from trireme.devices.cpu.kernels.polymorphic.sample import generalised
 from trireme.devices.cpu.kernels.polymorphic.step import Sized, begin_sized
-from trireme.devices.cpu.runtime.winograd_blocks import REST, winograd_words
+from trireme.devices.cpu.runtime.winograd_blocks import winograd_words
 from trireme.ir.graph import Graph, Node
 from trireme.support.dtypes import Array
 
@@ -61,6 +61,8 @@ _USUAL = 3584
 _SIDES = 7, 112
 """The least and the largest side of a usual image."""
 _MOST_TILES = 128
+REST = 2
+"""Rows by which the register tiles differ that do what is left of a chunk."""
 _CUT_WORDS = 5
 """tiles_high, tiles_wide, tile_count, blocks, groups: words that follow those of the window."""
 WindowOf = Callable[[Graph, Node], ImageWindow]
@@ -147,9 +149,11 @@ def _cut(
     return replace(cut, tiles=min(range(step, max(_MOST_TILES, step) + 1, step), key=cycles))
 
 
-def _rest_heights(tile_rows: int) -> range:
-    """Return the heights of register tiles for what is left of a chunk."""
-    return range(REST, tile_rows, REST)
+def _cycles_by_rows(isa: Isa, tile_rows: int, vectors: int) -> Iterator[float]:
+    """Yield the cycles of one step of depth in a register tile of 0 to all rows."""
+    for rows in range(tile_rows + 1):
+        made = min(rows + rows % REST, tile_rows)
+        yield tile_cycles(isa, made, vectors) if rows else 0.0
 
 
 def _costs(
@@ -173,13 +177,7 @@ def _costs(
         cut.tile_rows,
         cut.panels,
         (-(-depth // isa.lanes) * input_cycles(made) + 40, cut.vectors * output_cycles(made)),
-        (
-            0.0,
-            *(
-                points * depth * tile_cycles(isa, rows, cut.vectors)
-                for rows in (*_rest_heights(cut.tile_rows), cut.tile_rows)
-            ),
-        ),
+        tuple(points * depth * one for one in _cycles_by_rows(isa, cut.tile_rows, cut.vectors)),
         weights_cycles(isa, points * depth * outputs),
         (4 * points * row_bytes, isa.l2_bytes // 2),
         (
@@ -231,7 +229,7 @@ class _SizedWinograd(WinogradEmitter):
         whole, times, left = self._tiles()
         for i in fn.range(0, whole):
             self.tile(i, self.i64(i) * rows, rows, v, u, m, vectors)
-        for height in _rest_heights(rows):
+        for height in range(REST, rows, REST):
             with fn.when(fn.compare("eq", left, height)):
                 for i in fn.range(0, times):
                     row = whole * rows + self.i64(i) * height
