@@ -16,6 +16,7 @@ import numpy as np
 from trireme.ir.dims import (
     Bounds,
     add,
+    common_factor,
     exact_divide,
     floor_divide,
     larger,
@@ -35,6 +36,8 @@ MOST_ELEMENTS = 256
 """The most elements of a value that is followed."""
 FOLLOWED = INTS | BOOL
 """The dtypes of a value that is followed; a bool is 0 or 1."""
+_WHOLE = frozenset({"float32", "float64"})
+"""Dtypes of whole numbers that were cast: exact below 2^24, and followed to ranges and back."""
 
 
 def _divided(a: Dim, b: Dim) -> Dim:
@@ -44,7 +47,21 @@ def _divided(a: Dim, b: Dim) -> Dim:
     whole = exact_divide(a, b)
     if whole != UNKNOWN or not isinstance(b, int):
         return whole
+    if range_of(a, {})[1] <= 0:
+        return subtract(0, floor_divide(subtract(0, a), b))
     return floor_divide(a, b)
+
+
+def _remainder(symbols: Mapping[str, Bounds], a: Dim, b: Dim) -> Dim:
+    """Return ONNX's Mod of integers, which has the sign of the divisor."""
+    if isinstance(b, int):
+        return subtract(a, multiply(b, floor_divide(a, b))) if b else UNKNOWN
+    low = max(range_of(b, symbols)[0], common_factor(b))  # a divisor of 0 has no remainder
+    if b == UNKNOWN or not isinstance(a, int) or range_of(b, symbols)[0] < 0:
+        return UNKNOWN
+    if -low <= a < low:
+        return a if a >= 0 else add(b, a)
+    return smaller(1, subtract(b, 1)) if a == 1 else UNKNOWN
 
 
 _ARITHMETIC = {
@@ -96,8 +113,14 @@ def followed(
     if op in ("cast", "identity"):
         return first if attrs.get("to", "int64") in INTS else None
     try:
+        if op == "mod":
+            low = min((range_of(one, symbols)[0] for one in first.reshape(-1)), default=0)
+            of_sign = attrs.get("fmod") and low < 0  # the remainder has the dividend's sign
+            return None if of_sign else _each(partial(_remainder, symbols), arrays)
         if op in _CALLS:
             return _computed(op, arrays)
+        if op == "neg":
+            return _each(partial(subtract, 0), arrays)
         if get_op(op).compares:
             return _each(partial(_compared, get_op(op), symbols), arrays)
         if op == "where":
@@ -163,14 +186,28 @@ def contents_of(graph: Graph, node: Node, known: Mapping[int, Array]) -> Array |
         if value is not None and array is None:
             return None
         arrays.append(array)
+    if graph.type(node.outputs[0]).dtype in _WHOLE:
+        return _whole(node, arrays, graph.symbols)
     return followed(node.op, arrays, node.attrs, graph.symbols)
+
+
+def _whole(
+    node: Node, arrays: Sequence[Array | None], symbols: Mapping[str, Bounds]
+) -> Array | None:
+    """Return the elements that a node of whole numbers in a float dtype makes."""
+    if node.op in ("cast", "floor"):
+        return arrays[0]
+    return None if node.op == "div" else followed(node.op, arrays, node.attrs, symbols)
 
 
 def _elements(value: Value, known: Mapping[int, Array]) -> Array | None:
     if value.id in known:
         return known[value.id]
     data = value.data
-    if data is None or value.dtype not in FOLLOWED or data.size > MOST_ELEMENTS:
+    if data is None or data.size > MOST_ELEMENTS:
+        return None
+    is_whole = value.dtype in _WHOLE and bool(np.all(np.trunc(data) == data))  # no NaN
+    if value.dtype not in FOLLOWED and not (is_whole and np.all(np.abs(data) < 2**24)):
         return None
     return np.array([int(one) for one in data.reshape(-1)], object).reshape(data.shape)
 
@@ -214,7 +251,9 @@ def refined(graph: Graph) -> tuple[dict[int, TensorType], dict[int, Array]]:
     values = dict(graph.values)
     now = replace(graph, values=values)
     for node in graph.nodes:
-        inputs = [None if i is None else _with_contents(values[i], known) for i in node.inputs]
+        inputs = [
+            None if i is None else _with_contents(values[i], known, node.op) for i in node.inputs
+        ]
         for out, type in zip(node.outputs, _types(graph, node, inputs), strict=True):
             types[out] = _merged(values[out].type, type, graph.symbols)
             values[out] = replace(values[out], type=types[out])
@@ -222,13 +261,14 @@ def refined(graph: Graph) -> tuple[dict[int, TensorType], dict[int, Array]]:
         out = node.outputs[0]
         if found is not None and UNKNOWN not in found.reshape(-1).tolist():
             small = found.size <= MOST_ELEMENTS and found.shape == types[out].shape
-            if small and types[out].dtype in FOLLOWED:
+            if small and types[out].dtype in FOLLOWED | _WHOLE:
                 known[out] = found
     return types, known
 
 
-def _with_contents(value: Value, known: Mapping[int, Array]) -> Value:
-    is_shape = value.id in known and value.dtype in INTS
+def _with_contents(value: Value, known: Mapping[int, Array], op: str) -> Value:
+    """Return a value with its elements; floats have them where a range ends at them."""
+    is_shape = value.id in known and (value.dtype in INTS or op == "range")
     return replace(value, data=known[value.id]) if is_shape else value
 
 

@@ -86,6 +86,13 @@ def range_length(start: float, limit: float, delta: float) -> int:
     return max(math.ceil((limit - start) / delta), 0)
 
 
+def _whole(end: str | float) -> Dim:
+    """Return an end of a range as a dimension; "?" for a number that is not whole."""
+    if isinstance(end, str):
+        return end
+    return int(end) if float(end).is_integer() else UNKNOWN
+
+
 def _infer_range(start: Value, limit: Value, delta: Value) -> Types:
     dtype = start.dtype
     if start.data is None or limit.data is None or delta.data is None:
@@ -94,7 +101,8 @@ def _infer_range(start: Value, limit: Value, delta: Value) -> Types:
         v.data.reshape(()).item() for v in (start, limit, delta) if v.data is not None
     )
     if isinstance(first, str) or isinstance(last, str):
-        return one((larger(subtract(last, first), 0) if step == 1 else UNKNOWN,), dtype)
+        length = larger(subtract(_whole(last), _whole(first)), 0)
+        return one((length if step == 1 else UNKNOWN,), dtype)
     return one((range_length(first, last, step),), dtype)
 
 

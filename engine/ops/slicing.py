@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from trireme.ir.dims import add, larger, smaller, subtract
+from trireme.ir.dims import add, floor_divide, larger, smaller, subtract
 from trireme.ir.dtype_rules import Like
 from trireme.ir.graph import UNKNOWN, Dim, Value
 from trireme.ir.op import Attr, Sample
@@ -19,6 +19,8 @@ from trireme.support.errors import ShapeError
 
 Ints = tuple[int, ...]
 _FAR = 1 << 31
+_ENDS = (_FAR - 1, (1 << 63) - 1)
+"""Starts that stand for the last element, beside -1."""
 
 
 def slice_range(size: int, start: int, end: int, step: int) -> range:
@@ -46,10 +48,14 @@ def _sliced(dim: Dim, start: Dim, end: Dim, step: Dim) -> Dim:
             return len(slice_range(dim, start, end, step))
         if step == 0:
             raise ShapeError("a step is 0")
-    if step != 1 or UNKNOWN in (dim, start, end):
+    if not isinstance(step, int) or UNKNOWN in (dim, start, end):
         return UNKNOWN
+    if step < 0:  # followed where the slice is the whole axis
+        is_whole = isinstance(end, int) and end <= 1 - _FAR and start in (-1, *_ENDS)
+        return floor_divide(add(dim, -step - 1), -step) if is_whole else UNKNOWN
     last = dim if isinstance(end, int) and end >= _FAR - 1 else _clamped(dim, end)
-    return larger(subtract(last, _clamped(dim, start)), 0)
+    room = subtract(last, _clamped(dim, start))
+    return larger(room if step == 1 else floor_divide(add(room, step - 1), step), 0)
 
 
 def _clamped(dim: Dim, at: Dim) -> Dim:

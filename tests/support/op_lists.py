@@ -66,7 +66,7 @@ RULES = {
 
 NOT_OPS = {
     ("devices/cpu/compile/table.py", "conv_transpose resize top_k"): "modules",
-    ("engine/ir/dims.py", "min max"): "functions in the text of a dimension",
+    ("engine/ir/polynomials.py", "min max"): "functions in the text of a dimension",
     ("engine/quantiser/repairs/equalise.py", "relu relu6"): "fused activations",
 }
 """Lists of other things that have the names of ops."""

@@ -7,11 +7,13 @@ import pytest
 from trireme.ir.dims import (
     add,
     bounds_of,
+    common_factor,
     exact_divide,
     floor_divide,
     is_expression,
     larger,
     multiply,
+    range_of,
     simplified,
     smaller,
     substituted,
@@ -41,6 +43,7 @@ def random_dim(rng, depth):
             (subtract(a, b), lambda s: of_a(s) - of_b(s)),
             (multiply(a, b), lambda s: of_a(s) * of_b(s)),
             (floor_divide(a, by), lambda s: of_a(s) // by),
+            (subtract(a, multiply(by, floor_divide(a, by))), lambda s: of_a(s) % by),
             (smaller(a, b), lambda s: min(of_a(s), of_b(s))),
             (larger(a, b), lambda s: max(of_a(s), of_b(s))),
         ]
@@ -63,7 +66,10 @@ def test_an_expression_has_the_value_of_its_arithmetic(seed):
         assert substituted(dim, sizes) == wanted
         assert substituted(short, sizes) == wanted
         least, most = bounds_of(dim, limits)
+        low, high = range_of(dim, limits)
+        assert low <= wanted <= high
         assert wanted <= most
+        assert isinstance(dim, int) or wanted % common_factor(dim) == 0
         assert least <= wanted or wanted < 0
     assert symbols_of(dim) <= set(SYMBOLS)
 
@@ -103,6 +109,15 @@ def test_bounds_decide_choices():
     assert simplified(cut, {"seq": (600, None)}) == 1025
     assert bounds_of(cut, {}) == (1, 1025)
     assert bounds_of("seq", {}) == (0, None)
+
+
+def test_ranges_know_that_a_remainder_is_small():
+    whole = subtract("h", subtract("h", multiply(7, floor_divide("h", 7))))  # h less h mod 7
+    above = multiply(-7, floor_divide(multiply(-1, "h"), 7))
+    assert range_of(subtract(above, "h"), {}) == (0, 6)
+    assert (smaller("h", above), larger("h", above)) == ("h", above)
+    assert smaller("h", whole) == whole
+    assert smaller("h", add(larger(subtract(above, 3), 0), 3)) == "h"
 
 
 @pytest.mark.parametrize(
