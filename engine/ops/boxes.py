@@ -46,7 +46,9 @@ def _non_max_suppression(
 ) -> Array:
     count = 0 if most is None else int(most.reshape(()))
     limit = 0.0 if iou is None else float(iou.reshape(()))
-    floor = -np.inf if least is None else float(least.reshape(()))
+    floor = -np.inf
+    if least is not None:  # the least score above it, since an equal one is dropped
+        floor = float(np.nextafter(np.float32(least.reshape(())), np.float32(np.inf)))
     picked = []
     for batch, rows in enumerate(boxes.astype(np.float32)):
         corners = _corners(rows, bool(center_point_box))
@@ -75,7 +77,7 @@ def _samples(rng: np.random.Generator) -> Iterable[Sample]:
 define(
     "non_max_suppression",
     "boxes scores max_output_boxes_per_class? iou_threshold? score_threshold?",
-    "y = (image, class, box) of the boxes kept: by falling score, of score_threshold or more, "
+    "y = (image, class, box) of the boxes kept: by falling score, above score_threshold, "
     "and overlapping no box kept before by more than iou_threshold. Shapes: boxes [N,M,4], "
     "scores [N,C,M] -> y [kept,3]. Source: ONNX NonMaxSuppression-11",
     _infer,

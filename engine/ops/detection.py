@@ -123,23 +123,42 @@ def suppress(corners: Array, scores: Array, most: int, least_score: float, iou: 
     candidates = np.flatnonzero(scores >= np.float32(least_score))
     order = candidates[np.argsort(-scores[candidates], kind="stable")]
     kept: list[int] = []
-    while order.size and len(kept) < most:
-        first, order = order[0], order[1:]
-        kept.append(int(first))
-        order = order[overlap(corners[first], corners[order]) <= np.float32(iou)]
+    for first in range(0, len(order), _BLOCK):
+        if len(kept) >= most:
+            break
+        block = order[first : first + _BLOCK]
+        if kept:
+            block = block[~_covers(corners[kept], corners[block], iou).any(axis=0)]
+        covers = _covers(corners[block], corners[block], iou)
+        left = np.ones(len(block), bool)
+        for place, row in enumerate(block.tolist()):
+            if left[place] and len(kept) < most:
+                kept.append(row)
+                left &= ~covers[place]
     return kept
 
 
-def overlap(box: Array, others: Array) -> Array:
-    """Return intersection over union of a box with others; 0 for boxes without area.
+_BLOCK = 64
+"""Boxes that are compared with each other at once."""
 
-    Shapes: box [4], others [B,4] -> [B] float32
+
+def _covers(kept: Array, others: Array, iou: float) -> Array:
+    """Return whether each box overlaps each other one by more than iou: [kept, others]."""
+    return np.asarray(~(overlap(kept.T[:, :, None], others) <= np.float32(iou)))
+
+
+def overlap(box: Array, others: Array) -> Array:
+    """Return intersection over union of boxes with others; 0 for boxes without area.
+
+    Shapes: box [4] or [4,A,1], others [B,4] -> [B] or [A,B] float32
     """
     area = (box[2] - box[0]) * (box[3] - box[1])
     areas = (others[:, 2] - others[:, 0]) * (others[:, 3] - others[:, 1])
-    least, most = np.maximum(box[:2], others[:, :2]), np.minimum(box[2:], others[:, 2:])
-    sides = np.maximum(most - least, np.float32(0))
-    common = sides[:, 0] * sides[:, 1]
+    y, x = (
+        np.minimum(box[axis + 2], others[:, axis + 2]) - np.maximum(box[axis], others[:, axis])
+        for axis in (0, 1)
+    )
+    common = np.maximum(y, np.float32(0)) * np.maximum(x, np.float32(0))
     empty = (areas <= 0) | (area <= 0)
     union = np.where(empty, np.float32(1), area + areas - common)
     return np.asarray(np.where(empty, np.float32(0), common / union))
