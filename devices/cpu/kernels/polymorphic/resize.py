@@ -156,7 +156,8 @@ def _reason(graph: Graph, node: Node) -> str | None:
     axes, attrs = _axes(graph, node), node.attrs
     if not axes or len(axes) > 2 or math.prod(x.dims[axes[0] + 1 : axes[-1]]) != 1:
         return "resize has kernels for every shape where one axis or two neighbours change"
-    if varies(math.prod(x.dims[axes[-1] + 1 :])) or not any(varies(x.dims[axis]) for axis in axes):
+    is_open = any(varies(x.dims[axis]) or varies(y.dims[axis]) for axis in axes)
+    if varies(math.prod(x.dims[axes[-1] + 1 :])) or not is_open:
         return "resize has kernels for every shape where the axes that change vary"
     if attrs["coordinate_transformation_mode"] == "tf_crop_and_resize" or attrs["antialias"]:
         return "resize has no kernel for every shape of a crop, or with antialias"
