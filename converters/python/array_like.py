@@ -11,6 +11,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, Self
 
+import numpy as np
+
 from trireme.runtime.operators import Operators
 from trireme.support.errors import GraphError
 
@@ -37,6 +39,10 @@ class ArrayRules(ABC):
     @abstractmethod
     def hashed(self, value: Any) -> int:
         """Return the hash of a value."""
+
+    @abstractmethod
+    def beside(self, value: Any, other: Any) -> Any:
+        """Return the other operand of a value, which is a list or tuple, as what it counts as."""
 
     @abstractmethod
     def kind(self, value: Any) -> type:
@@ -83,6 +89,14 @@ class ArrayLike(Operators):
     def _shown(self) -> Any:
         rules = self._rules()
         return None if rules is None else rules.shown(self)
+
+    def _binary(
+        self, rule: np.ufunc, op: str, other: Any, swap: bool = False, truth: str = "", **attrs: Any
+    ) -> Self:
+        rules = self._rules()
+        if rules is not None and isinstance(other, (list, tuple)):
+            other = rules.beside(self, other)
+        return super()._binary(rule, op, other, swap, truth, **attrs)
 
     def __eq__(self, other: object) -> Self:  # type: ignore[override]
         return self._expect_compared(super().__eq__(other), other)

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from trireme.converters.python.arguments import mapped
+from trireme.converters.python.array_calls import numpys_own
 from trireme.converters.python.dtypes import adopt
 from trireme.converters.python.lifting import (
     Known,
@@ -107,6 +108,13 @@ _METHODS: dict[Any, str] = {
 }
 
 
+def _append(recorder: Recorder, arr: Any, values: Any, axis: int | None = None) -> Any:
+    parts = [lifted(recorder, arr), lifted(recorder, values)]
+    if axis is None:
+        parts, axis = [one.ravel() for one in parts], 0
+    return concatenate(recorder, parts, axis)
+
+
 def _like(fill: float, recorder: Recorder, x: Any, dtype: Any = None) -> Any:
     value = lifted(recorder, x)
     dtype = value.dtype if dtype is None else dtype
@@ -116,13 +124,22 @@ def _like(fill: float, recorder: Recorder, x: Any, dtype: Any = None) -> Any:
     return recorder.apply("constant_of_shape", [shape], {"value": np.full(1, fill, dtype)})
 
 
-def _as_array(recorder: Recorder, x: Any, dtype: Any = None) -> Any:
+def _as_array(
+    recorder: Recorder, x: Any, dtype: Any = None, order: Any = None, *, copy: Any = None
+) -> Any:
+    """np.asarray: a value has no order in memory."""
+    if copy:
+        return copied(recorder, x, dtype)
     value = lifted(recorder, x)
     return replace(value if dtype is None else value.astype(dtype), weak=False)
 
 
-def copied(recorder: Recorder, x: Any, dtype: Any = None) -> Any:
-    """Return a value that shares its elements with no other variable."""
+def copied(
+    recorder: Recorder, x: Any, dtype: Any = None, *, copy: Any = True, order: Any = None
+) -> Any:
+    """np.array: a value that shares its elements with no other variable, unless `copy` is False."""
+    if not copy:
+        return _as_array(recorder, x, dtype)
     return recorder.apply("identity", [_as_array(recorder, x, dtype)], {})
 
 
@@ -159,12 +176,14 @@ def _table() -> dict[Any, Known]:
         np.where: where,
         np.stack: stack,
         np.concatenate: concatenate,
+        np.append: _append,
         np.zeros_like: partial(_like, 0),
         np.ones_like: partial(_like, 1),
         np.empty_like: partial(_like, 0),
         np.array: copied,
         np.asarray: _as_array,
-        np.copy: copied,
+        np.asanyarray: _as_array,
+        np.copy: lambda recorder, x, order=None: copied(recorder, x),
         copy.copy: _copy,
         copy.deepcopy: _deep_copy,
         np.expand_dims: _expand_dims,
@@ -230,7 +249,7 @@ def known_call(function: Any) -> Known | None:
     if isinstance(function, type) and issubclass(function, np.generic):
         return lambda recorder, x: _as_array(recorder, x, function)
     try:
-        return _KNOWN.get(function)
+        return _KNOWN.get(numpys_own(function))
     except TypeError:  # not hashable
         return None
 

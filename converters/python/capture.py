@@ -55,7 +55,7 @@ class CapturedFunction:
         plain, owner = with_owner(function)
         self._source = read_source(plain)
         self._own = {} if owner is None else {self._source.parameters[0]: owner}
-        self._signature = inspect.signature(function)
+        self._signature = inspect.signature(function, follow_wrapped=False)
         self._unroll = unroll
         self._fallback = fallback
         self._found: list[_Found] = []

@@ -75,6 +75,7 @@ class _Path:
     """A graph of the function for arguments of some types, and the decisions it holds for.
 
     outer: a key of all that the function reads beside its arguments
+    boxed: the values of the result that are arrays without axes, by id
     """
 
     signature: Signature
@@ -84,6 +85,7 @@ class _Path:
     outputs: tuple[str, ...]
     guards: tuple[_Guard, ...]
     outer: Hashable
+    boxed: frozenset[int]
 
 
 class _Changing(Unanswerable):
@@ -188,7 +190,7 @@ class CompiledFunction:
             if not isinstance(value, Traced):  # its caller may change an array
                 return value.copy() if isinstance(value, np.ndarray) else value
             found = made[next(waiting)]
-            return tensor(found) if as_tensors else found[()]
+            return _given_back(value, found, path.boxed, as_tensors)
 
         return mapped(leaf, "", path.result)
 
@@ -207,6 +209,8 @@ class CompiledFunction:
             return found
 
         made = record(self._function, arguments, None, on_value, None)
+        rules = made.recorder.like_arrays
+        boxed = frozenset(rules.boxed if rules else ())
         made.recorder.on_value = made.recorder.like_arrays = None
         if outside.is_changed():
             raise _Changing(f"{self.__name__} changes what it reads outside its arguments")
@@ -214,7 +218,7 @@ class CompiledFunction:
         if made.draws:
             warnings.warn(f"{drawn(self._function)}, so every call runs as Python", TraceWarning, 3)
         else:
-            self._paths.insert(0, self._path(made, arguments, decisions, outer))
+            self._paths.insert(0, self._path(made, arguments, decisions, outer, boxed))
             self._count(graphs=1)
         as_tensors = has_tensors(arguments)
 
@@ -222,7 +226,7 @@ class CompiledFunction:
             if not isinstance(value, Traced):
                 return value
             found = example_of(value, "the result")
-            return tensor(found) if as_tensors else found[()]
+            return _given_back(value, found, boxed, as_tensors)
 
         return mapped(leaf, "", made.result)
 
@@ -232,6 +236,7 @@ class CompiledFunction:
         arguments: Mapping[str, Any],
         decisions: Sequence[tuple[Traced, Array, str]],
         outer: Hashable,
+        boxed: frozenset[int],
     ) -> _Path:
         recorder = made.recorder
         flat = [value for _, value in leaves("", made.result)]
@@ -249,7 +254,14 @@ class CompiledFunction:
         signature = signature_of(arguments, types, exact=True)
         session = Session(graph, **self._options)
         outputs = tuple(names[: len(results)])
-        return _Path(signature, graph, session, made.result, outputs, guards, outer)
+        return _Path(signature, graph, session, made.result, outputs, guards, outer, boxed)
+
+
+def _given_back(value: Traced, found: Array, boxed: frozenset[int], as_tensors: bool) -> Any:
+    """Return elements as what a value of the result stands for: a tensor, an array or a scalar."""
+    if as_tensors:
+        return tensor(found)
+    return found if value.id in boxed else found[()]
 
 
 @checked(ConvertError)

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from trireme.converters.python.scope import Recorder, Traced
+from trireme.converters.python.scope import Recorder, RowList, Traced
 from trireme.ir.graph import UNKNOWN, TensorType
 from trireme.runtime.operands import cast, dtype_of, promoted
 from trireme.support.dtypes import FLOATS, INTS, dtype_name, numpy_dtype
@@ -28,11 +28,16 @@ def is_weak(value: Any) -> bool:
 
 def adopt(first: Any, second: Any) -> tuple[Any, Any]:
     """Return two operands: a weak one beside a tensor is cast to the dtype it takes there."""
-    if isinstance(first, Traced) and first.weak and not is_weak(second):
+    if _is_weak_number(first) and not is_weak(second):
         return _beside(first, second), second
-    if isinstance(second, Traced) and second.weak and not is_weak(first):
+    if _is_weak_number(second) and not is_weak(first):
         return first, _beside(second, first)
     return first, second
+
+
+def _is_weak_number(value: Any) -> bool:
+    """Whether a traced value stands for a number of Python; a list of them is an array to numpy."""
+    return isinstance(value, Traced) and value.weak and not isinstance(value, RowList)
 
 
 def _beside(number: Traced, tensor: Any) -> Any:

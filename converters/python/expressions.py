@@ -30,6 +30,7 @@ from trireme.converters.python.iteration import (
     on_container,
 )
 from trireme.converters.python.lifting import binary, contains_traced, lifted
+from trireme.converters.python.lists import items_of, of_lists
 from trireme.converters.python.ordering import compared
 from trireme.converters.python.outer import OuterName, is_iterator
 from trireme.converters.python.python_calls import dimensions, truth
@@ -146,7 +147,7 @@ class Expressions(Displays, ABC):
         """Return an operator of two values."""
         if isinstance(left, Traced) or isinstance(right, Traced):
             if any(isinstance(one, (list, tuple, str, RowList)) for one in (left, right)):
-                raise Refused(f"{function.__name__} of a {kind_of(left)} and a {kind_of(right)}")
+                return of_lists(self.recorder, function, left, right)
             return binary(function, left, right)
         if isinstance(left, str) and contains_traced(right):
             raise Refused("a text shows the elements of a tensor")
@@ -272,6 +273,8 @@ class Expressions(Displays, ABC):
             raise Refused("a dict is read at a key that only a run knows", node)
         if isinstance(value, (list, tuple)) and isinstance(key, slice):
             raise Refused("a list is cut at bounds that only a run knows", node)
+        if isinstance(value, (list, tuple, RowList)):
+            return items_of(self.recorder, value)[key]
         return lifted(self.recorder, value)[key]
 
     def _slice(self, node: ast.Slice) -> slice:

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, ItemsView, Sequence, ValuesView
+from collections.abc import Callable, ItemsView, Iterator, Sequence, ValuesView
 from dataclasses import replace
 from functools import reduce
 from typing import Any
@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from trireme.converters.python.dtypes import adopt, as_weak
-from trireme.converters.python.scope import Recorder, Traced
+from trireme.converters.python.scope import Recorder, RowList, Traced
 from trireme.runtime.operands import cast, promoted
 from trireme.support.errors import ShapeError
 
@@ -27,10 +27,36 @@ def binary(function: Known, first: Any, second: Any) -> Any:
 
 
 def lifted(recorder: Recorder, value: Any) -> Traced:
-    """Return a value as a tensor; a list of tensors is stacked."""
+    """Return a value as a tensor; a list is the array that numpy makes of it."""
+    if isinstance(value, RowList):
+        return recorder.traced_like(value)
     if isinstance(value, (list, tuple)) and contains_traced(value):
-        return stack(recorder, value)
+        dtype = np.array([_zero(leaf) for leaf in leaves_of(value)]).dtype
+        return side_by_side(recorder, value, dtype)
     return recorder.lift(np.asarray(value) if isinstance(value, (list, tuple)) else value)
+
+
+def leaves_of(value: Any) -> Iterator[Any]:
+    """Yield what nested lists hold."""
+    if isinstance(value, (list, tuple)):
+        for part in value:
+            yield from leaves_of(part)
+    else:
+        yield value
+
+
+def _zero(leaf: Any) -> Any:
+    """Return a number from which numpy takes the dtype of an array with a leaf."""
+    is_array = isinstance(leaf, (Traced, np.ndarray))
+    return leaf.dtype.type() if is_array else leaf
+
+
+def side_by_side(recorder: Recorder, value: Any, dtype: np.dtype[Any]) -> Traced:
+    """Return nested lists of tensors and numbers as one tensor."""
+    if isinstance(value, (list, tuple)):
+        return stack(recorder, [side_by_side(recorder, part, dtype) for part in value])
+    made: Traced = cast(recorder.lift(value), dtype)
+    return made
 
 
 def contains_traced(value: Any) -> bool:
@@ -56,7 +82,7 @@ def stack(recorder: Recorder, parts: Sequence[Any], axis: int = 0) -> Traced:
     where = np.array([axis % rank if -rank <= axis < rank else axis], np.int64)
     columns = [recorder.apply("unsqueeze", [one, where], {}) for one in tensors]
     made: Traced = recorder.apply("concat", columns, {"axis": int(where[0])})
-    return as_stacked(made, parts)
+    return made
 
 
 def concatenate(recorder: Recorder, parts: Any, axis: int = 0) -> Any:
@@ -69,21 +95,20 @@ def concatenate(recorder: Recorder, parts: Any, axis: int = 0) -> Any:
     return recorder.apply("concat", tensors, {"axis": axis})
 
 
-def as_stacked(made: Traced, parts: Sequence[Any]) -> Traced:
-    """Return a stack, weak where all its parts stand for Python numbers."""
-    found: Traced = as_weak(made, *parts)
-    return replace(found, weak=False)
-
-
 def alike(tensors: Sequence[Traced]) -> list[Traced]:
-    """Return tensors in the dtype that holds them all."""
+    """Return tensors in the dtype that holds them all, as numpy joins arrays."""
+    dtype = np.result_type(*(one.dtype for one in tensors))
+    return [replace(cast(one, dtype), weak=False) for one in tensors]
+
+
+def weakly_alike(tensors: Sequence[Traced]) -> list[Traced]:
+    """Return tensors in one dtype; a weak one takes that of the others."""
     pairs = [adopt(one, other) for one in tensors for other in tensors]
     width = len(tensors)
     firsts = [
         reduce(_better, (a for a, _ in pairs[i * width : (i + 1) * width])) for i in range(width)
     ]
-    dtype = np.result_type(*(one.dtype for one in firsts))
-    return [cast(one, dtype) for one in firsts]
+    return alike(firsts)
 
 
 def _better(a: Traced, b: Traced) -> Traced:

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from trireme.converters.python.array_like import ArrayRules
+from trireme.converters.python.lifting import lifted
 from trireme.converters.python.scope import Traced
 from trireme.converters.python.sharing import arguments_of, roots_of
 from trireme.runtime.eager import Tensor, tensor
@@ -101,6 +102,10 @@ class LikeArrays(ArrayRules):
             raise TypeError("unhashable type: 'numpy.ndarray'")
         return hash(value._elements("a key").item())
 
+    def beside(self, value: Traced, other: Any) -> Any:
+        """Return a list beside an array as an array; beside a number Python may repeat it."""
+        return lifted(value.recorder, other) if value.type.shape else other
+
     def kind(self, value: Traced) -> type:
         """Return the class that `isinstance` compares with."""
         if not _asked_by_program(sys._getframe(2)):
@@ -134,6 +139,10 @@ class LikeTensors(ArrayRules):
     def hashed(self, value: Traced) -> int:
         """Return the hash of a value: of its identity."""
         return object.__hash__(value)
+
+    def beside(self, value: Traced, other: Any) -> Any:
+        """Return a list as it is: a tensor has no operators with one."""
+        return other
 
     def kind(self, value: Traced) -> type:
         """Return the class that `isinstance` compares with."""

@@ -19,7 +19,7 @@ from trireme.converters.python.dtypes import is_weak
 from trireme.converters.python.iteration import Counts, Numbered, Zipped, parted
 from trireme.converters.python.lifting import binary
 from trireme.converters.python.python_calls import dimensions
-from trireme.converters.python.scope import Recorder, Traced
+from trireme.converters.python.scope import Recorder, RowList, Traced
 from trireme.converters.python.sharing import changes_own_rows, expect_own, is_array
 from trireme.converters.python.source import (
     changed_names,
@@ -271,7 +271,9 @@ class Loops(Branches):
             length = dimensions(values)[0]
 
             def row(at: Any) -> Any:
-                return at.pop(0) if isinstance(at, list) else values[at]
+                if not isinstance(at, list):
+                    return values[at]
+                return values.as_item(at.pop(0)) if isinstance(values, RowList) else at.pop(0)
 
             return length, row, [values]
         if isinstance(values, Counts):

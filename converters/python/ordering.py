@@ -14,7 +14,8 @@ import numpy as np
 
 from trireme.converters.python.control import Refused, described
 from trireme.converters.python.dtypes import common, is_weak, to_type, type_of
-from trireme.converters.python.lifting import contains_traced, stack, where
+from trireme.converters.python.lifting import contains_traced, where
+from trireme.converters.python.lists import items_of
 from trireme.converters.python.python_calls import truth
 from trireme.converters.python.scope import Recorder, Traced
 from trireme.converters.python.state import is_numeric, is_same, like, parts_of, shape_of
@@ -100,13 +101,15 @@ def order_of(recorder: Recorder, keys: Sequence[Any], reverse: bool) -> Any:
     if all(isinstance(key, tuple) and len(key) == len(keys[0]) for key in keys):
         order: Any = np.arange(len(keys))
         for column in reversed(list(zip(*keys, strict=True))):  # the last part decides least
-            order = recorder.lift(order)[_sorted_places(recorder, stack(recorder, column)[order])]
+            order = recorder.lift(order)[
+                _sorted_places(recorder, items_of(recorder, column)[order])
+            ]
         return order
     return _sorted_places(recorder, keys)
 
 
 def _sorted_places(recorder: Recorder, keys: Any) -> Any:
-    column = keys if isinstance(keys, Traced) else stack(recorder, keys)
+    column = keys if isinstance(keys, Traced) else items_of(recorder, keys)
     if column.ndim != 1:
         raise Refused(f"rows of {column.type} are sorted")
     column = cast(column, np.dtype(np.int64)) if column.dtype.kind == "b" else column
@@ -132,5 +135,5 @@ def taken(recorder: Recorder, items: Sequence[Any], order: Any) -> list[Any]:
     if not all(map(is_numeric, items)):
         raise Refused("items that are no numbers come in an order that only a run knows")
     weak = all(map(is_weak, items))
-    column = stack(recorder, items)[order]
+    column = items_of(recorder, items)[order]
     return [replace(column[i], weak=weak) for i in range(len(items))]

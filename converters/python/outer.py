@@ -8,6 +8,7 @@ too.
 from __future__ import annotations
 
 import datetime
+import functools
 import os
 import random
 import sys
@@ -26,10 +27,14 @@ from trireme.runtime.operators import Operators
 from trireme.support.errors import RunError
 
 _SHOWN = 60
+_NO_VALUE = object()
 _LIBRARIES = frozenset(sys.stdlib_module_names) | {"trireme", "numpy", "ml_dtypes", "llvmlite"}
 """Packages whose objects are compared by identity: no value of a program changes inside them."""
 _FRESH = ("random", "time", "numpy.random", "secrets", "uuid")
 """Modules whose functions return something else at every call."""
+_ENVIRONMENT = frozenset(["environ", "environb", "getenv", "getenvb"])
+"""The names of the module os that read variables of the environment."""
+_READERS = tuple(getattr(os, name) for name in _ENVIRONMENT if hasattr(os, name))
 _PLAIN = (bool, int, str, bytes, complex, np.generic, type(None), type(Ellipsis))
 
 
@@ -74,6 +79,9 @@ class Freezer:
         if is_iterator(value):
             self.iterators.append(value)
             return "iterator", id(value)
+        if any(value is one for one in _READERS):
+            self.found.append(os.environ)
+            return "environment", frozenset(os.environ.items())
         if not isinstance(value, (tuple, frozenset, MethodType)):
             self.found.append(value)
         if isinstance(value, (list, tuple, deque)):
@@ -87,6 +95,10 @@ class Freezer:
             return "method", self.key(value.__func__), self.key(value.__self__)
         if isinstance(value, FunctionType) and not _is_of_library(value.__module__ or ""):
             return "function", id(value.__code__), self._names(_read_by(value))
+        if isinstance(value, functools.partial):
+            return "partial", self.key((value.func, value.args, value.keywords))
+        if isinstance(getattr(value, "__wrapped__", None), FunctionType):  # as lru_cache keeps it
+            return "wrapper", id(value), self.key(value.__wrapped__)
         if isinstance(value, np.random.Generator):
             return "generator", repr(value.bit_generator.state)
         if isinstance(value, random.Random):
@@ -119,6 +131,13 @@ def _is_of_library(module: str) -> bool:
     return module.partition(".")[0] in _LIBRARIES
 
 
+def _is_of_program(part: Any) -> bool:
+    """Whether a value is a function of no installed package."""
+    if not isinstance(part, FunctionType) or _is_of_library(part.__module__ or ""):
+        return False
+    return f"{os.sep}site-packages{os.sep}" not in part.__code__.co_filename
+
+
 def _attributes(value: Any) -> Iterator[tuple[str, Any]]:
     """Yield the attributes of an object, and what its classes hold for all of theirs."""
     yield from getattr(value, "__dict__", {}).items() if not isinstance(value, type) else ()
@@ -126,14 +145,19 @@ def _attributes(value: Any) -> Iterator[tuple[str, Any]]:
         if _is_of_library(kind.__module__):
             continue
         for name, part in vars(kind).items():
-            if name.startswith("__") or isinstance(part, property | classmethod | staticmethod):
+            if isinstance(part, property | classmethod | staticmethod):
+                part = part.fget if isinstance(part, property) else part.__func__
+            if name.startswith("__") and not _is_of_program(part):
                 continue
             is_slot = type(part).__name__ == "member_descriptor"
             yield name, getattr(value, name, None) if is_slot else part
 
 
 def _read_by(function: FunctionType) -> Iterator[tuple[str, Any]]:
-    """Yield what the code of a function reads outside it: names, and attributes of modules."""
+    """Yield what the code of a function reads outside it: names, and attributes of modules.
+
+    A module that the function imports counts, and so does the environment.
+    """
     code = function.__code__
     for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
         try:
@@ -143,11 +167,13 @@ def _read_by(function: FunctionType) -> Iterator[tuple[str, Any]]:
     yield "", function.__defaults__
     names = dict.fromkeys(_names_in(code))
     for name in names:
-        if name not in function.__globals__:
+        value = function.__globals__.get(name, sys.modules.get(name, _NO_VALUE))
+        if value is _NO_VALUE:
             continue
-        value = function.__globals__[name]
         if not isinstance(value, ModuleType):
             yield name, value
+        elif value is os and not _ENVIRONMENT.isdisjoint(names):
+            yield "os.environ", os.environ
         elif not _is_of_library(value.__name__):
             yield from ((f"{name}.{x}", vars(value)[x]) for x in names if x in vars(value))
 

@@ -6,6 +6,7 @@ objects, lists and arrays that it changes must be those of before. `compile.py` 
 
 from __future__ import annotations
 
+import os
 import random
 import sys
 from collections import deque
@@ -55,7 +56,7 @@ def _saved(value: Any) -> _Restore:
     if isinstance(value, (list, deque)):
         items = list(value)
         return lambda: _refill(value, value.extend, items)
-    if isinstance(value, (dict, set)):
+    if isinstance(value, (dict, set)) or value is os.environ:
         copy: Any = value.copy()
         return lambda: _refill(value, value.update, copy)
     if isinstance(value, np.random.Generator):
@@ -107,7 +108,9 @@ def _saved_object(value: Any) -> _Restore:
         name: getattr(value, name)
         for kind in type(value).__mro__
         for name, part in vars(kind).items()
-        if type(part).__name__ == "member_descriptor" and hasattr(value, name)
+        if type(part).__name__ == "member_descriptor"
+        and not isinstance(value, type)
+        and hasattr(value, name)
     }
 
     def restore() -> None:

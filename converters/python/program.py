@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from functools import partial
 from typing import Any
 
 from trireme.converters.python.callables import with_owner
@@ -50,6 +51,9 @@ class ProgramReader(Loops):
 
     def inline_function(self, function: Any, args: list[Any], named: dict[str, Any]) -> Any:
         """Return what a function of the user returns, by reading its source here."""
+        if isinstance(function, partial):
+            options = {**function.keywords, **named}
+            return self.call(function.func, [*function.args, *args], options)
         name = getattr(function, "__qualname__", f"a {type(function).__name__}")
         function, owner = with_owner(function)
         args = args if owner is None else [owner, *args]

@@ -108,8 +108,28 @@ class Traced(ArrayLike):
         return f"<traced {self.type}>" if shown is None else repr(shown)
 
 
+@dataclass(frozen=True, eq=False, repr=False)
 class RowList(Traced):
-    """A list that a loop made, as a tensor of its items: `+` and `*` of lists are refused."""
+    """A list as a tensor of its items, weak if they are numbers of Python.
+
+    `+` and `*` of lists are refused.
+
+    depth: how many axes are lists, one in the other; the others are those of arrays
+    """
+
+    depth: int = 1
+
+    def __getitem__(self, key: Any) -> Traced:  # type: ignore[override]
+        made = super().__getitem__(key)
+        return self._rows(made, self.depth) if isinstance(key, slice) else self.as_item(made)
+
+    def as_item(self, made: Traced) -> Traced:
+        """Return an item as what it is in Python."""
+        one = replace(made, weak=self.weak)
+        return self._rows(one, self.depth - 1) if self.depth > 1 else one
+
+    def _rows(self, made: Traced, depth: int) -> RowList:
+        return RowList(made.scope, made.id, made.type, self.recorder, self.weak, depth)
 
 
 class GraphScope:
@@ -284,9 +304,9 @@ class Recorder:
         """Return a value as a plain tensor."""
         return Traced(value.scope, value.id, value.type, self)
 
-    def rows(self, value: Traced) -> RowList:
-        """Return a tensor that stands for a list of its rows."""
-        return RowList(value.scope, value.id, value.type, self)
+    def rows(self, value: Traced, depth: int = 1) -> RowList:
+        """Return a tensor that stands for a list of its rows, in lists of some depth."""
+        return RowList(value.scope, value.id, value.type, self, value.weak, depth)
 
     def traced(self, value: int, weak: bool = False) -> Traced:
         """Return a value of the open scope."""

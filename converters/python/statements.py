@@ -7,10 +7,13 @@ where one can.
 from __future__ import annotations
 
 import ast
+import sys
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from importlib.util import resolve_name
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -24,6 +27,7 @@ from trireme.converters.python.fallback import run_in_python
 from trireme.converters.python.iteration import Generated, kind_of
 from trireme.converters.python.lifting import contains_traced
 from trireme.converters.python.ordering import replaced
+from trireme.converters.python.outer import OuterName, is_iterator
 from trireme.converters.python.python_calls import truth
 from trireme.converters.python.scope import Recorder, Traced
 from trireme.converters.python.sharing import is_array
@@ -325,6 +329,22 @@ class Statements(Expressions, ABC):
         exec(compile(module, self.frame.source.file, "exec"), scope)
         for name in stored_names([node]):
             self.frame.names[name] = scope[name]
+        if isinstance(node, ast.ImportFrom):
+            package = scope.get("__package__") or ""
+            name = resolve_name("." * node.level + (node.module or ""), package)
+            for one in node.names:
+                self._note_imported(sys.modules[name], one, node)
+
+    def _note_imported(self, module: ModuleType, one: ast.alias, node: ast.ImportFrom) -> None:
+        """Note a part of a module: it is a constant of the graph, as a global is."""
+        value = self.frame.names[one.asname or one.name]
+        if isinstance(value, ModuleType):
+            return
+        if is_iterator(value):
+            raise Refused(f"{one.name} is an iterator, which each call reads on", final=True)
+        name, source = f"{module.__name__.rpartition('.')[2]}.{one.name}", self.frame.source
+        read = OuterName(source, name, value, source.place(node), module)
+        self.outer.setdefault((id(module), name), read)
 
     def _assert(self, node: ast.Assert) -> None:
         known = self.truth(node.test)

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from trireme.converters.python.arguments import as_inputs, held_in, is_held, is_input, leaves
+from trireme.converters.python.array_calls import recording
 from trireme.converters.python.callables import with_owner
 from trireme.converters.python.calls import known_call
 from trireme.converters.python.like_arrays import LikeArrays, LikeTensors, is_library
@@ -92,7 +93,7 @@ def record(
         raise Unanswerable("an iterator is read on at every call; make it a list")
     if read.iterators and on_loss is not None:
         on_loss("an iterator is read on at every call: the graph holds what this one read")
-    with Questions(on_loss).watched():
+    with recording(), Questions(on_loss).watched():
         made = function(*bound.args, **bound.kwargs)
     if not is_held(held, inputs):
         raise Unanswerable("a list or dict among the arguments is changed; a graph changes no list")

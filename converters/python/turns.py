@@ -21,8 +21,9 @@ from trireme.converters.python.control import (
     name_of,
     two_forms,
 )
-from trireme.converters.python.dtypes import common, is_weak, to_type, type_of, zeros
-from trireme.converters.python.lifting import lifted, stack
+from trireme.converters.python.dtypes import as_weak, common, is_weak, to_type, type_of, zeros
+from trireme.converters.python.lifting import leaves_of
+from trireme.converters.python.lists import depth_of, item_of, items_of, joined_lists
 from trireme.converters.python.scope import GraphScope, Recorder, Traced
 from trireme.converters.python.state import (
     UNSET,
@@ -265,7 +266,7 @@ class Repetitions(Control):
             end = one.ends[path]
             value = end.value if isinstance(end, Maybe) else end
             ends.append(recorder.use(to_type(recorder, value, entry.type.dtype)))
-        ends += [recorder.use(lifted(recorder, each.items[0])) for each in one.growing.values()]
+        ends += [recorder.use(item_of(recorder, each.items[0])) for each in one.growing.values()]
         if not plan.scanned:
             going = one.going if isinstance(one.going, Traced) else np.array(bool(one.going))
             ends.insert(0, recorder.use(going))
@@ -297,10 +298,11 @@ class Repetitions(Control):
         """Return a list of before the loop with the items that its turns appended."""
         _, before = changes.growing[key]
         self.recorder.name(made, one.growing[key].name)
-        if before:
-            parts = [stack(self.recorder, before), made]
-            made = self.recorder.apply("concat", parts, {"axis": 0})
-        return self.recorder.rows(made)
+        items = one.growing[key].items
+        rows = self.recorder.rows(as_weak(made, *leaves_of(items)), depth_of(items))
+        return (
+            joined_lists(self.recorder, items_of(self.recorder, before), rows) if before else rows
+        )
 
     def _leave_loop(
         self,

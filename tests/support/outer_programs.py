@@ -3,6 +3,9 @@
 Each case makes a function anew and returns it with a change: Python must give another result after.
 """
 
+import functools
+import os
+import sys
 import types
 
 import numpy as np
@@ -133,6 +136,79 @@ def a_default():
     return function, lambda: function.__defaults__[0].append(function.__defaults__[0].pop() + 1)
 
 
+def an_import():
+    sys.modules["settings"] = module
+    module.SCALE = 2.0
+
+    def function(x):
+        from settings import SCALE
+
+        return x * SCALE
+
+    return function, lambda: setattr(module, "SCALE", 3.0)
+
+
+def the_environment():
+    os.environ["TRIREME_TEST"] = "2"
+
+    def function(x):
+        return x * float(os.environ["TRIREME_TEST"]) + ("OTHER" in os.environ)
+
+    return function, lambda: os.environ.update(TRIREME_TEST="3")
+
+
+def the_environment_of_a_helper():
+    os.environ["TRIREME_TEST"] = "2"
+    read = os.getenv
+
+    def helper():
+        return float(read("TRIREME_TEST", "1"))
+
+    return lambda x: x * helper(), lambda: os.environ.pop("TRIREME_TEST")
+
+
+class Reader:
+    """An object whose methods of all kinds read a global."""
+
+    def __getitem__(self, key):
+        return GLOBAL["factor"]
+
+    @property
+    def factor(self):
+        return GLOBAL["factor"]
+
+    @staticmethod
+    def scaled(x):
+        return x * GLOBAL["factor"]
+
+    @classmethod
+    def doubled(cls, x):
+        return cls.scaled(x) * 2
+
+
+def what_an_operator_reads():
+    GLOBAL["factor"] = 2.0
+    reader = Reader()
+    return lambda x: x * reader[0], lambda: GLOBAL.update(factor=3.0)
+
+
+def what_a_property_reads():
+    GLOBAL["factor"] = 2.0
+    reader = Reader()
+    return lambda x: x * reader.factor, lambda: GLOBAL.update(factor=3.0)
+
+
+def what_a_static_method_reads():
+    GLOBAL["factor"] = 2.0
+    return lambda x: Reader.doubled(x), lambda: GLOBAL.update(factor=3.0)
+
+
+def what_a_partial_reads():
+    held = [2.0]
+    scaled = functools.partial(lambda by, x: x * by * held[0], 3.0)
+    return lambda x: scaled(x), lambda: held.append(held.pop() + 1)
+
+
 CHANGES = [
     an_attribute,
     an_array_of_an_object,
@@ -146,4 +222,11 @@ CHANGES = [
     a_global,
     a_module,
     a_default,
+    an_import,
+    the_environment,
+    the_environment_of_a_helper,
+    what_an_operator_reads,
+    what_a_property_reads,
+    what_a_static_method_reads,
+    what_a_partial_reads,
 ]
