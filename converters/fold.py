@@ -55,11 +55,8 @@ class FoldingBuilder(GraphBuilder):
         if folded is not None:
             named = [*names, *[f"{op}_folded"] * (outputs - len(names))]
             return tuple(map(self.constant, named, folded))
-        if op == "reshape" and inputs[1] in self._dims:
-            x, dims = self.type(inputs[0] or 0), self._dims[inputs[1] or 0]
-            target = None if 0 in dims else as_target(list(dims), x.shape)
-            if target is not None:
-                inputs, attrs = [inputs[0], self.constant("shape", target)], {"allowzero": 0}
+        if op == "reshape" and len(inputs) == 2:
+            inputs, attrs = self._to_known_shape(inputs, attrs)
         made = super().add_node(
             op,
             inputs,
@@ -71,13 +68,26 @@ class FoldingBuilder(GraphBuilder):
             pin=pin,
             after=after,
         )
-        if op == "shape":
-            self._dims[made[0]] = _part(self.type(inputs[0] or 0).shape, attrs)
+        if op == "shape" and inputs[0] is not None:
+            self._dims[made[0]] = _part(self.type(inputs[0]).shape, attrs)
         elif plain and made:
             elements = fold_dims(values, op, get_op(op).bind(attrs), self._dims)
             if elements is not None and elements.shape == self.type(made[0]).shape:
                 self._dims[made[0]] = tuple(elements.reshape(-1))
         return made
+
+    def _to_known_shape(
+        self, inputs: Sequence[int | None], attrs: Mapping[str, Any]
+    ) -> tuple[Sequence[int | None], Mapping[str, Any]]:
+        """Return a reshape's inputs and attributes, with a constant shape where one is known."""
+        x, shape = inputs
+        dims = None if shape is None else self._dims.get(shape)
+        if x is None or dims is None or 0 in dims:
+            return inputs, attrs
+        target = as_target(list(dims), self.type(x).shape)
+        if target is None:
+            return inputs, attrs
+        return [x, self.constant("shape", target)], {"allowzero": 0}
 
     def known(self, value: int) -> Dims | None:
         """Return the elements of a value that follows from shapes, numbers or symbols."""

@@ -93,7 +93,7 @@ def _bind_inputs(scope: TorchScope, program: DecomposedProgram, inputs: Mapping[
     for name, value in inputs.items():
         if isinstance(value, torch.SymInt):
             given = scope.builder.input(name, TensorType((), "int64"))
-            shape = scope.builder.constant("one", _one())
+            shape = scope.builder.constant("one", np.ones(1, np.int64))
             made = scope.builder.add("reshape", given, shape, source=f"torch:{name}")
             scope.values[name] = NumberRef(made)
             continue
@@ -106,10 +106,6 @@ def _bind_inputs(scope: TorchScope, program: DecomposedProgram, inputs: Mapping[
     for node in program.exported.graph.nodes:
         if node.op == "placeholder":
             scope.values.setdefault(node.name, node.meta.get("val"))
-
-
-def _one() -> Any:
-    return torch.ones(1, dtype=torch.int64).numpy()
 
 
 def _dim(scope: TorchScope, size: Any, bounds: Mapping[Any, Any]) -> Dim:

@@ -59,16 +59,29 @@ class Opened(Protocol):
     """The timed object: a Session."""
 
     @property
-    def runs(self) -> Executors: ...  # noqa: D102
+    def runs(self) -> Executors:
+        """What runs the program in the chosen mode."""
+
     @property
-    def inputs(self) -> list[Value]: ...  # noqa: D102
+    def inputs(self) -> list[Value]:
+        """What to feed."""
+
     @property
-    def plan(self) -> Plan: ...  # noqa: D102
+    def plan(self) -> Plan:
+        """The tasks, and what they wait for."""
+
     @property
-    def placement(self) -> Placement: ...  # noqa: D102
-    def run(self, feeds: Mapping[str, Any]) -> dict[str, Array]: ...  # noqa: D102
-    def profile(self, feeds: Mapping[str, Any], runs: int = 20, warmup: int = 2) -> Profile: ...  # noqa: D102
-    def close(self) -> None: ...  # noqa: D102
+    def placement(self) -> Placement:
+        """Where every node runs."""
+
+    def run(self, feeds: Mapping[str, Any]) -> dict[str, Array]:
+        """Return the outputs by name."""
+
+    def profile(self, feeds: Mapping[str, Any], runs: int = 20, warmup: int = 2) -> Profile:
+        """Return what `runs` runs took, after `warmup` runs that are not counted."""
+
+    def close(self) -> None:
+        """Release the resources."""
 
 
 S = TypeVar("S", bound=Opened)

@@ -82,16 +82,16 @@ class Batcher(Closing):
         self.evidence: BatchEvidence = rules.evidence(session.run, probe)
         self._rules, self.max_batch_size = rules, max_batch_size
         self._runner = BatchRunner(
-            session.run,
-            session.contexts,
-            [value.name for value in rules.inputs],
-            max_batch_size,
-            sorted(preferred),
-            max_queue_delay_us * 1e-6,
-            max_queue,
-            workers,
-            on_batch,
-            timers,
+            run=session.run,
+            at_once=session.contexts,
+            names=[value.name for value in rules.inputs],
+            most=max_batch_size,
+            preferred=sorted(preferred),
+            delay_s=max_queue_delay_us * 1e-6,
+            max_queue=max_queue,
+            workers=workers,
+            on_batch=on_batch,
+            timers=timers,
         )
         weakref.finalize(self, self._runner.stop).atexit = False
 
