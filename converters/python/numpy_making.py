@@ -20,7 +20,7 @@ from trireme.support.errors import ShapeError
 _INT64 = np.dtype(np.int64)
 
 
-def _shape(recorder: Recorder, shape: Any) -> Any:
+def _shape(shape: Any) -> Any:
     """Return a shape as a vector: an array, or a tensor where a run decides a part."""
     if isinstance(shape, Traced):
         return cast(shape, _INT64).reshape(-1)
@@ -31,13 +31,13 @@ def _shape(recorder: Recorder, shape: Any) -> Any:
 
 def _filled(fill: float, recorder: Recorder, shape: Any, dtype: Any = float) -> Any:
     value = np.full(1, fill, float if dtype is None else dtype)
-    return recorder.apply("constant_of_shape", [_shape(recorder, shape)], {"value": value})
+    return recorder.apply("constant_of_shape", [_shape(shape)], {"value": value})
 
 
 def _full(recorder: Recorder, shape: Any, fill_value: Any, dtype: Any = None) -> Any:
     value = recorder.traced_like(lifted(recorder, fill_value))
     value = value if dtype is None else value.astype(dtype)
-    return recorder.apply("expand", [value, _shape(recorder, shape)], {})
+    return recorder.apply("expand", [value, _shape(shape)], {})
 
 
 def _full_like(recorder: Recorder, x: Any, fill_value: Any, dtype: Any = None) -> Any:

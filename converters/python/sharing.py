@@ -1,8 +1,8 @@
 """Which variables of a captured program share the elements of one array, as numpy's views do.
 
 A graph has no such sharing: a statement that changes an array makes a new value for one variable.
-`expect_own` and `expect_not_run_over` refuse the statements after which another variable would be
-wrong. `assign.py` and `loops.py` call them.
+`expect_own` refuses the statements after which another variable would be wrong. `assign.py` and
+`loops.py` call it.
 """
 
 from __future__ import annotations

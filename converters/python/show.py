@@ -127,7 +127,7 @@ class _Text:
             left, right = (", ".join(side) for side in zip(*pairs, strict=True))
             self._add(depth, f"{left} = {right}")
 
-    def _inner(self, node: Node, outer: Sequence[str], body: Graph, own: int) -> dict[int, str]:
+    def _inner(self, outer: Sequence[str], body: Graph, own: int) -> dict[int, str]:
         """Return the names of a body's captures, its inputs after its own ones."""
         captures = body.inputs[own:]
         return dict(zip(captures, outer[len(outer) - len(captures) :], strict=True))
@@ -163,14 +163,14 @@ class _Text:
             if part == "else_branch":
                 self._add(depth, "else:")
             body = node.attrs[part]
-            self._body(body, self._inner(node, outer, body, 0), targets, 0, depth + 1)
+            self._body(body, self._inner(outer, body, 0), targets, 0, depth + 1)
 
     def _loop(self, graph: Graph, names: dict[int, str], node: Node, depth: int) -> None:
         body, carried = node.attrs["body"], node.attrs["carried"]
         outer = ["" if i is None else self._operand(graph, names, i) for i in node.inputs]
         targets = [names[value] for value in node.outputs[:carried]]
         lists = [names[value] for value in node.outputs[carried:]]
-        inner = self._inner(node, outer, body, 2 + carried)
+        inner = self._inner(outer, body, 2 + carried)
         inner |= dict(zip(body.inputs[2 : 2 + carried], targets, strict=False))
         ends = body.values[body.outputs[0]].data is None
         turn, going = self._new("turn"), self._new("going") if ends else "True"
@@ -197,7 +197,7 @@ class _Text:
         outer = ["" if i is None else self._operand(graph, names, i) for i in node.inputs]
         targets = [names[value] for value in node.outputs[:carried]]
         lists = [names[value] for value in node.outputs[carried:]]
-        inner = self._inner(node, outer, body, carried + count)
+        inner = self._inner(outer, body, carried + count)
         inner |= dict(zip(body.inputs[:carried], targets, strict=False))
         rows = [self._new(body.values[v].name) for v in body.inputs[carried : carried + count]]
         inner |= dict(zip(body.inputs[carried : carried + count], rows, strict=True))

@@ -41,10 +41,10 @@ def convert_program(program: DecomposedProgram, shapes: Mapping[str, Sequence[in
     bound = _bound(inputs, shapes)
     scope = TorchScope(GraphBuilder(program.name), bound, program.names)
     _bind_inputs(scope, program, inputs)
-    initial = _bind_weights(scope, program)
+    _bind_weights(scope, program)
     try:
         made = convert_nodes(scope, module)
-        outputs = _outputs(scope, program.exported, made, initial)
+        outputs = _outputs(scope, program.exported, made)
         return scope.builder.finish(*outputs)
     except (ConvertError, InternalError):
         raise
@@ -122,12 +122,11 @@ def _dim(scope: TorchScope, size: Any, bounds: Mapping[Any, Any]) -> Dim:
     return name
 
 
-def _bind_weights(scope: TorchScope, program: DecomposedProgram) -> dict[str, int]:
-    """Bind parameters, buffers and constants; return the constant of each buffer that changes."""
+def _bind_weights(scope: TorchScope, program: DecomposedProgram) -> None:
+    """Bind parameters, buffers and constants; a buffer that changes is a variable."""
     exported = program.exported
     signature, cache = exported.graph_signature, {}
     changed = set(signature.buffers_to_mutate.values())
-    initial: dict[str, int] = {}
     for spec in signature.input_specs:
         kind, name, target = spec.kind.name, spec.arg.name, spec.target
         if kind == "TOKEN":
@@ -145,11 +144,10 @@ def _bind_weights(scope: TorchScope, program: DecomposedProgram) -> dict[str, in
         if target in changed:
             if isinstance(value, ComplexRef):
                 raise ConvertError(f"buffer '{target}' changes and is of complex numbers")
-            initial[target], source = value.id, f"torch:{target}"
+            source = f"torch:{target}"
             made = scope.builder.add("variable", value.id, state=target, source=source)
             value = TensorRef(made)
         scope.values[name] = value
-    return initial
 
 
 def _constant(scope: TorchScope, name: str, data: Array) -> TensorRef | ComplexRef:
@@ -275,9 +273,7 @@ def _verify(scope: TorchScope, node: Any, made: int) -> None:
         raise InternalError(f"{whereabouts(node)}: converted to {type}, torch makes {wanted}")
 
 
-def _outputs(
-    scope: TorchScope, exported: Any, made: Sequence[Any], initial: Mapping[str, int]
-) -> list[int]:
+def _outputs(scope: TorchScope, exported: Any, made: Sequence[Any]) -> list[int]:
     """Write buffers that change and return the outputs with names."""
     signature = exported.graph_signature
     users = iter(_output_names(exported.call_spec.out_spec))

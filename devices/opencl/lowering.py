@@ -202,7 +202,6 @@ class Lowering:
         scalars: Mapping[str, int] | None = None,
         baked: Mapping[str, int] | None = None,
         group: Sequence[int] = (),
-        header: str = "",
         local: bool = False,
     ) -> None:
         """Add one launch.
@@ -210,7 +209,6 @@ class Lowering:
         body: finds its item in i0, i1, i2, which never reach beyond `work`
         scalars: int arguments
         baked: constants in the source
-        header: stands before the kernel (macros of the kernel, undefined again by `footer` lines)
         local: the work is a multiple of the group, and every item enters the body, as barriers need
         """
         for node in nodes:
@@ -222,9 +220,9 @@ class Lowering:
         items = {f"W{axis}": size for axis, size in enumerate(sizes)}
         full = dict(scalars or {}) | ({} if local else items)
         text = _kernel_text(tensors, list(full), baked or {}, sizes, group, body, local)
-        digest = hashlib.sha256((header + text).encode()).hexdigest()[:20]
+        digest = hashlib.sha256(text.encode()).hexdigest()[:20]
         kernel = f"k{digest}"
-        self.sources[kernel] = header + text.replace("KERNEL_NAME", kernel)
+        self.sources[kernel] = text.replace("KERNEL_NAME", kernel)
         self.steps.append(
             KernelLaunch(
                 tuple(node.id for node in nodes),

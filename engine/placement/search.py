@@ -210,16 +210,14 @@ def _sets(problem: Problem, assigned: Assignment) -> Iterator[tuple[int, ...]]:
             task_of[i] = t
     for i in range(problem.n):
         if any(task_of[j] != task_of[i] for j in problem.before[i]):
-            yield from _grown(problem, task_of, i, problem.next)
+            yield from _grown(task_of, i, problem.next)
         if any(task_of[j] != task_of[i] for j in problem.next[i]):
-            yield from _grown(problem, task_of, i, problem.before)
+            yield from _grown(task_of, i, problem.before)
     for i in range(problem.n):
         yield (i,)
 
 
-def _grown(
-    problem: Problem, task_of: list[int], start: int, ways: list[list[int]]
-) -> Iterator[tuple[int, ...]]:
+def _grown(task_of: list[int], start: int, ways: list[list[int]]) -> Iterator[tuple[int, ...]]:
     """Yield growing sets of a task's nodes from one at its border inwards: 1, 2, 4, ... of them."""
     grown, size = [start], 1
     seen = {start}

@@ -1,7 +1,7 @@
 """Many runs of a plan in flight at once, in virtual time: speed, depth and memory.
 
 Each run in flight has a context of its own, a copy of the arenas. Only devices, links and states
-tie runs together. `virtual_time` has the rules of a stream; `Pipeline` follows them for real.
+tie runs together. `virtual_time` has the rules of a stream; `Dispatcher` follows them for real.
 """
 
 from __future__ import annotations

@@ -63,10 +63,10 @@ def _too_large(limit: int) -> ServingError:
     return ServingError("too_large", f"the body has more than {limit} bytes")
 
 
-def json_response(content: Any, status: int = 200) -> Any:
+def json_response(content: Any) -> Any:
     """Return an answer in JSON."""
     body = json.dumps(content, separators=(",", ":")).encode()
-    return Response(body, status, media_type="application/json")
+    return Response(body, media_type="application/json")
 
 
 class ErrorResponse(Response):  # type: ignore[misc]  # starlette is untyped here

@@ -165,7 +165,7 @@ def conv(use: NodeWriter) -> None:
     if rank == 3:
         _conv_3d(use)
     elif rank == 2:
-        _finish(use, *_conv_2d(use, use.x(0), window_of(use, _kernel(use)), use.output()))
+        _finish(use, *_conv_2d(use, use.x(0), window_of(use, _kernel(use))))
     elif rank == 1:
         _conv_1d(use)
     else:
@@ -179,7 +179,7 @@ def _kernel(use: NodeWriter) -> tuple[int, ...]:
 Call = tuple[str, list[int], str, dict[str, Any]]
 
 
-def _conv_2d(use: NodeWriter, x: int, window: WrittenWindow, y: TensorType) -> Call:
+def _conv_2d(use: NodeWriter, x: int, window: WrittenWindow) -> Call:
     """Return the operator of a convolution: code, inputs, kind of options, options."""
     groups, channels = use.attrs["groups"], use.type(0).shape[-1]
     x, padding = padded(use, x, window)
@@ -227,7 +227,7 @@ def _conv_1d(use: NodeWriter) -> None:
     n, length, c = use.type(0).shape
     wide = TensorType((y.shape[0], y.shape[1], 1, y.shape[2]), y.dtype, y.quant)
     x = use.reshaped(use.x(0), (n, length, 1, c))
-    code, inputs, kind, options = _conv_2d(use, x, window, wide)
+    code, inputs, kind, options = _conv_2d(use, x, window)
     activation = use.attrs["activation"] or ""
     if use.is_quantised:
         from_option = _fused_option(use, activation)

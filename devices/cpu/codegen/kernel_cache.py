@@ -1,7 +1,7 @@
 """Kernels by recipe: which function writes a kernel, and with which arguments.
 
 The function sees nothing but its arguments. So the recipe decides everything about the IR, and
-earlier code of the recipe is found without writing the IR. Lowerings ask `Recipes.kernel`, which
+earlier code of the recipe is found without writing the IR. Lowerings ask `KernelCache.kernel`. It
 returns what the function returns: a Code, or one and some numbers. If the object code of the recipe
 is on disk, so are its name and the numbers, and the function is not called. Else the IR of the
 function waits here until it is compiled. A Code can write its IR again whenever someone wants to

@@ -32,7 +32,7 @@ def _refuse_shape(graph: Graph, node: Node) -> str | None:
     return refuse_window(graph, node, len(node.attrs["kernel"]))
 
 
-def _loop(window: WindowSizes, lines: list[str], node: Node, lanes: Lanes) -> list[str]:
+def _loop(lines: list[str], node: Node, lanes: Lanes) -> list[str]:
     """Return the walk over the window's elements inside the image, and their number."""
     place = f"x + ((n * H + h) * W + w) * C + min(i0 * {lanes.n}, C - {lanes.n})"
     rank = len(node.attrs["kernel"])
@@ -78,7 +78,7 @@ def lower_pool(low: Lowering, chain: list[Node]) -> None:
     start = "-INFINITY" if maximum else "0.0f"
     lines = [
         f"{kind} s = {lanes.splat('float', start)};",
-        *_loop(window, step, node, lanes),
+        *_loop(step, node, lanes),
         *([] if maximum else ["s /= (float)max(count, 1);"]),
         f"const int o0 = min(i0 * {lanes.n}, C - {lanes.n});",
         *epilogue.code("s", lanes, "(((n * OH + oh) * OW + ow) * C + o0)", "o0"),
@@ -114,7 +114,7 @@ def lower_quantized_pool(low: Lowering, chain: list[Node]) -> None:
     lines = [
         f"{kind} s = {lanes.splat('int', '-2147483647 - 1' if maximum else '0')};",
         "int inside = 0;",
-        *_loop(window, [value, "s = max(s, v);" if maximum else "s += v; inside++;"], node, lanes),
+        *_loop([value, "s = max(s, v);" if maximum else "s += v; inside++;"], node, lanes),
         *([] if maximum else [line for line in mean if line]),
         f"s = min(max(s, {ends[0]}), {ends[1]});",
         f"const int o0 = min(i0 * {lanes.n}, C - {lanes.n});",

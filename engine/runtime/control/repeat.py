@@ -8,17 +8,18 @@ is. Captures are bound once, to where they lie.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from trireme.backend.capabilities import RepeatableCall, TurnLoop, TurnPart, Turns
-from trireme.backend.device import Buffer, Done, host_alloc, host_view
+from trireme.backend.capabilities import Rebind, RepeatableCall, TurnLoop, TurnPart, Turns
+from trireme.backend.device import BoundCall, Buffer, Done, host_alloc, host_view
 from trireme.ir.graph import Graph, Node
 from trireme.ops.repeats import Repeat
 from trireme.passes.turns import BodyTurn, has_no_end
+from trireme.plan.plan import Plan
 from trireme.runtime.context import ExecutionContext
 from trireme.runtime.control.operands import ControlOperands, endless, timed_out
 from trireme.runtime.control.rows import TurnRows
@@ -36,6 +37,8 @@ from trireme.support.records import dataclass
 if TYPE_CHECKING:
     from trireme.runtime.failover.task_watch import TaskWatch
 
+FindRebind = Callable[[Plan, Sequence[BoundCall], Arguments, int], Rebind | None]
+"""Returns what points calls at another place of a value: `reader_of` or `writer_of`."""
 _LOOK_TURNS = 16
 """Turns between two looks at the clock."""
 
@@ -130,7 +133,7 @@ class BoundTurn:
         for k in range(cut, len(operands.inputs) - form.first):
             self._common[inputs[form.first + k]] = operands.buffer(form.first + k)
         self._bind_states(operands, form, turn, program)
-        self._bind_rows(operands, form, turn, graph)
+        self._bind_rows(operands, form, graph)
 
     def _bind_states(
         self, operands: ControlOperands, form: Repeat, turn: BodyTurn, program: Program
@@ -178,17 +181,14 @@ class BoundTurn:
         for one in self.contexts:
             watch_calls(one.calls, run)
 
-    def _bind_rows(
-        self, operands: ControlOperands, form: Repeat, turn: BodyTurn, graph: Graph
-    ) -> None:
+    def _bind_rows(self, operands: ControlOperands, form: Repeat, graph: Graph) -> None:
         plan = self.contexts[0].program.plan
         arguments = Arguments(plan)
 
-        def rows(value: int, whole: Array, way: tuple[int, bool], pointing: object) -> TurnRows:
+        def rows(value: int, whole: Array, way: tuple[int, bool], find: FindRebind) -> TurnRows:
             place = host_view(self._common[value], graph.type(value))
             made = TurnRows(value, whole, *way, place)
             calls = [one.calls for one in self.contexts]
-            find = reader_of if pointing is reader_of else writer_of
             found = [find(plan, one, arguments, value) for one in calls]
             able = [one for one in found if one is not None]
             if len(able) == len(found) and made.start % 16 == made.nbytes % 16 == 0:

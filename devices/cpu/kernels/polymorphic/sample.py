@@ -143,18 +143,15 @@ def varies(size: Any) -> bool:
     return isinstance(size, int) and abs(size) >= HUGE
 
 
-def generalised(
-    plan: Plan, what: str, first: int = 0
-) -> tuple[Plan, int, Callable[[Plan], tuple[int, ...]]]:
+def generalised(plan: Plan, what: str) -> tuple[Plan, int, Callable[[Plan], tuple[int, ...]]]:
     """Return a sample's plan with Words, how many there are, and what takes them from a plan.
 
     what: names the kernel where another plan does not have the same structure
-    first: the place of the first word
     """
     leaves = dict(_leaves(plan, "plan"))
     order = {leaf: path for path, leaf in reversed(leaves.items()) if varies(leaf)}
     fixed = tuple(leaf for leaf in leaves.values() if not varies(leaf))
-    made: Plan = _with_words(plan, {leaf: first + k for k, leaf in enumerate(order)})
+    made: Plan = _with_words(plan, {leaf: k for k, leaf in enumerate(order)})
     take_words = _taker(order.values())
     take_fixed = _taker(path for path, leaf in leaves.items() if not varies(leaf))
 
