@@ -15,7 +15,7 @@ import numpy as np
 from trireme.converters.python.outer import frozen
 from trireme.converters.python.scope import Recorder, RowList, Traced
 from trireme.converters.python.state import like, parts_of, shape_of
-from trireme.ir.graph import TensorType
+from trireme.ir.graph import Dim, TensorType
 from trireme.runtime.eager import Tensor
 from trireme.support.dtypes import Array, dtype_name
 from trireme.support.errors import GraphError, RunError
@@ -124,7 +124,7 @@ class Signature:
             return False
         if self.identities is not None and _identities(arguments) != self.identities:
             return False
-        symbols: dict[str, int] = {}
+        symbols: dict[str, Dim] = {}
         seen: set[int] = set()
         for name, value in _all_leaves(arguments):
             if self.identities is not None and is_input(value) and id(value) in seen:
@@ -219,14 +219,14 @@ def _forms(value: Any) -> Hashable:
     return type(value).__name__, tuple((key, _forms(part)) for key, part in parts_of(value))
 
 
-def _fits(type: TensorType, value: Any, symbols: dict[str, int]) -> bool:
+def _fits(type: TensorType, value: Any, symbols: dict[str, Dim]) -> bool:
     given = type_of_input(value)
     if not _is_plain(value):
         return False
     if given.dtype != type.dtype or len(given.shape) != len(type.shape):
         return False
     for wanted, dim in zip(type.shape, given.shape, strict=True):
-        expected = wanted if isinstance(wanted, int) else symbols.setdefault(wanted, dim)  # type: ignore[arg-type]
+        expected = wanted if isinstance(wanted, int) else symbols.setdefault(wanted, dim)
         if expected != dim:
             return False
     return True

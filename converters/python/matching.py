@@ -124,11 +124,11 @@ def _sequence(
     if not isinstance(subject, _SEQUENCES):
         return False, {}
     items, parts = program.items(subject, pattern), list(pattern.patterns)
-    star = next((i for i, one in enumerate(parts) if isinstance(one, ast.MatchStar)), None)
+    stars = [(i, one.name) for i, one in enumerate(parts) if isinstance(one, ast.MatchStar)]
     bound: Bound = {}
-    if star is not None:
+    for star, name in stars:  # Python's syntax has one at most
         spare = len(items) - len(parts) + 1
-        rest, name = items[star : star + spare], parts[star].name  # type: ignore[attr-defined]
+        rest = items[star : star + spare]
         if spare < 0:
             return False, {}
         items[star : star + spare] = []

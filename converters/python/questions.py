@@ -282,7 +282,7 @@ def _arguments(
             return one, tuple(loads)
         depth = len(loads)
         if kind == "LOAD_CONST":
-            loads.append(lambda frame, value=value: value)  # type: ignore[misc]
+            loads.append(functools.partial(_constant, value))
         elif kind.startswith(("LOAD_FAST", "LOAD_DEREF", "LOAD_GLOBAL", "LOAD_NAME")):
             names = value if isinstance(value, tuple) else (value,)
             loads += [functools.partial(_named, name) for name in names]
@@ -293,7 +293,7 @@ def _arguments(
             loads.append(functools.partial(_item, holder, key))
         elif kind == "BUILD_TUPLE" and depth >= value:
             parts = tuple(loads[depth - value :])
-            loads[depth - value :] = [lambda frame, parts=parts: tuple(p(frame) for p in parts)]  # type: ignore[misc]
+            loads[depth - value :] = [functools.partial(_tuple, parts)]
         else:
             effect = _effect(one)
             taken = value + 1 if kind == "CALL" else max(1 - effect, 0)
@@ -306,6 +306,14 @@ def _arguments(
 
 def _effect(one: dis.Instruction) -> int:
     return dis.stack_effect(one.opcode, one.arg if one.opcode >= dis.HAVE_ARGUMENT else None)
+
+
+def _constant(value: Any, frame: FrameType) -> Any:
+    return value
+
+
+def _tuple(parts: Sequence[_Load], frame: FrameType) -> Any:
+    return tuple(part(frame) for part in parts)
 
 
 def _named(name: str, frame: FrameType) -> Any:
