@@ -54,17 +54,17 @@ def lstm_layer(
         peepholes = [own, vector(use, first + 9), vector(use, first + 10)]
     has_norms = norms is not None and use.has(norms + 1)
     return RecurrentLayer(
-        (x,) if aux is None else (x, aux[0]),
-        tuple(weights),
-        [matrix(use, first + 4 + k) for k in gates],
-        [vector(use, first + 11 + k) for k in gates],
-        states,
-        use.activation(),
-        peepholes,
-        [vector(use, norms + k) for k in gates] if norms is not None and has_norms else None,
-        matrix(use, first + 15) if use.has(first + 15) else None,
-        vector(use, first + 16) if use.has(first + 16) else None,
-        (float(use.option("CellClip", 0.0)), float(use.option("ProjClip", 0.0))),
+        inputs=(x,) if aux is None else (x, aux[0]),
+        weights=tuple(weights),
+        recurrent=[matrix(use, first + 4 + k) for k in gates],
+        biases=[vector(use, first + 11 + k) for k in gates],
+        states=states,
+        activation=use.activation(),
+        peepholes=peepholes,
+        norms=[vector(use, norms + k) for k in gates] if norms is not None and has_norms else None,
+        projection=matrix(use, first + 15) if use.has(first + 15) else None,
+        projection_bias=vector(use, first + 16) if use.has(first + 16) else None,
+        clips=(float(use.option("CellClip", 0.0)), float(use.option("ProjClip", 0.0))),
     )
 
 

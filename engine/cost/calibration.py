@@ -315,16 +315,16 @@ def _device(entry: Mapping[str, Any]) -> DeviceCalibration:
         raise ValueError("a bandwidth is zero")
     name, description = str(entry["name"]), str(entry["description"])
     return DeviceCalibration(
-        name,
-        description,
-        launch_s,
-        kernel_s,
-        curves,
-        copies,
-        sharing,
-        nets,
-        issue_s,
-        cores,
-        str(entry["apart"]),
-        tuple(Judgement(**one) for one in entry["judged"]),
+        name=name,
+        description=description,
+        launch_s=launch_s,
+        kernel_s=kernel_s,
+        curves=curves,
+        copies=copies,
+        sharing=sharing,
+        nets=nets,
+        issue_s=issue_s,
+        cores=cores,
+        apart=str(entry["apart"]),
+        judged=tuple(Judgement(**one) for one in entry["judged"]),
     )

@@ -125,17 +125,17 @@ def lock(placement: Placement, version: str = "", options: LockedOptions | None 
     score = placement.score
     devices = {name: spec.description for name, spec in placement.specs.items()}
     return Lock(
-        placement.source.name,
-        version,
-        score.objective,
-        score.value,
-        score.lower_bound,
-        score.unit,
-        devices,
-        tuple(_nodes(placement, ())),
-        tuple(one.text for one in placement.shards),
-        any(one.kept for one in placement.measured),
-        options or LockedOptions(),
+        model=placement.source.name,
+        trireme=version,
+        objective=score.objective,
+        predicted=score.value,
+        lower_bound=score.lower_bound,
+        unit=score.unit,
+        devices=devices,
+        nodes=tuple(_nodes(placement, ())),
+        shards=tuple(one.text for one in placement.shards),
+        measured=any(one.kept for one in placement.measured),
+        options=options or LockedOptions(),
     )
 
 

@@ -98,17 +98,17 @@ def load_lock(file: str | os.PathLike[str]) -> Lock:
         nodes = tuple(_node(row) for row in data["nodes"])
         devices = {str(name): str(text) for name, text in data["devices"].items()}
         return Lock(
-            str(data["model"]),
-            str(data["trireme"]),
-            str(data["objective"]),
-            float(data["predicted"]),
-            float(data["lower_bound"]),
-            str(data["unit"]),
-            devices,
-            nodes,
-            tuple(str(text) for text in data.get("shards", ())),
-            bool(data.get("measured", False)),
-            _options(data["options"]),
+            model=str(data["model"]),
+            trireme=str(data["trireme"]),
+            objective=str(data["objective"]),
+            predicted=float(data["predicted"]),
+            lower_bound=float(data["lower_bound"]),
+            unit=str(data["unit"]),
+            devices=devices,
+            nodes=nodes,
+            shards=tuple(str(text) for text in data.get("shards", ())),
+            measured=bool(data.get("measured", False)),
+            options=_options(data["options"]),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ModelFileError(f"{path}: a placement without its {error}") from error

@@ -154,17 +154,17 @@ def _make_tasks(placement: Placement, groups: Sequence[TaskGroup]) -> list[Task]
         spec = placement.specs.get(group.device)
         tasks.append(
             Task(
-                index,
-                group.device,
-                spec.resource if spec else group.device,
-                group.level,
-                group.nodes,
-                tuple(read),
-                leaving,
-                _estimate(placement, group.device, group.nodes),
-                tuple(sorted(others.union(maker[value] for value in read if value in maker))),
-                tuple(sorted(others)),
-                group.subgraph,
+                index=index,
+                device=group.device,
+                resource=spec.resource if spec else group.device,
+                level=group.level,
+                nodes=group.nodes,
+                inputs=tuple(read),
+                outputs=leaving,
+                estimate_s=_estimate(placement, group.device, group.nodes),
+                waits=tuple(sorted(others.union(maker[value] for value in read if value in maker))),
+                effects=tuple(sorted(others)),
+                subgraph=group.subgraph,
             )
         )
     return _with_hidden_launches(placement, tasks)

@@ -159,20 +159,20 @@ def node_row(
     label = "+".join(node.op for node in nodes) or first.op
     made = [value for node in nodes[-1:] for value in node.outputs]
     return NodeRow(
-        tuple(node.id for node in nodes),
-        task.index,
-        f"{label} ({first.source})",
-        task.device,
-        kernel,
-        clock_of(plan, task),
-        estimate_s,
-        estimate_s,
-        0,
-        {},
-        tuple(names[node.id] for node in nodes),
-        tuple(node.op for node in nodes),
-        ", ".join(str(plan.graph.type(value)) for value in made),
-        moved_bytes(plan.graph, nodes),
+        nodes=tuple(node.id for node in nodes),
+        task=task.index,
+        label=f"{label} ({first.source})",
+        device=task.device,
+        kernel=kernel,
+        clock=clock_of(plan, task),
+        estimate_s=estimate_s,
+        seconds=estimate_s,
+        cycles=0,
+        detail={},
+        names=tuple(names[node.id] for node in nodes),
+        ops=tuple(node.op for node in nodes),
+        shapes=", ".join(str(plan.graph.type(value)) for value in made),
+        nbytes=moved_bytes(plan.graph, nodes),
     )
 
 

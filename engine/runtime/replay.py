@@ -100,16 +100,16 @@ def record(session: Session, feeds: Mapping[str, Array], seed: int = 0) -> Recor
     order = _started(session.plan, spans)
     digests, _ = _step_by_step(session, feeds, order)
     return RecordedRun(
-        VERSION,
-        graph_hash(session.graph),
-        session.runs.mode,
-        session.execution_options.subgraphs,
-        session.execution_options.execution,
-        seed,
-        str(session.plan),
-        tuple(order),
-        (*digests, *_returned(outputs)),
-        _given(session, feeds),
+        version=VERSION,
+        graph_sha256=graph_hash(session.graph),
+        mode=session.runs.mode,
+        subgraphs=session.execution_options.subgraphs,
+        execution=session.execution_options.execution,
+        seed=seed,
+        plan=str(session.plan),
+        order=tuple(order),
+        digests=(*digests, *_returned(outputs)),
+        inputs=_given(session, feeds),
     )
 
 
@@ -281,14 +281,14 @@ def _run_of(raw: Mapping[str, Any], folder: Path) -> RecordedRun:
         Digest(*(str(one[field.name]) for field in fields(Digest))) for one in raw["digests"]
     )
     return RecordedRun(
-        VERSION,
-        str(raw["graph_sha256"]),
-        choice("mode", raw["mode"], Mode),
-        choice("subgraphs", raw["subgraphs"], Subgraphs),
-        choice("execution", raw["execution"], Execution),
-        int(raw["seed"]),
-        str(raw["plan"]),
-        tuple(map(int, raw["order"])),
-        digests,
-        inputs,
+        version=VERSION,
+        graph_sha256=str(raw["graph_sha256"]),
+        mode=choice("mode", raw["mode"], Mode),
+        subgraphs=choice("subgraphs", raw["subgraphs"], Subgraphs),
+        execution=choice("execution", raw["execution"], Execution),
+        seed=int(raw["seed"]),
+        plan=str(raw["plan"]),
+        order=tuple(map(int, raw["order"])),
+        digests=digests,
+        inputs=inputs,
     )

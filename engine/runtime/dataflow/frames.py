@@ -159,16 +159,16 @@ class FrameReader:
         )
         cut = {limit, *(enter.id for _, enter in slices)}
         return Counted(
-            most.function.form,
-            most.operands[0],
-            begins.operands[0],
-            by_merge[turn],
-            by_merge[going],
-            tuple(one for one in rest if one not in lists),
-            lists,
-            tuple(stack for one in lists if one.exit for stack in self._stacks(one.exit)),
-            slices,
-            tuple(one for one in fixed if one.id not in cut),
+            form=most.function.form,
+            trips=most.operands[0],
+            condition=begins.operands[0],
+            turn=by_merge[turn],
+            going=by_merge[going],
+            states=tuple(one for one in rest if one not in lists),
+            lists=lists,
+            stacks=tuple(stack for one in lists if one.exit for stack in self._stacks(one.exit)),
+            slices=slices,
+            captures=tuple(one for one in fixed if one.id not in cut),
         )
 
     def _stacks(self, exit: Primitive) -> Iterable[Primitive]:
