@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import numpy as np
-from recurrent_models import BATCH, INPUTS, RELU, SEED, TANH, UNITS, Lstm, Net, sequence_shape
+from recurrent_models import BATCH, INPUTS, RELU, SEED, TANH, Lstm, Net, sequence_shape
 
 from trireme.tools.stress.tflite_builder import T, constant
 
@@ -20,40 +20,41 @@ def int8_lstm(v, seed=SEED, hidden_zero=0, single=False, gain=1.0):
 
     gain: a factor of the input's scale; large ones saturate gates
     """
-    net, outputs = Net(np.random.default_rng(seed)), v.projection or UNITS
-    shape = (BATCH, INPUTS) if single else sequence_shape(v, INPUTS)
+    batch, inputs, units = v.sizes.batch, v.sizes.inputs, v.sizes.units
+    net, outputs = Net(np.random.default_rng(seed)), v.projection or units
+    shape = (batch, inputs) if single else sequence_shape(v, inputs)
     net.x(*shape, dtype="int8", scales=(0.02 * gain,), zeros=(-9,))
     gates = 3 if v.coupled else 4
-    for columns in (INPUTS, outputs):
+    for columns in (inputs, outputs):
         if v.coupled:
             net.skip()
         for _ in range(gates):
-            integers(net, INT8, np.int8, UNITS, columns, scale=float(net.rng.uniform(0.01, 0.03)))
+            integers(net, INT8, np.int8, units, columns, scale=float(net.rng.uniform(0.01, 0.03)))
     if v.peepholes:
         if v.coupled:
             net.skip()
         for _ in range(gates - 1):
-            integers(net, INT16, np.int16, UNITS, scale=2.0**-14)
+            integers(net, INT16, np.int16, units, scale=2.0**-14)
     else:
         net.skip(3)
     if v.coupled:
         net.skip()
     for _ in range(gates):
         most = 400_000 if v.norms else 3000
-        integers(net, (-most, most), np.int32, UNITS, scale=2.0**-20 if v.norms else 0.0004)
+        integers(net, (-most, most), np.int32, units, scale=2.0**-20 if v.norms else 0.0004)
     if v.projection:
-        integers(net, INT8, np.int8, outputs, UNITS, scale=0.01)
+        integers(net, INT8, np.int8, outputs, units, scale=0.01)
         integers(net, (-900, 900), np.int32, outputs, scale=0.0001)
     else:
         net.skip(2)
     scale, zero = (0.011, 7) if v.projection else (0.0078, 0)
-    net.state(BATCH, outputs, dtype="int8", scales=(scale,), zeros=(zero,))
-    net.state(BATCH, UNITS, dtype="int16", scales=(2.0**-11,))
+    net.state(batch, outputs, dtype="int8", scales=(scale,), zeros=(zero,))
+    net.state(batch, units, dtype="int16", scales=(2.0**-11,))
     if v.norms:
         if v.coupled:
             net.skip()
         for _ in range(gates):
-            integers(net, INT16, np.int16, UNITS, scale=3e-5)
+            integers(net, INT16, np.int16, units, scale=3e-5)
     parts = [T((1,), "int16", (2.0**-12 * k,)) for k in (1.0, 1.1, 1.2, 1.3)]
     hidden = T((1,), "int8", (0.0078,), (hidden_zero,))
     options = {

@@ -65,8 +65,18 @@ class Net:
 
 
 @dataclass(frozen=True)
+class Sizes:
+    """The sizes of a layer."""
+
+    steps: int = STEPS
+    batch: int = BATCH
+    inputs: int = INPUTS
+    units: int = UNITS
+
+
+@dataclass(frozen=True)
 class Lstm:
-    """The variant of an lstm."""
+    """The variant of an lstm. sizes: those that an int8 one has; all others have the usual ones."""
 
     dtype: str = "float32"
     coupled: bool = False
@@ -78,6 +88,7 @@ class Lstm:
     activation: int = TANH
     cell_clip: float = 0.0
     proj_clip: float = 0.0
+    sizes: Sizes = Sizes()
 
 
 def direction(net, v):
@@ -107,7 +118,8 @@ def direction(net, v):
 
 
 def sequence_shape(v, size):
-    return (STEPS, BATCH, size) if v.time_major else (BATCH, STEPS, size)
+    steps, batch = v.sizes.steps, v.sizes.batch
+    return (steps, batch, size) if v.time_major else (batch, steps, size)
 
 
 def lstm(v, seed=SEED, single=False):

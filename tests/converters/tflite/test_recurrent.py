@@ -13,6 +13,7 @@ from recurrent_models import (
     UNITS,
     Lstm,
     Net,
+    Sizes,
     bidirectional_lstm,
     float_models,
     hybrid_models,
@@ -153,22 +154,22 @@ def test_a_cell_whose_scale_is_no_power_of_two_is_refused():
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_random_int8_lstms_have_the_bits_of_litert(seed, monkeypatch):
+def test_random_int8_lstms_have_the_bits_of_litert(seed):
     rng = np.random.default_rng(seed)
-    sizes = {"STEPS": (1, 6), "BATCH": (1, 4), "INPUTS": (1, 20), "UNITS": (2, 24)}
-    for name, (low, high) in sizes.items():
-        monkeypatch.setitem(globals(), name, int(rng.integers(low, high)))
+    limits = {"steps": (1, 6), "batch": (1, 4), "inputs": (1, 20), "units": (2, 24)}
+    sizes = Sizes(**{name: int(rng.integers(*ends)) for name, ends in limits.items()})
     v = Lstm(
         "int8",
         coupled=bool(rng.random() < 0.3),
         peepholes=bool(rng.random() < 0.4),
-        projection=int(rng.integers(1, UNITS + 1)) if rng.random() < 0.4 else 0,
+        projection=int(rng.integers(1, sizes.units + 1)) if rng.random() < 0.4 else 0,
         norms=bool(rng.random() < 0.4),
         time_major=bool(rng.random() < 0.5),
         cell_clip=float(rng.choice([0.0, 0.7])),
         proj_clip=float(rng.choice([0.0, 0.7])),
+        sizes=sizes,
     )
-    print("seed", seed, v, {name: globals()[name] for name in sizes})
+    print("seed", seed, v)
     gain = float(rng.choice([0.3, 1.0, 5.0]))
     data = int8_lstm(v, seed, int(rng.integers(-9, 9)), bool(rng.random() < 0.3), gain)
     graph = convert(data)
