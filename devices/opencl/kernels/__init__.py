@@ -60,6 +60,7 @@ _STORED_POOL = Kernel(pooling.refuse_quantized_pool, pooling.lower_quantized_poo
 _SOFTMAX = Kernel(_accept, rows.lower_softmax)
 _NORMALIZATION = Kernel(rows.refuse_normalization, rows.lower_normalization)
 _GATHER = Kernel(movement.refuse_gather, movement.lower_gather)
+_GATHER_ND = Kernel(movement.refuse_gather_nd, movement.lower_gather_nd)
 _MOVE = Kernel(movement.refuse_move, movement.lower_move)
 _STORED_MOVE = Kernel(integer.refuse_stored(movement.refuse_move), movement.lower_move)
 _STORED = Kernel(integer.refuse_stored(expressions.refusal), elementwise.lower_chain)
@@ -87,6 +88,7 @@ _LINES: tuple[tuple[Iterable[str], Kernel, Iterable[str | Form], str], ...] = (
     (("resize",), Kernel(resize.refuse_resize, resize.lower_resize), (PLAIN,), ANY),
     (movement.MOVES, _MOVE, (PLAIN,), ANY),
     (("gather",), _GATHER, (PLAIN,), ANY),
+    (("gather_nd",), _GATHER_ND, (PLAIN,), ANY),
     (_TABLES, Kernel(integer.refuse_table, integer.lower_table), STORED_8, ANY),
     (("conv",), _LINEAR, STORED_8, "NHWC"),
     (("fully_connected", "matmul"), _LINEAR, STORED_8, ANY),
@@ -102,6 +104,7 @@ _LINES: tuple[tuple[Iterable[str], Kernel, Iterable[str | Form], str], ...] = (
     (movement.MOVES, _STORED_MOVE, _Q, ANY),
     (("resize",), Kernel(resize.refuse_quantized_resize, resize.lower_quantized_resize), _Q, ANY),
     (("gather",), _GATHER, _Q, ANY),
+    (("gather_nd",), _GATHER_ND, _Q, ANY),
     (("concat",), Kernel(integer.refuse_concat, movement.lower_quantized_concat), _Q, ANY),
     (("softmax",), Kernel(integer.refuse_softmax, integer.lower_softmax), STORED_8, ANY),
     (("quantize",), Kernel(integer.refuse_quantize, integer.lower_quantize), STORED_8, ANY),

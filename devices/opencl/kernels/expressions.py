@@ -106,6 +106,12 @@ def _gelu(attrs: Attrs) -> str:
     return ACTIVATIONS[name].replace("{x}", "{0}")
 
 
+def _is_inf(attrs: Attrs) -> str:
+    ends = [("detect_positive", "INFINITY"), ("detect_negative", "-INFINITY")]
+    asked = [f"({{0}} == {{T}}({end}))" for name, end in ends if attrs[name]]
+    return f"({' | '.join(asked) or '({0} != {0}) & ({0} == {0})'})"
+
+
 def _named(name: str) -> str:
     return ACTIVATIONS[name].replace("{x}", "{0}")
 
@@ -146,11 +152,13 @@ ROWS: dict[str, Expression] = {
     "reciprocal": Expression("({T}(1.0f) / {0})"),
     "not": Expression("({0} == {T}(0) ? {T}(1) : {T}(0))", ("bool",)),
     "bitwise_not": Expression("(~{0})", INTEGERS),
+    "is_inf": Expression(_is_inf, FLOAT, boolean=True),
     "is_nan": Expression("({0} != {0})", FLOAT, boolean=True),
     "add": Expression("({0} + {1})", NUMBERS),
     "sub": Expression("({0} - {1})", NUMBERS),
     "mul": Expression("({0} * {1})", NUMBERS),
     "div": Expression("({0} / {1})"),
+    "squared_difference": Expression("(({0} - {1}) * ({0} - {1}))"),
     "pow": Expression("pow({0}, {1})", ("float32",)),
     "prelu": Expression("({0} < {T}(0) ? {0} * {1} : {0})", SIGNED),
     "max": Expression("(({0} > {1}) | ({0} != {0}) ? {0} : {1})", NUMBERS, fold=True),

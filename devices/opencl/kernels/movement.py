@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
@@ -38,6 +39,8 @@ _TRAFFIC: Mapping[str, Traffic] = {
 }
 """Ops that read a part of their input, or write a part of their output."""
 _C = {"uint8": "uchar", "uint16": "ushort", "uint32": "uint", "uint64": "ulong"}
+_MOST_INDEXED = 5
+"""The most axes that a tuple of indices names; each has a report, and arguments are few."""
 MOVES = (
     "transpose",
     "slice",
@@ -344,3 +347,72 @@ def _is_known(graph: Graph, node: Node) -> bool:
     indices, dims = graph.values[node.used[1]].data, graph.type(node.used[0]).dims
     size = dims[int(node.attrs["axis"]) % len(dims)]
     return indices is not None and first_outside(indices, -size, size - 1) is None
+
+
+def lower_gather_nd(low: Lowering, chain: list[Node]) -> None:
+    """Emit a gather_nd; a wrong index is reported, and the kernel reads place 0 of its axis.
+
+    Indices of each axis have a report of their own, because the axes have sizes of their own.
+    """
+    node, graph = chain[0], low.graph
+    x, index = graph.type(node.used[0]), graph.type(node.used[1])
+    batch, width = int(node.attrs["batch_dims"]), index.dims[-1]
+    sizes, run = x.dims[batch : batch + width], math.prod(x.dims[batch + width :])
+    tuples = math.prod(index.dims[:-1])
+    kind = _BY_SIZE[itemsize(x.dtype)]
+    lanes = Lanes(lanes_for(run, low.tuning.vector))
+    lines = [
+        f"const int at = min(i0 * {lanes.n}, RUN - {lanes.n});",
+        "int from = (i1 / EACH) * STEP;",
+    ]
+    scalars = {
+        "RUN": run,
+        "EACH": math.prod(index.dims[batch:-1]),
+        "STEP": math.prod(x.dims[batch:]),
+    }
+    reports: list[Pointer] = []
+    for axis, size in enumerate(sizes):
+        scalars |= {f"S{axis}": size, f"P{axis}": math.prod(x.dims[batch + axis + 1 :])}
+        lines += [
+            f"const long asked{axis} = index[i1 * {width} + {axis}];",
+            f"const bool wrong{axis} = asked{axis} < -S{axis} || asked{axis} >= S{axis};",
+            f"if (wrong{axis} && !i0) "
+            f"{{ found{axis}[i1] = asked{axis}; atomic_max(first{axis}, W1 - i1); }}",
+            f"if (!wrong{axis}) "
+            f"from += (int)(asked{axis} < 0 ? asked{axis} + S{axis} : asked{axis}) * P{axis};",
+        ]
+        first, found = low.report(tuples, partial(_wrong_index, node.label, size))
+        reports += [replace(first, name=f"first{axis}"), replace(found, name=f"found{axis}")]
+    lines += [
+        f"const {lanes.type(_C[kind])} v = {lanes.load(kind, 'x + from + at')};",
+        lanes.store(kind, "v", "y + i1 * RUN + at"),
+    ]
+    tensors = [
+        Pointer("x", _C[kind], low.ref(node.used[0])),
+        Pointer("index", "long" if index.dtype == "int64" else "int", low.ref(node.used[1])),
+        *reports,
+        Pointer("y", _C[kind], low.ref(node.outputs[0]), writes=True),
+    ]
+    items = -(-run // lanes.n)
+    low.emit(
+        [node],
+        KernelName("gather_nd", family="transpose_strided", traffic="as written"),
+        tensors,
+        (items, tuples),
+        "\n".join(f"  {line}" for line in lines),
+        scalars=scalars,
+        group=row_group(low, items),
+    )
+
+
+def _wrong_index(label: str, size: int, bad: int) -> str:
+    return f"{label}: {outside_axis(bad, size)}"
+
+
+def refuse_gather_nd(graph: Graph, node: Node) -> str | None:
+    """Return why there is no kernel for a gather_nd, or None."""
+    if not all(graph.type(value).elements for value in node.used):
+        return "no kernel for an empty gather_nd"
+    if graph.type(node.used[1]).dims[-1] > _MOST_INDEXED:
+        return f"no kernel for indices of more than {_MOST_INDEXED} axes"
+    return None
