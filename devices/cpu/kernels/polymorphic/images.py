@@ -57,7 +57,7 @@ from trireme.devices.cpu.kernels.polymorphic.step import (
     begin_sized,
     dims_of,
 )
-from trireme.devices.cpu.kernels.polymorphic.winograd import winograd_variant
+from trireme.devices.cpu.kernels.polymorphic.winograd import winograd_variants
 from trireme.devices.cpu.runtime.window_blocks import window_words
 from trireme.ir.graph import Graph, Node
 
@@ -192,11 +192,11 @@ def _direct(context: Context, node: Node) -> PolymorphicStep:
 def _lower_conv(context: Context, node: Node) -> Sequence[PolymorphicStep]:
     if is_depthwise(context.graph, node):
         return [_depthwise(context, node)]
-    other = winograd_variant(context, node, conv_product(context.graph, node), _conv_window)
-    if other is None and suits(context.isa, context.graph, node):
+    others = winograd_variants(context, node, conv_product(context.graph, node), _conv_window)
+    if not others and suits(context.isa, context.graph, node):
         return [_direct(context, node)]
     operands = conv_operands(context, node)
-    return product_steps(context, node, conv_product, operands, "conv", other)
+    return product_steps(context, node, conv_product, operands, "conv", others)
 
 
 def _conv_window(graph: Graph, node: Node) -> ImageWindow:

@@ -57,7 +57,7 @@ def sized_compact_kernel(isa: Isa, product: CompactProduct, group: int, what: st
 class ProductVariant:
     """Another way to compute a product at some shapes.
 
-    reads: operands that the product does not read; they come before C
+    reads: operands that the product does not read; those of all variants come before C
     words: that its code has
     size: what a shape decides; None where the product serves it
     """
@@ -74,27 +74,26 @@ def product_steps(
     product_of: ProductOf,
     operands: Operands,
     what: str,
-    other: ProductVariant | None = None,
+    others: Sequence[ProductVariant] = (),
 ) -> list[PolymorphicStep]:
-    """Return the step of a product for every shape; other: a variant of it."""
+    """Return the step of a product for every shape; others: variants, the first that can serves."""
     isa, product = context.isa, product_of(context.graph, node)
     cut = cut_for_all(isa, product)
     known, count, words = generalised(product, node.label)
-    variant = other or _one_row(context, node, product, operands, what)
-    more = () if variant is None else variant.reads
-    codes = [context.kernel(sized_product_kernel, known, cut, what, count, len(more))]
-    room = count + CUT_WORDS
-    if variant is not None:
-        codes.append(variant.code)
-        room = max(room, variant.words)
+    variants = others or _one_row(context, node, product, operands, what)
+    more = [read for variant in variants for read in variant.reads]
+    code = context.kernel(sized_product_kernel, known, cut, what, count, len(more))
+    codes = (code, *(variant.code for variant in variants))
+    room = max(count + CUT_WORDS, *(variant.words for variant in variants), 0)
 
     def size(graph: Graph) -> Sized:
         one = product_of(graph, node)
         if 0 in (one.size.batch, one.size.rows, one.size.columns, one.size.depth):
             raise CompileError(f"{node.label} has no elements", fix="compile this shape by itself")
-        found = None if variant is None else variant.size(graph, one)
-        if found is not None:
-            return replace(found, words=_filled(found.words, room), variant=1)
+        for k, variant in enumerate(variants, 1):
+            found = variant.size(graph, one)
+            if found is not None:
+                return replace(found, words=_filled(found.words, room), variant=k)
         blocks = blocks_of(isa, one, cut)
         local = 4 * cut.stride * min(blocks.block_rows, one.size.rows) if one.window else 0
         return Sized(
@@ -108,7 +107,7 @@ def product_steps(
     b = operands.b(cut.vectors * isa.lanes) if callable(operands.b) else operands.b
     reads = (operands.a, b, *operands.extra, *more)
     family = FAMILIES.get(what, ELEMENTWISE)
-    return [PolymorphicStep(tuple(codes), reads, (operands.c,), size, (node.id,), family)]
+    return [PolymorphicStep(codes, reads, (operands.c,), size, (node.id,), family)]
 
 
 def _filled(words: tuple[int, ...], count: int) -> tuple[int, ...]:
@@ -118,13 +117,13 @@ def _filled(words: tuple[int, ...], count: int) -> tuple[int, ...]:
 
 def _one_row(
     context: Context, node: Node, product: MatmulShape, operands: Operands, what: str
-) -> ProductVariant | None:
+) -> list[ProductVariant]:
     """Return the variant of one row with compact weights, where there are such."""
     if not varies(product.size.rows):
-        return None
+        return []
     compact = compact_weights(context, node, product, operands)
     if compact is None:
-        return None
+        return []
     isa, row = context.isa, compact_product(product)
     group, chunks = compact_chunks(row, product_s(isa, of_one_row(product)))
 
@@ -134,7 +133,7 @@ def _one_row(
         return Sized((), chunks, product_s(isa, one), columns=chunks)
 
     code = context.kernel(sized_compact_kernel, row, group, what)
-    return ProductVariant(code, (compact,), 0, size)
+    return [ProductVariant(code, (compact,), 0, size)]
 
 
 def _rule(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -46,13 +46,13 @@ from trireme.devices.cpu.kernels.f32.winograd.transforms import (
     panels_shape,
     transform_weights,
 )
-from trireme.devices.cpu.kernels.lowering import Context, finish
+from trireme.devices.cpu.kernels.lowering import Context, Packed, finish
 from trireme.devices.cpu.kernels.polymorphic.gemm import SizedCut, cut_for_all
 from trireme.devices.cpu.kernels.polymorphic.opaque import opaque
 from trireme.devices.cpu.kernels.polymorphic.products import ProductVariant
 from trireme.devices.cpu.kernels.polymorphic.sample import generalised
 from trireme.devices.cpu.kernels.polymorphic.step import Sized, begin_sized
-from trireme.devices.cpu.runtime.winograd_blocks import winograd_words
+from trireme.devices.cpu.runtime.winograd_blocks import ImageCost, winograd_words
 from trireme.ir.graph import Graph, Node
 from trireme.support.dtypes import Array
 
@@ -60,6 +60,8 @@ _USUAL = 3584
 """Channels times the side of an image, in nets that halve the image where they double channels."""
 _SIDES = 7, 112
 """The least and the largest side of a usual image."""
+_SMALL = 4
+"""How many times as large as a small image a usual one is, along an axis."""
 _MOST_TILES = 128
 REST = 2
 """Rows by which the register tiles differ that do what is left of a chunk."""
@@ -68,50 +70,117 @@ _CUT_WORDS = 5
 WindowOf = Callable[[Graph, Node], ImageWindow]
 
 
-def winograd_variant(
+def winograd_variants(
     context: Context, node: Node, product: MatmulShape, window_of: WindowOf
-) -> ProductVariant | None:
-    """Return the variant of a conv's product by Winograd's algorithm; None where none should be."""
+) -> list[ProductVariant]:
+    """Return the variants of a conv's product by Winograd's algorithm, none where none should be.
+
+    The second has the tiles that suit a small image.
+    """
     isa, window = context.isa, window_of(context.graph, node)
     outputs = context.type(node.used[1]).dims[0]
     if not context.winograd or node.attrs["groups"] != 1 or not schemes(window):
-        return None
-    usual = _usual(window, outputs)
-    size = choose_size(isa, usual, outputs)
-    if not size or not is_finite(context.constant(node.used[1])):
-        return None
-    made, by_product = scheme_of(window, size), cut_for_all(isa, product)
+        return []
+    used: dict[int, ImageWindow] = {}
+    for side in _sides(outputs):
+        image = replace(window, height=side, width=side, out_height=side, out_width=side)
+        used.setdefault(choose_size(isa, image, outputs), image)
+    used.pop(0, None)
+    if not used or not is_finite(context.constant(node.used[1])):
+        return []
     known, count, words = generalised(window, node.label)
-    tiles = math.ceil(usual.out_height / size) ** 2
-    cut = _cut(isa, window, outputs, made, tiles, count)
     conv = WinogradConv(0, known, outputs, product.bias, product.residual, product.activation)
-    code = context.kernel(sized_winograd_kernel, conv, cut, by_product, count + _CUT_WORDS)
-    nbytes = 4 * math.prod(panels_shape(made, outputs, window.channels, cut.width))
+    forms = [_form(isa, conv, image, size, count) for size, image in used.items()]
+    by_product = cut_for_all(isa, product)
+    direct = _direct_cost(isa, product, by_product)
+    variants = []
+    for k, form in enumerate(forms):
+        which, rivals = (k, len(forms)), tuple(other.cost for other in forms[k + 1 :])
+        given = context.threads, form.cut.tiles, form.cost, form.input_bytes, direct, rivals
+        at_shape = _at_shape(node, form, window_of, words, partial(winograd_words, *given))
+        code = context.kernel(sized_winograd_kernel, conv, form.cut, by_product, form.words, which)
+        u = _transformed(context, node.used[1], form, window.channels, outputs)
+        variants.append(ProductVariant(code, (u,), form.words, at_shape))
+    return variants
 
-    def pack() -> Array:
-        return transform_weights(context.constant(node.used[1]), made, cut.width)
 
-    u = context.pack_later(node.used[1], f"winograd {size} {cut.width}", nbytes, pack)
-    local = layout_of(isa, conv, cut, made).nbytes
-    tile_s = winograd_cycles(isa, 1, usual, outputs, made) / CYCLES_PER_S / tiles
-    costs = _costs(isa, window, product, cut, by_product, made)
-    found = partial(winograd_words, context.threads, *costs)
+@dataclass(frozen=True, eq=False)
+class _Form:
+    """A conv of every shape by one scheme; words: of its kernel.
 
-    def at_shape(graph: Graph, _: MatmulShape) -> Sized | None:
+    cost: as `winograd_words` takes it; input_bytes: of a tile, and half of the L2 cache
+    local_bytes: of a thread; tile_s: seconds of a tile
+    """
+
+    made: Scheme
+    cut: WinogradCut
+    words: int
+    cost: ImageCost
+    input_bytes: tuple[float, float]
+    local_bytes: int
+    tile_s: float
+
+
+def _sides(outputs: int) -> tuple[int, int]:
+    """Return the sides of a usual image with so many channels, and of a small one."""
+    side = max(_SIDES[0], min(_USUAL // outputs, _SIDES[1]))
+    return side, -(-side // _SMALL)
+
+
+def _form(isa: Isa, conv: WinogradConv, image: ImageWindow, size: int, count: int) -> _Form:
+    """Return the form of F(size x size, ...) for images of about that size.
+
+    count: how many words come before its own
+    """
+    made, channels, outputs = scheme_of(image, size), image.channels, conv.outputs
+    tiles = math.ceil(image.out_height / size) ** 2
+    cut = _cut(isa, image, outputs, made, tiles, count)
+    layout, steps = layout_of(isa, conv, cut, made), made.points**2 * channels
+    cost = (
+        size,
+        cut.tile_rows,
+        cut.panels,
+        (-(-channels // isa.lanes) * input_cycles(made) + 40, cut.vectors * output_cycles(made)),
+        tuple(steps * one for one in _cycles_by_rows(isa, cut.tile_rows, cut.vectors)),
+        weights_cycles(isa, steps * outputs),
+    )
+    bytes_ = 4 * made.points**2 * layout.v_row, isa.l2_bytes // 2
+    tile_s = winograd_cycles(isa, 1, image, outputs, made) / CYCLES_PER_S / tiles
+    return _Form(made, cut, count + _CUT_WORDS, cost, bytes_, layout.nbytes, tile_s)
+
+
+def _at_shape(
+    node: Node,
+    form: _Form,
+    window_of: WindowOf,
+    words: Callable[[ImageWindow], tuple[int, ...]],
+    search: Callable[..., tuple[int, ...]],
+) -> Callable[[Graph, MatmulShape], Sized | None]:
+    """Return what gives a shape's words and chunks; words: those of a window."""
+
+    def at_shape(graph: Graph, product: MatmulShape) -> Sized | None:
         one, images = window_of(graph, node), graph.values[node.used[0]].type.dims[0]
-        pays, *dealt = opaque(found, images, one.out_height, one.out_width)
+        pays, *dealt = opaque(search, images, one.out_height, one.out_width)
         if not pays:
             return None
+        *_, count, blocks, groups = dealt
         given = (*words(one), *dealt)
-        return Sized(given, dealt[3] * dealt[4], dealt[2] * tile_s, local, dealt[4])
+        return Sized(given, blocks * groups, count * form.tile_s, form.local_bytes, groups)
 
-    return ProductVariant(code, (u,), count + _CUT_WORDS, at_shape)
+    return at_shape
 
 
-def _usual(window: ImageWindow, outputs: int) -> ImageWindow:
-    """Return the window over an image as large as nets have with so many channels."""
-    side = max(_SIDES[0], min(_USUAL // outputs, _SIDES[1]))
-    return replace(window, height=side, width=side, out_height=side, out_width=side)
+def _transformed(
+    context: Context, weights: int, form: _Form, channels: int, outputs: int
+) -> Packed:
+    """Return the transformed weights."""
+    made, width = form.made, form.cut.width
+    nbytes = 4 * math.prod(panels_shape(made, outputs, channels, width))
+
+    def pack() -> Array:
+        return transform_weights(context.constant(weights), made, width)
+
+    return context.pack_later(weights, f"winograd {made.outputs} {width}", nbytes, pack)
 
 
 def _cut(
@@ -156,50 +225,40 @@ def _cycles_by_rows(isa: Isa, tile_rows: int, vectors: int) -> Iterator[float]:
         yield tile_cycles(isa, made, vectors) if rows else 0.0
 
 
-def _costs(
-    isa: Isa,
-    window: ImageWindow,
-    product: MatmulShape,
-    cut: WinogradCut,
-    by_product: SizedCut,
-    made: Scheme,
-) -> tuple[Any, ...]:
-    """Return the arguments of `winograd_words` between threads and images."""
-    points, depth = made.points**2, window.channels
-    outputs, direct_depth = product.size.columns, product.size.depth
-    row_bytes = layout_of(isa, WinogradConv(0, window, outputs, False, False, ""), cut, made).v_row
+def _direct_cost(
+    isa: Isa, product: MatmulShape, by_product: SizedCut
+) -> tuple[float, float, float]:
+    """Return cycles of one output pixel as a product, of gathering it, and of reading weights."""
+    outputs, depth = product.size.columns, product.size.depth
     one = by_product.vectors
-    vectors = -(-outputs // isa.lanes)
     of_row = tile_cycles(isa, by_product.tile_rows, one) / by_product.tile_rows
     return (
-        made.outputs,
-        cut.tiles,
-        cut.tile_rows,
-        cut.panels,
-        (-(-depth // isa.lanes) * input_cycles(made) + 40, cut.vectors * output_cycles(made)),
-        tuple(points * depth * one for one in _cycles_by_rows(isa, cut.tile_rows, cut.vectors)),
-        weights_cycles(isa, points * depth * outputs),
-        (4 * points * row_bytes, isa.l2_bytes // 2),
-        (
-            direct_depth * of_row * vectors / one,
-            direct_depth * 2.5 / isa.lanes,
-            weights_cycles(isa, direct_depth * outputs),
-        ),
+        depth * of_row * -(-outputs // isa.lanes) / one,
+        depth * 2.5 / isa.lanes,
+        weights_cycles(isa, depth * outputs),
     )
 
 
 def sized_winograd_kernel(
-    isa: Isa, conv: WinogradConv, cut: WinogradCut, by_product: SizedCut, words: int
+    isa: Isa,
+    conv: WinogradConv,
+    cut: WinogradCut,
+    by_product: SizedCut,
+    words: int,
+    which: tuple[int, int],
 ) -> Code:
     """Return the kernel for every shape.
 
-    Operands: as those of `sized_product_kernel`, with the transformed weights before C
+    Operands: as those of `sized_product_kernel`, with transformed weights before C
+    which: transformed weights it reads, of how many
     """
     made = scheme_of(conv.window, cut.outputs)
     name = f"conv_f32_winograd{kernel_note(made)}_{cut.tile_rows}x{cut.vectors}"
-    count = 4 + conv.bias + conv.residual
-    fn, operands, chunk, local = begin_sized(name, isa, count, words)
-    x, b, *extra, u, y = operands
+    at, of = which
+    more = conv.bias + conv.residual
+    fn, operands, chunk, local = begin_sized(name, isa, 3 + more + of, words)
+    x, b, *rest, y = operands
+    extra, u = rest[:more], rest[more + at]
     conv, cut = fn.known(conv), fn.known(cut)
     given = WinogradOperands.of(conv, x, u, (b,), extra, y)
     emitter = _SizedWinograd(fn, conv, cut, made, layout_of(isa, conv, cut, made), given, local)
