@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from trireme.converters.python.dtypes import common, is_weak, to_type, type_of, zeros
-from trireme.converters.python.scope import GraphScope, Recorder, Traced
+from trireme.converters.python.scope import GraphScope, Recorder, RowList, Traced
 from trireme.converters.python.state import (
     UNSET,
     Copies,
@@ -159,7 +159,8 @@ class Control:
         results = self.recorder.apply("if", values, attrs, len(made))
         several = results if isinstance(results, tuple) else (results,)
         for (slot, weak), result in zip(made, several, strict=True):
-            one = self.recorder.traced(result.id, weak)
+            model = slot.versions[0] if slot.versions[1] is UNSET else slot.versions[1]
+            one = self.recorder.alike(self.recorder.traced(result.id, weak), model)
             self.recorder.name(one, slot.name)
             slot.joined = Maybe(one) if slot.maybe else one
 
@@ -189,6 +190,8 @@ def _type_of_slot(slot: _Slot) -> tuple[TensorType | None, bool]:
     weak = [is_weak(one) and type_of(one).dtype != "bool" for one in known]
     if len(known) == 1:
         return types[0], weak[0]
+    if isinstance(known[0], RowList) != isinstance(known[1], RowList):
+        return None, False
     return common(types[0], weak[0], types[1], weak[1]), all(weak)
 
 
@@ -207,7 +210,7 @@ def described(value: Any) -> str:
     if isinstance(value, Maybe):
         return described(value.value)
     if isinstance(value, (Traced, np.ndarray, np.generic)):
-        return str(type_of(value))
+        return "a list as " * isinstance(value, RowList) + str(type_of(value))
     if value is UNSET:
         return "not set"
     if shape_of(value) is not None or isinstance(value, set):

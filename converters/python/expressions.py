@@ -279,7 +279,11 @@ class Expressions(Displays, ABC):
 
     def _slice(self, node: ast.Slice) -> slice:
         parts = (node.lower, node.upper, node.step)
-        return slice(*(None if part is None else self.evaluate(part) for part in parts))
+        made = slice(*(None if part is None else self.evaluate(part) for part in parts))
+        if isinstance(made.step, Traced):
+            why = "the step of a slice is known only at a run"
+            raise Refused(f"{why}; index with np.arange(start, stop, step)", node)
+        return made
 
     def _named(self, node: ast.NamedExpr) -> Any:
         value = self.evaluate(node.value)

@@ -307,7 +307,7 @@ class Loops(Branches):
     def _counted(self, counts: Counts) -> tuple[Any, Callable[[Any], Any], None]:
         step = counts.step
         if isinstance(step, Traced) or not step:
-            raise Refused("the step of a range is known only at a run")
+            raise Refused("the step of a range is known only at a run; count in a while loop")
         start, stop = (self._whole(one) for one in (counts.start, counts.stop))
         low, high = (start, stop) if step > 0 else (stop, start)
         length = high if type(low) is int and low == 0 else binary(operator.sub, high, low)

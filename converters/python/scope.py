@@ -308,6 +308,10 @@ class Recorder:
         """Return a tensor that stands for a list of its rows, in lists of some depth."""
         return RowList(value.scope, value.id, value.type, self, value.weak, depth)
 
+    def alike(self, value: Traced, model: Any) -> Traced:
+        """Return a value as a list where its model is one."""
+        return self.rows(value, model.depth) if isinstance(model, RowList) else value
+
     def traced(self, value: int, weak: bool = False) -> Traced:
         """Return a value of the open scope."""
         return Traced(self.scope, value, self.scope.builder.type(value), self, weak)

@@ -87,11 +87,17 @@ class Growing:
     def append(self, item: Any) -> None:
         """Append an item; raise ShapeError inside a branch or another loop."""
         if self.recorder.scope is not self.scope:
-            raise ShapeError(f"{self.name} grows on some paths of a loop only")
+            raise ShapeError(
+                f"{self.name} grows inside a branch or an inner loop; "
+                "choose the item in the branch, and append it once after that"
+            )
         self.items.append(item)
 
     def _read(self, *_: Any) -> NoReturn:
-        raise ShapeError(f"a turn reads {self.name}, which grows; write the items into np.zeros(n)")
+        raise ShapeError(
+            f"a turn reads {self.name}, which grows; keep its last item and its length in "
+            "variables, or write the items into np.zeros(n)"
+        )
 
     __bool__ = __contains__ = __eq__ = __getitem__ = __iter__ = __len__ = __ne__ = _read
     __hash__ = object.__hash__

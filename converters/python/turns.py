@@ -24,7 +24,7 @@ from trireme.converters.python.control import (
 from trireme.converters.python.dtypes import as_weak, common, is_weak, to_type, type_of, zeros
 from trireme.converters.python.lifting import leaves_of
 from trireme.converters.python.lists import depth_of, item_of, items_of, joined_lists
-from trireme.converters.python.scope import GraphScope, Recorder, Traced
+from trireme.converters.python.scope import GraphScope, Recorder, RowList, Traced
 from trireme.converters.python.state import (
     UNSET,
     Copies,
@@ -181,8 +181,9 @@ class Repetitions(Control):
             entry = carried[path]
             formal = self.recorder.input(name_of(path), entry.type, self._initial_example(entry))
             formals[path] = formal
-            weak = self.recorder.traced(formal.id, entry.weak)
-            return Maybe(weak) if is_maybe(entry.initial) else weak
+            initial = entry.initial.value if isinstance(entry.initial, Maybe) else entry.initial
+            one = self.recorder.alike(self.recorder.traced(formal.id, entry.weak), initial)
+            return Maybe(one) if is_maybe(entry.initial) else one
 
         merged = [{**frame, **extra} for frame, extra in zip(before, changes.new, strict=True)]
         growing = {
@@ -237,7 +238,9 @@ class Repetitions(Control):
                 changes.growing[id(old)] = path, old
             else:
                 why = two_forms(path, start, end, "before the loop", "after a turn")
-                changes.lose(path, why)
+                more = isinstance(start, list) and isinstance(end, list) and len(end) > len(start)
+                rule = "; append one item a turn, which may be a tuple, and join them later"
+                changes.lose(path, why + rule * more)
             return end
 
         join = Join(leaf, differ, ({}, {}))
@@ -245,11 +248,13 @@ class Repetitions(Control):
         for key, growing in one.growing.items():
             if len(growing.items) != 1:
                 path, _ = changes.growing.pop(key)
-                count = len(growing.items)
-                why = f"a turn appends {count} items to {growing.name}"
-                if not count:
-                    why = f"a turn reads {growing.name} before it appends an item"
-                rule = "a list grows by one a turn and is read after the loop"
+                why, rule = (
+                    f"a turn appends {len(growing.items)} items to {growing.name}",
+                    "a list grows by one a turn and is read after the loop",
+                )
+                if not growing.items:
+                    why = f"not every turn appends an item to {growing.name} outside its branches"
+                    rule = "choose the item in the branch, and append it once after that"
                 changes.lose(path, f"{why}; {rule}")
         for i, (start, end) in enumerate(zip(one.pristine.names, one.end, strict=True)):
             for name in end.keys() - start.keys():
@@ -317,7 +322,8 @@ class Repetitions(Control):
             if path not in carried:
                 return Lost(lost.get(path, f"{name_of(path)} changes in a loop"))
             entry, last = carried[path], results[path]
-            value = self.recorder.traced(last.id, entry.weak)
+            model = end.value if isinstance(end, Maybe) else end
+            value = self.recorder.alike(self.recorder.traced(last.id, entry.weak), model)
             self.recorder.name(value, name_of(path))
             plain = plan.surely and not isinstance(end, Maybe)
             return value if plain or not is_maybe(entry.initial) else Maybe(value)
@@ -346,7 +352,9 @@ def _carried(leaf: Any, unset: bool = False) -> _Carried:
 def _widen(entry: _Carried, path: Path, end: Any, lost: dict[Path, str]) -> None:
     """Give a carried variable the type that also holds its value after a turn."""
     value = end.value if isinstance(end, Maybe) else end
-    if not is_numeric(value):
+    first = entry.initial.value if isinstance(entry.initial, Maybe) else entry.initial
+    is_list = isinstance(value, RowList)
+    if not is_numeric(value) or (first is not UNSET and is_list != isinstance(first, RowList)):
         lost[path] = _two_kinds(path, entry.initial, value)
         return
     other, weak = type_of(value), is_weak(value) and type_of(value).dtype != "bool"

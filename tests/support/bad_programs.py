@@ -233,5 +233,5 @@ BAD = {
         (np.int64(3),),
         ["last is None before the loop and int64[] after a turn, so it is no tensor; start with a"],
     ),
-    growing_read: (ROW, ["a turn reads found before it appends an item"]),
+    growing_read: (ROW, ["not every turn appends an item to found"]),
 }

@@ -266,7 +266,10 @@ def left_to_another(x):
 
 BAD = {
     filtered_in_turns: ("waiting = [one", "a comprehension keeps items by a tensor's value"),
-    read_while_it_grows: ("sums.append", "a turn reads sums before it appends an item"),
+    read_while_it_grows: (
+        "sums.append",
+        "not every turn appends an item",
+    ),
     changed_at_a_row: ("row[0] = 1", "row shares its elements with table"),
     left_to_another: ("for i in range(20):", "kept shares its elements with last"),
     added_on_a_path: ("return x", "seen is a set of 1 on one path and a set of 0 on another"),
