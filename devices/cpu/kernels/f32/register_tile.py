@@ -21,7 +21,7 @@ class Prefetch:
     lines: int
 
 
-_LEAST_ROWS = 6
+LEAST_ROWS = 6
 """Rows of tiles that have time to spare: a line of weights is used in three cycles or more."""
 
 
@@ -45,7 +45,7 @@ def part_ahead(
     """
     (tile, tiles), (depth, width) = turn, panel
     lines = max(unroll * width // LINE, 1)
-    if rows < _LEAST_ROWS or not 1 < tiles <= 2 * lines:
+    if rows < LEAST_ROWS or not 1 < tiles <= 2 * lines:
         return None
     each = -(-lines // tiles)
     part = times(fn, depth, each * LINE // unroll)
