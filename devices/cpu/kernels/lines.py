@@ -57,4 +57,6 @@ def _widened(value: Value) -> Value:
     if quant is not None and quant.axis:
         quant = replace(quant, axis=quant.axis + 1)
     made = TensorType(shape, type.dtype, quant)
+    if type.is_static:  # `int` would end the recording of sizes (compile/sized_values.py)
+        made.__dict__["dims"] = (type.dims[0], 1, *type.dims[1:])
     return replace(value, type=made, data=None if data is None else data.reshape(made.dims))

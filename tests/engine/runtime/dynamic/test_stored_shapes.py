@@ -310,6 +310,27 @@ def test_convolutions_run_other_shapes_with_the_same_bits(convolutions, opened):
             session.run(small)
 
 
+def test_convolutions_of_lines_run_other_shapes_with_the_same_bits(opened, tmp_path):
+    print("seed 11")
+    rng = np.random.default_rng(11)
+    b = GraphBuilder("lines")
+    x, plain = b.input("x", TensorType(("n", "t", 8), "float32")), {"layout": "NHWC"}
+    for kernel, cin, cout, group in ((3, 8, 16, 1), (15, 1, 16, 16), (1, 16, 4, 1)):
+        w = b.constant("w", rng.standard_normal((cout, kernel, cin)).astype(np.float32))
+        pads = (kernel // 2,) * 2
+        x = b.add("conv", x, w, strides=(1,), dilations=(1,), pads=pads, groups=group, **plain)
+    path = tmp_path / "lines.trm"
+    trireme.save(b.finish(x), path)
+    fed = [{"x": rng.standard_normal((1 + k % 3, 5 + 9 * k, 8)).astype("f4")} for k in range(8)]
+    plainly, served = opened(path.read_bytes()), 0
+    opened(path).run(fed[0])
+    for feeds in fed[1:]:
+        session = opened(path)
+        assert same(session.run(feeds), plainly.run(feeds))
+        served += session.is_stored
+    assert served > 5
+
+
 def test_no_run_waits_for_the_entry(open_model, opened, folder, monkeypatch, caplog):
     go, plain = threading.Event(), stored_sizing.open_entry
     monkeypatch.setattr(stored_sizing, "open_entry", lambda *a: go.wait(60) and plain(*a))
