@@ -17,6 +17,7 @@ from trireme.devices.opencl.kernels import (
     elementwise,
     epilogue,
     expressions,
+    gather,
     integer,
     movement,
     pooling,
@@ -59,8 +60,8 @@ _POOL = Kernel(pooling.refuse_pool, pooling.lower_pool, fuses=True)
 _STORED_POOL = Kernel(pooling.refuse_quantized_pool, pooling.lower_quantized_pool)
 _SOFTMAX = Kernel(_accept, rows.lower_softmax)
 _NORMALIZATION = Kernel(rows.refuse_normalization, rows.lower_normalization)
-_GATHER = Kernel(movement.refuse_gather, movement.lower_gather)
-_GATHER_ND = Kernel(movement.refuse_gather_nd, movement.lower_gather_nd)
+_GATHER = Kernel(gather.refuse_gather, gather.lower_gather)
+_GATHER_ND = Kernel(gather.refuse_gather_nd, gather.lower_gather_nd)
 _MOVE = Kernel(movement.refuse_move, movement.lower_move)
 _STORED_MOVE = Kernel(integer.refuse_stored(movement.refuse_move), movement.lower_move)
 _STORED = Kernel(integer.refuse_stored(expressions.refusal), elementwise.lower_chain)
