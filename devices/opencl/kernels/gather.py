@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -29,33 +30,61 @@ def lower_gather(low: Lowering, chain: list[Node]) -> None:
         return
     x, index = graph.type(node.used[0]), graph.type(node.used[1])
     axis = int(node.attrs["axis"]) % len(x.dims)
-    run = math.prod(x.dims[axis + 1 :])
-    kind = BY_SIZE[itemsize(x.dtype)]
-    lanes = Lanes(lanes_for(run, low.tuning.vector))
-    place = "x + (i2 * SIZE + from) * RUN + at"
     lines = [
-        f"const int at = min(i0 * {lanes.n}, RUN - {lanes.n});",
         "const long asked = index[i1];",
         "const bool is_wrong = asked < -SIZE || asked >= SIZE;",
         "if (is_wrong && !i0 && !i2) { wrong[i1] = asked; atomic_max(first, W1 - i1); }",
         "const int from = is_wrong ? 0 : (int)(asked < 0 ? asked + SIZE : asked);",
-        f"const {lanes.type(C_NAMES[kind])} v = {lanes.load(kind, place)};",
-        lanes.store(kind, "v", "y + (i2 * W1 + i1) * RUN + at"),
+    ]
+    _emit_runs(
+        low,
+        node,
+        lines,
+        ("x + (i2 * SIZE + from) * RUN", "y + (i2 * W1 + i1) * RUN"),
+        low.report(index.elements, partial(_wrong_index, node.label, x.dims[axis])),
+        (index.elements, math.prod(x.dims[:axis])),
+        {"RUN": math.prod(x.dims[axis + 1 :]), "SIZE": x.dims[axis]},
+    )
+
+
+def _emit_runs(
+    low: Lowering,
+    node: Node,
+    lines: Sequence[str],
+    places: tuple[str, str],
+    reports: Sequence[Pointer],
+    outer: tuple[int, ...],
+    scalars: Mapping[str, int],
+) -> None:
+    """Emit the copy of a run of elements for each index.
+
+    lines: what finds the place; places: where a run begins in x and in y
+    outer: work items beyond those of a run; scalars: with RUN, the elements of a run
+    """
+    graph, run = low.graph, scalars["RUN"]
+    x, index = graph.type(node.used[0]), graph.type(node.used[1])
+    kind = BY_SIZE[itemsize(x.dtype)]
+    lanes = Lanes(lanes_for(run, low.tuning.vector))
+    code = [
+        f"const int at = min(i0 * {lanes.n}, RUN - {lanes.n});",
+        *lines,
+        f"const {lanes.type(C_NAMES[kind])} v = {lanes.load(kind, f'{places[0]} + at')};",
+        lanes.store(kind, "v", f"{places[1]} + at"),
     ]
     tensors = [
         Pointer("x", C_NAMES[kind], low.ref(node.used[0])),
         Pointer("index", "long" if index.dtype == "int64" else "int", low.ref(node.used[1])),
-        *low.report(index.elements, lambda bad: f"{node.label}: {outside_axis(bad, x.dims[axis])}"),
+        *reports,
         Pointer("y", C_NAMES[kind], low.ref(node.outputs[0]), writes=True),
     ]
     items = -(-run // lanes.n)
     low.emit(
         [node],
-        KernelName("gather", family="transpose_strided", traffic="as written"),
+        KernelName(node.op, family="transpose_strided", traffic="as written"),
         tensors,
-        (items, index.elements, math.prod(x.dims[:axis])),
-        "\n".join(f"  {line}" for line in lines),
-        scalars={"RUN": run, "SIZE": x.dims[axis]},
+        (items, *outer),
+        "\n".join(f"  {line}" for line in code),
+        scalars=scalars,
         group=row_group(low, items),
     )
 
@@ -88,12 +117,7 @@ def lower_gather_nd(low: Lowering, chain: list[Node]) -> None:
     batch, width = int(node.attrs["batch_dims"]), index.dims[-1]
     sizes, run = x.dims[batch : batch + width], math.prod(x.dims[batch + width :])
     tuples = math.prod(index.dims[:-1])
-    kind = BY_SIZE[itemsize(x.dtype)]
-    lanes = Lanes(lanes_for(run, low.tuning.vector))
-    lines = [
-        f"const int at = min(i0 * {lanes.n}, RUN - {lanes.n});",
-        "int from = (i1 / EACH) * STEP;",
-    ]
+    lines = ["int from = (i1 / EACH) * STEP;"]
     scalars = {
         "RUN": run,
         "EACH": math.prod(index.dims[batch:-1]),
@@ -112,26 +136,8 @@ def lower_gather_nd(low: Lowering, chain: list[Node]) -> None:
         ]
         first, found = low.report(tuples, partial(_wrong_index, node.label, size))
         reports += [replace(first, name=f"first{axis}"), replace(found, name=f"found{axis}")]
-    lines += [
-        f"const {lanes.type(C_NAMES[kind])} v = {lanes.load(kind, 'x + from + at')};",
-        lanes.store(kind, "v", "y + i1 * RUN + at"),
-    ]
-    tensors = [
-        Pointer("x", C_NAMES[kind], low.ref(node.used[0])),
-        Pointer("index", "long" if index.dtype == "int64" else "int", low.ref(node.used[1])),
-        *reports,
-        Pointer("y", C_NAMES[kind], low.ref(node.outputs[0]), writes=True),
-    ]
-    items = -(-run // lanes.n)
-    low.emit(
-        [node],
-        KernelName("gather_nd", family="transpose_strided", traffic="as written"),
-        tensors,
-        (items, tuples),
-        "\n".join(f"  {line}" for line in lines),
-        scalars=scalars,
-        group=row_group(low, items),
-    )
+    places = "x + from", "y + i1 * RUN"
+    _emit_runs(low, node, lines, places, reports, (tuples,), scalars)
 
 
 def _wrong_index(label: str, size: int, bad: int) -> str:
