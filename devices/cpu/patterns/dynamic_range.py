@@ -9,8 +9,8 @@ from __future__ import annotations
 import numpy as np
 
 from trireme.devices.cpu.kernels.dynamic_range.dynamic_quantize import (
+    LevelRounding,
     LineLayout,
-    Rounding,
     rounding_steps,
 )
 from trireme.devices.cpu.kernels.expressions import ACTIVATIONS
@@ -73,7 +73,7 @@ def lower_levels(context: Context, levels: Levels) -> list[Step]:
         if memory not in done:
             layout, rounding = (
                 _layout(context, levels, op),
-                Rounding(levels.kind, levels.tiny),
+                LevelRounding(levels.kind, levels.tiny),
             )
             x = context.operand(levels.x)
             steps += rounding_steps(context, layout, rounding, x, memory, state)

@@ -14,8 +14,8 @@ import numpy as np
 
 from trireme.devices.cpu.kernels.dynamic_range.dynamic_quantize import (
     VECTOR_S,
+    LevelRounding,
     LineLayout,
-    Rounding,
 )
 from trireme.devices.cpu.kernels.expressions import ACTIVATIONS
 from trireme.devices.cpu.kernels.int8.arithmetic import CYCLES_PER_S, Dot
@@ -127,7 +127,7 @@ def levels_steps(context: Context, levels: Levels) -> list[PolymorphicStep]:
 
 
 def _range_by_row(context: Context, levels: Levels, dot: Dot) -> list[PolymorphicStep]:
-    layout, rounding = _layout(context, levels, dot), Rounding(levels.kind, levels.tiny)
+    layout, rounding = _layout(context, levels, dot), LevelRounding(levels.kind, levels.tiny)
     row_s = layout.row / context.isa.lanes * VECTOR_S
 
     def size(graph: Graph) -> Sized:
@@ -142,7 +142,7 @@ def _range_by_row(context: Context, levels: Levels, dot: Dot) -> list[Polymorphi
 
 def _one_range(context: Context, levels: Levels, dot: Dot) -> list[PolymorphicStep]:
     """Return the steps of the range and of the levels of all rows together."""
-    layout, rounding = _layout(context, levels, dot), Rounding(levels.kind, levels.tiny)
+    layout, rounding = _layout(context, levels, dot), LevelRounding(levels.kind, levels.tiny)
     row_s = layout.row / context.isa.lanes * VECTOR_S
 
     def parts_of(graph: Graph) -> tuple[int, int, int, float]:

@@ -84,7 +84,7 @@ class LineLayout:
 
 
 @dataclass(frozen=True)
-class Rounding:
+class LevelRounding:
     """The rule that makes a step between levels of a range; see the module's formulas.
 
     tiny: the least step, of the first two kinds
@@ -112,7 +112,12 @@ class Parameters:
 
 
 def rounding_steps(
-    context: Context, layout: LineLayout, rounding: Rounding, x: Operand, levels: Temp, state: Temp
+    context: Context,
+    layout: LineLayout,
+    rounding: LevelRounding,
+    x: Operand,
+    levels: Temp,
+    state: Temp,
 ) -> list[Step]:
     """Return the steps that write levels and state of the images in x."""
     seconds = layout.images * layout.lines * layout.row / context.isa.lanes * VECTOR_S
@@ -131,14 +136,16 @@ def rounding_steps(
     return [first, Step(code, (x, ranges), (levels, state), chunks, seconds=seconds * 2 / 3)]
 
 
-def _whole_kernel(isa: Isa, layout: LineLayout, rounding: Rounding, size: int) -> Code:
+def _whole_kernel(isa: Isa, layout: LineLayout, rounding: LevelRounding, size: int) -> Code:
     kernel = QuantizeKernel(isa, layout, rounding)
     fn, pointers, chunk, _ = begin(kernel.name, isa, 3)
     kernel.whole(fn, pointers, chunk if size < layout.images else 0, size)
     return finish(fn)
 
 
-def _range_kernel(isa: Isa, layout: LineLayout, rounding: Rounding, size: int, parts: int) -> Code:
+def _range_kernel(
+    isa: Isa, layout: LineLayout, rounding: LevelRounding, size: int, parts: int
+) -> Code:
     kernel = QuantizeKernel(isa, layout, rounding)
     fn, pointers, chunk, _ = begin(kernel.range_name, isa, 2)
     kernel.ranges(fn, pointers, chunk, size, parts)
@@ -146,7 +153,7 @@ def _range_kernel(isa: Isa, layout: LineLayout, rounding: Rounding, size: int, p
 
 
 def _lines_kernel(
-    isa: Isa, layout: LineLayout, rounding: Rounding, size: int, cuts: int, parts: int
+    isa: Isa, layout: LineLayout, rounding: LevelRounding, size: int, cuts: int, parts: int
 ) -> Code:
     kernel = QuantizeKernel(isa, layout, rounding)
     fn, pointers, chunk, _ = begin(kernel.name, isa, 4)
@@ -164,7 +171,7 @@ class QuantizeKernel:
         self,
         isa: Isa,
         layout: LineLayout,
-        rounding: Rounding,
+        rounding: LevelRounding,
         counts: tuple[Index, Index] | None = None,
     ) -> None:
         self.isa, self.layout, self.rounding = isa, layout, rounding

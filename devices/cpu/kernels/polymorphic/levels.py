@@ -12,9 +12,9 @@ from trireme.devices.cpu.codegen.ir import Word
 from trireme.devices.cpu.codegen.kernel_cache import Code
 from trireme.devices.cpu.codegen.target import Isa
 from trireme.devices.cpu.kernels.dynamic_range.dynamic_quantize import (
+    LevelRounding,
     LineLayout,
     QuantizeKernel,
-    Rounding,
 )
 from trireme.devices.cpu.kernels.int8.dequant import Dequantiser
 from trireme.devices.cpu.kernels.int8.linear import (
@@ -33,7 +33,7 @@ IMAGES = Word(0)
 """The images of an input whose rows have a range each."""
 
 
-def sized_image_levels(isa: Isa, layout: LineLayout, rounding: Rounding) -> Code:
+def sized_image_levels(isa: Isa, layout: LineLayout, rounding: LevelRounding) -> Code:
     """Return the kernel of images of one line; words: images, images of a chunk."""
     kernel = QuantizeKernel(isa, layout, rounding)
     fn, pointers, chunk, _ = begin_sized(kernel.name, isa, 3, 2)
@@ -42,7 +42,7 @@ def sized_image_levels(isa: Isa, layout: LineLayout, rounding: Rounding) -> Code
     return finish(fn)
 
 
-def sized_range(isa: Isa, layout: LineLayout, rounding: Rounding) -> Code:
+def sized_range(isa: Isa, layout: LineLayout, rounding: LevelRounding) -> Code:
     """Return the kernel of the range of one image; words: lines, lines of a chunk, chunks."""
     kernel = QuantizeKernel(isa, layout, rounding)
     fn, pointers, chunk, _ = begin_sized(kernel.range_name, isa, 2, 3)
@@ -51,7 +51,7 @@ def sized_range(isa: Isa, layout: LineLayout, rounding: Rounding) -> Code:
     return finish(fn)
 
 
-def sized_levels(isa: Isa, layout: LineLayout, rounding: Rounding) -> Code:
+def sized_levels(isa: Isa, layout: LineLayout, rounding: LevelRounding) -> Code:
     """Return the kernel of the levels of one image.
 
     Words: lines, lines of a chunk, chunks, chunks in which the range was found
@@ -64,7 +64,7 @@ def sized_levels(isa: Isa, layout: LineLayout, rounding: Rounding) -> Code:
     return finish(fn)
 
 
-def sized_small_levels(isa: Isa, layout: LineLayout, rounding: Rounding) -> Code:
+def sized_small_levels(isa: Isa, layout: LineLayout, rounding: LevelRounding) -> Code:
     """Return the kernel of a small image, whose range it finds; operands as of `sized_levels`."""
     kernel = QuantizeKernel(isa, layout, rounding)
     fn, (x, _, *made), _, _ = begin_sized(f"small_{kernel.name}", isa, 4, 4)
