@@ -10,6 +10,7 @@ import hashlib
 import math
 from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import field
+from enum import StrEnum
 from typing import Any
 
 import numpy as np
@@ -25,10 +26,28 @@ Dim = int | str
 """A dimension: a number, the name of a symbol, or UNKNOWN."""
 
 
+class Rounding(StrEnum):
+    """Which of two neighbouring integers a real result becomes.
+
+    half_even: the nearest, ties to the even one (ONNX)
+    half_away: the nearest, ties away from zero
+    twice: the nearest multiple of a power of two, ties upwards, then the nearest integer, ties away
+        from zero: the fixed-point product of TensorFlow Lite
+    truncate: the next one toward zero
+    """
+
+    HALF_EVEN = "half_even"
+    HALF_AWAY = "half_away"
+    TWICE = "twice"
+    TRUNCATE = "truncate"
+
+
 @dataclass(frozen=True)
 class Quant:
     """Affine quantisation: real = scale * (stored - zero_point), per tensor or along one axis.
 
+    rounding: how an op rounds its results to these integers; None: as LiteRT's reference kernel of
+        the op does (trireme.ops.integer)
     Shapes: one scale and zero point per tensor, or one of each per index along `axis`
     Source: TensorFlow Lite 8-bit quantization specification
     """
@@ -36,6 +55,7 @@ class Quant:
     scales: tuple[float, ...]
     zero_points: tuple[int, ...]
     axis: int | None = None
+    rounding: Rounding | None = None
 
     @property
     def scale(self) -> float:

@@ -64,6 +64,7 @@ TABLES: dict[str, tuple[Field, ...]] = {
         _vector("scales", FieldForm.SCALARS, "d", required=True),
         _vector("zero_points", FieldForm.SCALARS, "q", required=True),
         _scalar("axis", "i", None),
+        _string("rounding"),
     ),
     "TensorType": (
         _string("dtype", required=True),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from trireme.ir.graph import UNKNOWN, Dim, Quant, TensorType
+from trireme.ir.graph import UNKNOWN, Dim, Quant, Rounding, TensorType
 from trireme.model_file.attributes import FIRST_SYMBOL, UNKNOWN_DIM
 from trireme.model_file.flat import FileDefect, Table
 from trireme.model_file.layout import MAX_RANK, MAX_TENSOR_BYTES
@@ -53,7 +53,11 @@ def _quant(table: Table, dtype: str) -> Quant:
     for zero_point in table["zero_points"]:
         if not least <= zero_point <= most:
             raise FileDefect(f"quantisation: zero point {zero_point} is outside {dtype}")
-    return Quant(table["scales"], table["zero_points"], table["axis"])
+    rounding = table["rounding"]
+    if rounding not in (None, Rounding.HALF_EVEN):
+        raise FileDefect(f"quantisation: rounding {rounding!r} is unknown")
+    how = None if rounding is None else Rounding(rounding)
+    return Quant(table["scales"], table["zero_points"], table["axis"], how)
 
 
 def read_symbols(tables: Sequence[Table]) -> dict[str, tuple[int, int | None]]:

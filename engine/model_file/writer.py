@@ -186,7 +186,7 @@ def _dim(dim: int | str, symbols: Mapping[str, int]) -> int:
 
 
 def _quant(quant: Quant) -> Any:
-    return fbs.QuantT(list(quant.scales), list(quant.zero_points), quant.axis)
+    return fbs.QuantT(list(quant.scales), list(quant.zero_points), quant.axis, quant.rounding)
 
 
 def _text(item: object) -> str:

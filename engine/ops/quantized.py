@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from trireme.ir.graph import Rounding
 from trireme.ir.op import Call, get_op
 from trireme.ops import integer as q
 from trireme.support.dtypes import Array
@@ -67,9 +68,7 @@ def _linear(op: str, lower: Callable[[Call], q.LinearParams]) -> Quantized:
         acc = _exact(op, call, _wide(x, p.x_zero), _wide(w, p.w_zero), *bound)
         shape = _along_channels(call, acc)
         multipliers, shifts = p.multipliers.reshape(shape), p.shifts.reshape(shape)
-        return q.requantize(
-            acc, multipliers, shifts, p.y_zero, p.low, p.high, rounding_once=p.rounding_once
-        )
+        return q.requantize(acc, multipliers, shifts, p.y_zero, p.low, p.high, p.rounding)
 
     return run
 
@@ -99,7 +98,8 @@ matmul = _linear("matmul", q.matmul_params)
 def _added(p: q.AddParams, a: Array, b: Array) -> Array:
     left = q.multiply_by_quantized(_wide(a, p.a_zero) << p.left_shift, p.a_multiplier, p.a_shift)
     right = q.multiply_by_quantized(_wide(b, p.b_zero) << p.left_shift, p.b_multiplier, p.b_shift)
-    return q.requantize(left + right, p.y_multiplier, p.y_shift, p.y_zero, p.low, p.high)
+    total = left + right
+    return q.requantize(total, p.y_multiplier, p.y_shift, p.y_zero, p.low, p.high, p.rounding)
 
 
 def add(call: Call, a: Array, b: Array) -> Array:
@@ -116,7 +116,7 @@ def mul(call: Call, a: Array, b: Array) -> Array:
     """Return a * b: see MulParams."""
     p = q.mul_params(call, q.stored_dtypes(call))
     product = _wide(a, p.a_zero) * _wide(b, p.b_zero)
-    return q.requantize(product, p.multiplier, p.shift, p.y_zero, p.low, p.high)
+    return q.requantize(product, p.multiplier, p.shift, p.y_zero, p.low, p.high, p.rounding)
 
 
 def prelu(call: Call, x: Array, slope: Array) -> Array:
@@ -124,8 +124,8 @@ def prelu(call: Call, x: Array, slope: Array) -> Array:
     p = q.prelu_params(call)
     wide = _wide(x, p.x_zero)
     product = wide * _wide(slope, p.slope_zero)
-    positive = q.multiply_by_quantized(wide, p.multiplier, p.shift)
-    negative = q.multiply_by_quantized(product, p.slope_multiplier, p.slope_shift)
+    positive = q.multiply(wide, p.multiplier, p.shift, p.rounding)
+    negative = q.multiply(product, p.slope_multiplier, p.slope_shift, p.rounding)
     return np.asarray(np.clip(np.where(wide >= 0, positive, negative) + p.y_zero, p.low, p.high))
 
 
@@ -135,12 +135,11 @@ def average_pool(call: Call, x: Array) -> Array:
     attrs = {**call.attrs, "activation": ""}
     wide = _wide(x, p.zero).astype(np.float64)
     mean = np.asarray(get_op("average_pool").reference(wide, **attrs))
-    return np.asarray(np.clip(_rounded_mean(mean, p.zero), p.low, p.high))
-
-
-def _rounded_mean(mean: Array, zero: int) -> Array:
-    """Round a mean of (stored - zero) plus zero half away from zero, on the stored scale."""
-    return q.round_half_away(mean + zero).astype(np.int64)
+    if p.rounding is Rounding.HALF_EVEN:
+        rounded = np.rint(mean) + p.zero
+    else:  # of the stored integers
+        rounded = q.round_half_away(mean + p.zero)
+    return np.asarray(np.clip(rounded.astype(np.int64), p.low, p.high))
 
 
 def max_pool(call: Call, x: Array) -> Any:
@@ -158,7 +157,11 @@ def _summed(lower: Callable[[Call, tuple[str, ...]], q.ReduceParams]) -> Quantiz
         p = lower(call, q.stored_dtypes(call))
         total = np.asarray(get_op("reduce_sum").reference(_wide(x), axes, **call.attrs))
         acc = total - p.count * p.x_zero
-        return q.requantize(acc, p.multiplier, p.shift, p.y_zero, p.low, p.high)
+        if p.rounding is Rounding.HALF_EVEN:
+            scaled = q.divide(acc * p.multiplier, p.divisor << (31 - p.shift), p.rounding)
+        else:
+            scaled = q.multiply(acc, p.multiplier, p.shift, p.rounding)
+        return np.asarray(np.clip(scaled + p.y_zero, p.low, p.high))
 
     return run
 
@@ -278,4 +281,6 @@ def resize(call: Call, x: Array, *rest: Array | None) -> Any:
     upper, lower = wide[:, rows.upper], wide[:, rows.lower]
     mixed = lower * (1024 - f) + upper * f
     total = mixed[:, :, columns.lower] * (1024 - g) + mixed[:, :, columns.upper] * g
-    return np.sign(total) * ((np.abs(total) + (1 << 19)) >> 20)
+    rounding = q.rounding_of(call, Rounding.HALF_AWAY)
+    zero = q.quant_of(y, "output").zero_point if rounding is Rounding.HALF_EVEN else 0
+    return q.divide(total - (zero << 20), 1 << 20, rounding) + zero

@@ -7,12 +7,14 @@ range, and some results saturate.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from trireme.ir.graph import Quant
+from trireme.ir.graph import Quant, Rounding
 from trireme.ir.op import Sample
 from trireme.ops.integer import TABLES_16
 from trireme.ops.quantized_draws import per_tensor, stored, window
@@ -27,14 +29,31 @@ def with_quantized(op: str, samples: Samples) -> Samples:
     """Return a sampler that yields the op's float samples, then its quantised ones."""
     if op in _SAMPLERS:
         more = SAMPLERS_16.get(op, lambda rng: ())
-        return lambda rng: [*samples(rng), *_SAMPLERS[op](rng), *more(rng)]
+        return lambda rng: [*samples(rng), *_both_roundings(_SAMPLERS[op](rng)), *more(rng)]
     return samples
 
 
 def with_table(op: str, samples: Samples) -> Samples:
     """Return the same for an op whose quantised form is a table."""
     wide = tuple(table_samples_16(op)) if op in TABLES_16 else ()
-    return lambda rng: [*samples(rng), *_table_samples(op), *wide]
+    return lambda rng: [*samples(rng), *_both_roundings(_table_samples(op)), *wide]
+
+
+def _both_roundings(samples: Iterable[Sample]) -> Iterator[Sample]:
+    """Yield samples, and each with halves to even on scales that make halves exact."""
+    for sample in samples:
+        yield sample
+        if any(sample.out_quants):
+            quants, outs = (tuple(map(_to_even, q)) for q in (sample.quants, sample.out_quants))
+            note = f"{sample.note}, halves to even"
+            yield replace(sample, quants=quants, out_quants=outs, note=note)
+
+
+def _to_even(quant: Quant | None) -> Quant | None:
+    if quant is None:
+        return None
+    scales = tuple(2.0 ** round(math.log2(scale)) for scale in quant.scales)
+    return replace(quant, scales=scales, rounding=Rounding.HALF_EVEN)
 
 
 def _binary(rng: np.random.Generator) -> Iterator[Sample]:
@@ -221,6 +240,9 @@ def _resize(rng: np.random.Generator) -> Iterator[Sample]:
                 yield Sample(
                     inputs, attrs, frozenset({3}), (quant,), (quant,), f"{dtype} {mode} {how}"
                 )
+        doubled = {"mode": "linear", "coordinate_transformation_mode": "half_pixel", "axes": (1, 2)}
+        inputs = (x, None, None, np.array([10, 14]))
+        yield Sample(inputs, doubled, frozenset({3}), (quant,), (quant,), f"{dtype} doubled")
         yield from _resize_through_floats(x, quant)
 
 

@@ -11,6 +11,7 @@ so results differ in the last place.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 
@@ -54,7 +55,7 @@ def _transposed_quant(quant: Quant | None) -> Quant | None:
     """Return the quantisation of transposed weights, None if no op can have it."""
     if quant is None or quant.axis is None:
         return quant
-    return Quant(quant.scales, quant.zero_points, 0) if quant.axis == 1 else None
+    return replace(quant, axis=0) if quant.axis == 1 else None
 
 
 def gemm_of_weights(g: GraphRewriter, root: Node) -> tuple[int] | None:

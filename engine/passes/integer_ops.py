@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from trireme.ir.graph import Node, Quant
-from trireme.ir.op import IntegerForm, get_op
+from trireme.ir.graph import Graph, Node, Quant
+from trireme.ir.op import IntegerForm, call_of, get_op
 from trireme.ir.rewriter import GraphRewriter
-from trireme.ops.integer import dequantized
+from trireme.ops.integer import dequantized, whole_positions
 from trireme.passes.algebra import clamp_before, clamp_limits, name_of_clamp, named_clamp
 from trireme.support.dtypes import Array, numpy_dtype
 
@@ -137,13 +138,14 @@ def _number(
 ) -> int | None:
     """Return a constant of one number (or one over it) at a scale of its own.
 
-    The stored integer is the greatest possible, since products of small ones are rounded coarsely.
+    The stored integer is the greatest power of two: it keeps exact halves exact, and products of
+    small integers are rounded coarsely.
     """
     data = real_data(g, value, root)
     if data is None or data.size != 1 or not np.isfinite(data).all() or not data.all():
         return None
     number = float(data.reshape(()))
-    most = 255 if stored == "uint8" else 127
+    most = 128 if stored == "uint8" else 64
     scale = float(np.float32((1 / abs(number) if divides else abs(number)) / most))
     zero = most if stored == "uint8" and number < 0 else 0
     one = np.full(data.shape, zero + (most if number > 0 else -most), numpy_dtype(stored))
@@ -172,8 +174,23 @@ def _fold_same(
         return None
     made = g.add(node.op, inputs, dict(node.attrs) | attrs, of, type.quant)
     if has_type(g, made, quant, stored):
-        return made
+        return made if _is_exact(g, made) else None
+    if _rounds(node):
+        return None
     return g.add("quantize", [made], {"dtype": stored}, of[-1:], quant)
+
+
+def _rounds(node: Node) -> bool:
+    """Whether an op that keeps its input's quantisation rounds: a quantize after it would again."""
+    return node.op == "average_pool" or (node.op == "resize" and node.attrs["mode"] == "linear")
+
+
+def _is_exact(g: GraphRewriter, made: int) -> bool:
+    """Whether stored integers hold the result of the op: linear resizing has whole 1024ths only."""
+    node = g.producer(made)
+    if node is None or node.op != "resize" or node.attrs["mode"] != "linear":
+        return True
+    return whole_positions(call_of(Graph("", (), (), (), g.values), node))
 
 
 def _overshoots(node: Node) -> bool:
@@ -237,7 +254,7 @@ def _rows(g: GraphRewriter, w: int, are_rows: bool) -> int | None:
     if are_rows or data is None or quant is None:
         return w if data is not None else None
     axis = None if quant.axis is None else 1 - quant.axis
-    transposed = Quant(quant.scales, quant.zero_points, axis)
+    transposed = replace(quant, axis=axis)
     return g.constant(np.ascontiguousarray(data.T), g.values[w].name, transposed)
 
 

@@ -5,16 +5,19 @@
     quantize(op(dequantize(x), dequantize(w)))    -> op on quantised types
 
 What is left are quantize and dequantize nodes where floats begin and end; the graph's own inputs
-and outputs keep their types. Integer arithmetic is that of trireme.ops.integer: a fixed-point
-multiplier, rounding half away from zero, where ONNX Runtime multiplies in float and rounds half to
-even. An output differs by one unit at most, and seldom.
+and outputs keep their types. The types round halves to even, as QuantizeLinear does. Arithmetic is
+that of trireme.ops.integer: products and sums have a fixed-point multiplier, which is exact where
+the scales are powers of two. With other scales ONNX Runtime's float products and these may fall on
+different sides of a half; then an output differs by one unit.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
-from trireme.ir.graph import Graph, Node, Quant
+from trireme.ir.graph import Graph, Node, Quant, Rounding
 from trireme.ir.interpreter import evaluate
 from trireme.ir.op import get_op
 from trireme.ir.rewriter import GraphRewriter, Rule
@@ -49,7 +52,8 @@ def quant_of_node(g: GraphRewriter, node: Node) -> tuple[Quant, str] | None:
     axis: int | None = None
     if scale.size > 1:
         axis = int(node.attrs["axis"]) % len(g.type(node.used[0]).shape)
-    return Quant(tuple(scale.ravel().tolist()), tuple(zeros.ravel().tolist()), axis), stored
+    scales, points = tuple(scale.ravel().tolist()), tuple(zeros.ravel().tolist())
+    return Quant(scales, points, axis, Rounding.HALF_EVEN), stored
 
 
 def constant_of_type(g: GraphRewriter, root: Node) -> tuple[int] | None:
@@ -161,7 +165,7 @@ def move_before(g: GraphRewriter, root: Node) -> tuple[int] | None:
     axis = _moved_axis(root, quant, len(g.type(root.used[0]).shape))
     if quant.axis is not None and axis is None:
         return None
-    quant = Quant(quant.scales, quant.zero_points, axis)
+    quant = replace(quant, axis=axis)
     x = before.used[0]
     moved = g.add(root.op, [x, *root.inputs[1:]], root.attrs, [root], quant)
     node = g.producer(moved)

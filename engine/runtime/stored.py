@@ -271,7 +271,7 @@ def entry_of(
 def _port_facts(value: Value, argument: int) -> list[Any]:
     """Return an input or output as JSON has it; the argument is its number in the task's call."""
     quant = value.type.quant
-    facts = None if quant is None else [quant.scales, quant.zero_points, quant.axis]
+    facts = None if quant is None else [quant.scales, quant.zero_points, quant.axis, quant.rounding]
     return [argument, value.id, value.name, value.type.shape, value.dtype, facts]
 
 

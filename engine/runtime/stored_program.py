@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from trireme.backend.image import ImageCall, TaskImage
-from trireme.ir.graph import Quant, TensorType, Value
+from trireme.ir.graph import Quant, Rounding, TensorType, Value
 from trireme.runtime.contexts import ContextCount
 from trireme.runtime.failures import raise_at
 from trireme.runtime.io_binding import IOBinding, IOPort, RunInContext
@@ -253,5 +253,8 @@ class _NamedRuns:
 
 
 def _value(id: int, name: str, dims: Sequence[int], dtype: str, quant: Any) -> Value:
-    how = None if quant is None else Quant(tuple(quant[0]), tuple(quant[1]), quant[2])
+    how = None
+    if quant is not None:
+        rounding = None if quant[3] is None else Rounding(quant[3])
+        how = Quant(tuple(quant[0]), tuple(quant[1]), quant[2], rounding)
     return Value(id, name, TensorType(tuple(dims), dtype, how))

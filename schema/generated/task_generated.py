@@ -27,6 +27,12 @@ class Engine(object):
     vector = 2
 
 
+class Rounding(object):
+    twice = 0
+    half_away = 1
+    half_even = 2
+
+
 class PoolKind(object):
     max = 0
     average = 1
@@ -777,11 +783,11 @@ class Matrix(object):
         return 0
 
     # Matrix
-    def RoundingOnce(self):
+    def Rounding(self):
         o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(28))
         if o != 0:
-            return bool(self._tab.Get(flatbuffers.number_types.BoolFlags, o + self._tab.Pos))
-        return False
+            return self._tab.Get(flatbuffers.number_types.Uint8Flags, o + self._tab.Pos)
+        return 0
 
     # Matrix
     def Accumulators(self):
@@ -860,8 +866,8 @@ def MatrixAddLow(builder, low):
 def MatrixAddHigh(builder, high):
     builder.PrependInt32Slot(11, high, 0)
 
-def MatrixAddRoundingOnce(builder, roundingOnce):
-    builder.PrependBoolSlot(12, roundingOnce, 0)
+def MatrixAddRounding(builder, rounding):
+    builder.PrependUint8Slot(12, rounding, 0)
 
 def MatrixAddAccumulators(builder, accumulators):
     builder.PrependUint64Slot(13, accumulators, 0)
@@ -904,7 +910,7 @@ class MatrixT(object):
         yZero = 0,
         low = 0,
         high = 0,
-        roundingOnce = False,
+        rounding = 0,
         accumulators = 0,
         loadAcc = False,
         storeAcc = False,
@@ -923,7 +929,7 @@ class MatrixT(object):
         self.yZero = yZero  # type: int
         self.low = low  # type: int
         self.high = high  # type: int
-        self.roundingOnce = roundingOnce  # type: bool
+        self.rounding = rounding  # type: int
         self.accumulators = accumulators  # type: int
         self.loadAcc = loadAcc  # type: bool
         self.storeAcc = storeAcc  # type: bool
@@ -966,7 +972,7 @@ class MatrixT(object):
         self.yZero = matrix.YZero()
         self.low = matrix.Low()
         self.high = matrix.High()
-        self.roundingOnce = matrix.RoundingOnce()
+        self.rounding = matrix.Rounding()
         self.accumulators = matrix.Accumulators()
         self.loadAcc = matrix.LoadAcc()
         self.storeAcc = matrix.StoreAcc()
@@ -995,7 +1001,7 @@ class MatrixT(object):
         MatrixAddYZero(builder, self.yZero)
         MatrixAddLow(builder, self.low)
         MatrixAddHigh(builder, self.high)
-        MatrixAddRoundingOnce(builder, self.roundingOnce)
+        MatrixAddRounding(builder, self.rounding)
         MatrixAddAccumulators(builder, self.accumulators)
         MatrixAddLoadAcc(builder, self.loadAcc)
         MatrixAddStoreAcc(builder, self.storeAcc)
@@ -1129,8 +1135,15 @@ class Pool(object):
             return self._tab.Get(flatbuffers.number_types.Uint8Flags, o + self._tab.Pos)
         return 0
 
+    # Pool
+    def Rounding(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(30))
+        if o != 0:
+            return self._tab.Get(flatbuffers.number_types.Uint8Flags, o + self._tab.Pos)
+        return 0
+
 def PoolStart(builder):
-    builder.StartObject(13)
+    builder.StartObject(14)
 
 def PoolAddIfm(builder, ifm):
     builder.PrependStructSlot(0, flatbuffers.number_types.UOffsetTFlags.py_type(ifm), 0)
@@ -1171,6 +1184,9 @@ def PoolAddHigh(builder, high):
 def PoolAddFunction(builder, function):
     builder.PrependUint8Slot(12, function, 0)
 
+def PoolAddRounding(builder, rounding):
+    builder.PrependUint8Slot(13, rounding, 0)
+
 def PoolEnd(builder):
     return builder.EndObject()
 
@@ -1198,6 +1214,7 @@ class PoolT(object):
         low = 0,
         high = 0,
         function = 0,
+        rounding = 0,
     ):
         self.ifm = ifm  # type: Optional[ViewT]
         self.ofm = ofm  # type: Optional[ViewT]
@@ -1212,6 +1229,7 @@ class PoolT(object):
         self.low = low  # type: int
         self.high = high  # type: int
         self.function = function  # type: int
+        self.rounding = rounding  # type: int
 
     @classmethod
     def InitFromBuf(cls, buf, pos):
@@ -1250,6 +1268,7 @@ class PoolT(object):
         self.low = pool.Low()
         self.high = pool.High()
         self.function = pool.Function()
+        self.rounding = pool.Rounding()
 
     # PoolT
     def Pack(self, builder):
@@ -1273,6 +1292,7 @@ class PoolT(object):
         PoolAddLow(builder, self.low)
         PoolAddHigh(builder, self.high)
         PoolAddFunction(builder, self.function)
+        PoolAddRounding(builder, self.rounding)
         pool = PoolEnd(builder)
         return pool
 
@@ -1427,8 +1447,15 @@ class Binary(object):
             return self._tab.Get(flatbuffers.number_types.Uint8Flags, o + self._tab.Pos)
         return 0
 
+    # Binary
+    def Rounding(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(38))
+        if o != 0:
+            return self._tab.Get(flatbuffers.number_types.Uint8Flags, o + self._tab.Pos)
+        return 0
+
 def BinaryStart(builder):
-    builder.StartObject(17)
+    builder.StartObject(18)
 
 def BinaryAddKind(builder, kind):
     builder.PrependUint8Slot(0, kind, 0)
@@ -1481,6 +1508,9 @@ def BinaryAddHigh(builder, high):
 def BinaryAddFunction(builder, function):
     builder.PrependUint8Slot(16, function, 0)
 
+def BinaryAddRounding(builder, rounding):
+    builder.PrependUint8Slot(17, rounding, 0)
+
 def BinaryEnd(builder):
     return builder.EndObject()
 
@@ -1512,6 +1542,7 @@ class BinaryT(object):
         low = 0,
         high = 0,
         function = 0,
+        rounding = 0,
     ):
         self.kind = kind  # type: int
         self.a = a  # type: Optional[ViewT]
@@ -1530,6 +1561,7 @@ class BinaryT(object):
         self.low = low  # type: int
         self.high = high  # type: int
         self.function = function  # type: int
+        self.rounding = rounding  # type: int
 
     @classmethod
     def InitFromBuf(cls, buf, pos):
@@ -1572,6 +1604,7 @@ class BinaryT(object):
         self.low = binary.Low()
         self.high = binary.High()
         self.function = binary.Function()
+        self.rounding = binary.Rounding()
 
     # BinaryT
     def Pack(self, builder):
@@ -1599,6 +1632,7 @@ class BinaryT(object):
         BinaryAddLow(builder, self.low)
         BinaryAddHigh(builder, self.high)
         BinaryAddFunction(builder, self.function)
+        BinaryAddRounding(builder, self.rounding)
         binary = BinaryEnd(builder)
         return binary
 
@@ -2129,8 +2163,22 @@ class Resize(object):
             return self._tab.Get(flatbuffers.number_types.Uint64Flags, o + self._tab.Pos)
         return 0
 
+    # Resize
+    def Zero(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(12))
+        if o != 0:
+            return self._tab.Get(flatbuffers.number_types.Int32Flags, o + self._tab.Pos)
+        return 0
+
+    # Resize
+    def Rounding(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(14))
+        if o != 0:
+            return self._tab.Get(flatbuffers.number_types.Uint8Flags, o + self._tab.Pos)
+        return 0
+
 def ResizeStart(builder):
-    builder.StartObject(4)
+    builder.StartObject(6)
 
 def ResizeAddX(builder, x):
     builder.PrependStructSlot(0, flatbuffers.number_types.UOffsetTFlags.py_type(x), 0)
@@ -2143,6 +2191,12 @@ def ResizeAddRows(builder, rows):
 
 def ResizeAddCols(builder, cols):
     builder.PrependUint64Slot(3, cols, 0)
+
+def ResizeAddZero(builder, zero):
+    builder.PrependInt32Slot(4, zero, 0)
+
+def ResizeAddRounding(builder, rounding):
+    builder.PrependUint8Slot(5, rounding, 0)
 
 def ResizeEnd(builder):
     return builder.EndObject()
@@ -2162,11 +2216,15 @@ class ResizeT(object):
         y = None,
         rows = 0,
         cols = 0,
+        zero = 0,
+        rounding = 0,
     ):
         self.x = x  # type: Optional[ViewT]
         self.y = y  # type: Optional[ViewT]
         self.rows = rows  # type: int
         self.cols = cols  # type: int
+        self.zero = zero  # type: int
+        self.rounding = rounding  # type: int
 
     @classmethod
     def InitFromBuf(cls, buf, pos):
@@ -2195,6 +2253,8 @@ class ResizeT(object):
             self.y = ViewT.InitFromObj(resize.Y())
         self.rows = resize.Rows()
         self.cols = resize.Cols()
+        self.zero = resize.Zero()
+        self.rounding = resize.Rounding()
 
     # ResizeT
     def Pack(self, builder):
@@ -2207,6 +2267,8 @@ class ResizeT(object):
             ResizeAddY(builder, y)
         ResizeAddRows(builder, self.rows)
         ResizeAddCols(builder, self.cols)
+        ResizeAddZero(builder, self.zero)
+        ResizeAddRounding(builder, self.rounding)
         resize = ResizeEnd(builder)
         return resize
 

@@ -107,8 +107,17 @@ class Quant(object):
             return self._tab.Get(flatbuffers.number_types.Int32Flags, o + self._tab.Pos)
         return None
 
+    # "half_even" where results are rounded to these integers with halves to the even one, as ONNX
+    # does; absent where they are rounded as TensorFlow Lite's reference kernel of the op does.
+    # Quant
+    def Rounding(self):
+        o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(10))
+        if o != 0:
+            return self._tab.String(o + self._tab.Pos)
+        return None
+
 def QuantStart(builder):
-    builder.StartObject(3)
+    builder.StartObject(4)
 
 def QuantAddScales(builder, scales):
     builder.PrependUOffsetTRelativeSlot(0, flatbuffers.number_types.UOffsetTFlags.py_type(scales), 0)
@@ -124,6 +133,9 @@ def QuantStartZeroPointsVector(builder, numElems):
 
 def QuantAddAxis(builder, axis):
     builder.PrependInt32Slot(2, axis, None)
+
+def QuantAddRounding(builder, rounding):
+    builder.PrependUOffsetTRelativeSlot(3, flatbuffers.number_types.UOffsetTFlags.py_type(rounding), 0)
 
 def QuantEnd(builder):
     return builder.EndObject()
@@ -142,10 +154,12 @@ class QuantT(object):
         scales = None,
         zeroPoints = None,
         axis = None,
+        rounding = None,
     ):
         self.scales = scales  # type: Optional[List[float]]
         self.zeroPoints = zeroPoints  # type: Optional[List[int]]
         self.axis = axis  # type: Optional[int]
+        self.rounding = rounding  # type: Optional[str]
 
     @classmethod
     def InitFromBuf(cls, buf, pos):
@@ -183,6 +197,7 @@ class QuantT(object):
             else:
                 self.zeroPoints = quant.ZeroPointsAsNumpy()
         self.axis = quant.Axis()
+        self.rounding = quant.Rounding()
 
     # QuantT
     def Pack(self, builder):
@@ -202,12 +217,16 @@ class QuantT(object):
                 for i in reversed(range(len(self.zeroPoints))):
                     builder.PrependInt64(self.zeroPoints[i])
                 zeroPoints = builder.EndVector()
+        if self.rounding is not None:
+            rounding = builder.CreateString(self.rounding)
         QuantStart(builder)
         if self.scales is not None:
             QuantAddScales(builder, scales)
         if self.zeroPoints is not None:
             QuantAddZeroPoints(builder, zeroPoints)
         QuantAddAxis(builder, self.axis)
+        if self.rounding is not None:
+            QuantAddRounding(builder, rounding)
         quant = QuantEnd(builder)
         return quant
 

@@ -26,6 +26,7 @@ from trireme.devices.cpu.kernels.int8.prepare import Image, LineWindow
 from trireme.devices.cpu.kernels.int8.shapes import Shape, conv_shape, matrix_shape
 from trireme.devices.cpu.kernels.int8.split import repeats_of
 from trireme.devices.cpu.kernels.lowering import Context, Step, Temp
+from trireme.ir.graph import Rounding
 from trireme.ir.quantization.dynamic_range import (
     HybridProduct,
     Levels,
@@ -216,7 +217,7 @@ def params_of(context: Context, op: LinearOp) -> LinearParams:
         return np.array(_zero_of(np.array(ends)), np.int64)
 
     zero = context.pack(op.weights[0], f"zero {op.weights}", make)
-    return LinearParams(0, int(zero), 0, _NONE, _NONE, 0, 0)
+    return LinearParams(0, int(zero), 0, _NONE, _NONE, 0, 0, Rounding.TWICE)
 
 
 def _ends(w: Array) -> tuple[float, float]:

@@ -50,7 +50,7 @@ def _numbers(
             "y_zero": linear.y_zero,
             "low": linear.low,
             "high": linear.high,
-            "rounding_once": linear.rounding_once,
+            "rounding": linear.rounding,
         }
 
         def integers(part: int, channels: slice) -> Array:

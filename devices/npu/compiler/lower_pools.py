@@ -17,7 +17,7 @@ from trireme.devices.npu.compiler.lower import (
 from trireme.devices.npu.compiler.lower_matrix import window_of
 from trireme.devices.npu.compiler.windows import Part, PoolJob
 from trireme.devices.npu.stream.commands import Window
-from trireme.ir.graph import Node
+from trireme.ir.graph import Node, Rounding
 from trireme.ir.op import Call
 from trireme.ops import integer as q
 from trireme.support.errors import GraphError
@@ -35,6 +35,7 @@ def lower_pool(state: NpuLowering, node: Node, call: Call) -> None:
     if is_integer(call):
         params = q.pool_params(call)
         fields |= {"low": params.low, "high": params.high, "pad_value": params.zero}
+        fields["rounding"] = params.rounding
     else:
         fields["function"] = function_name(activation)
     if call.attrs.get("count_include_pad"):
@@ -78,8 +79,9 @@ def _reduce_integers(node: Node, call: Call) -> dict[str, Any]:
         low, high = q.dtype_limits(call.outputs[0].dtype)
         return {"low": low, "high": high}
     params = (q.reduce_mean_params if node.op == "reduce_mean" else q.reduce_sum_params)(call)
-    names = ("x_zero", "y_zero", "multiplier", "shift", "low", "high")
-    return {name: getattr(params, name) for name in names}
+    names = ("x_zero", "y_zero", "multiplier", "shift", "low", "high", "rounding")
+    fields = {name: getattr(params, name) for name in names}
+    return fields | ({"count": params.divisor} if params.rounding is Rounding.HALF_EVEN else {})
 
 
 POOL_OPS = (

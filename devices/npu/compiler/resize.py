@@ -13,7 +13,7 @@ from trireme.devices.npu.compiler.jobs import BoxedValue, Job, Site, boxes
 from trireme.devices.npu.compiler.lower import NpuLowering, constant_ints, is_integer
 from trireme.devices.npu.compiler.tiling import splits
 from trireme.devices.npu.stream.commands import Resize, View
-from trireme.ir.graph import Node
+from trireme.ir.graph import Node, Quant, Rounding
 from trireme.ir.op import Call
 from trireme.ops import integer as q
 from trireme.ops.resize import plan_axes, taps
@@ -53,6 +53,7 @@ class ResizeJob(Job):
     y: BoxedValue
     rows: Neighbours
     cols: Neighbours
+    quant: Quant | None
 
     def least_bytes(self, site: Site) -> int:
         """Return the bytes of one output row of one channel."""
@@ -82,8 +83,14 @@ class ResizeJob(Job):
             rows = out.fetch(ring_rows, blob).offset
             target = y.box(start, (1, shape[1], ow, shape[3]))
             staged = out.stage(ring_y, target, site.dtype(self.y.value))
-            out.add(Resize(tile, staged, rows, cols))
+            out.add(Resize(tile, staged, rows, cols, *self._rounding()))
             out.commit(staged, target)
+
+    def _rounding(self) -> tuple[int, str]:
+        """Return the zero point of the result and how it is rounded."""
+        if self.quant is None:
+            return 0, Rounding.HALF_AWAY
+        return self.quant.zero_point, self.quant.rounding or Rounding.HALF_AWAY
 
     def _blob(
         self, site: Site, axis: str, table: Neighbours, start: int, stop: int, first: int
@@ -139,9 +146,8 @@ def lower_linear(state: NpuLowering, node: Node, call: Call) -> None:
             raise GraphError(reason)
     rows, cols = find(call)
     source, target = state.operand(node.inputs[0]), state.operand(node.outputs[0])
-    state.jobs.append(
-        ResizeJob(state.node, (source.value,), target.value, source, target, rows, cols)
-    )
+    reads, quant = (source.value,), call.outputs[0].quant
+    state.jobs.append(ResizeJob(state.node, reads, target.value, source, target, rows, cols, quant))
 
 
 def _integers(call: Call) -> tuple[Neighbours, Neighbours]:

@@ -30,7 +30,8 @@ from trireme.devices.npu.stream.commands import (
     array_of,
     dense,
 )
-from trireme.ops.integer import divide_rounding, multiply_by_quantized, requantize
+from trireme.ir.graph import Rounding
+from trireme.ops.integer import divide, multiply_by_quantized, requantize
 from trireme.support.dtypes import Array
 
 Memory = Sequence[Array]
@@ -96,7 +97,7 @@ def _matrix_int(work: Matrix, memory: Memory) -> None:
         work.y_zero,
         work.low,
         work.high,
-        rounding_once=work.rounding_once,
+        Rounding(work.rounding),
     )
 
 
@@ -228,21 +229,30 @@ def _pool(work: Pool, memory: Memory) -> None:
         result = _reduce(wide, work, work.pad_value if work.count else 0, np.add)
     if work.kind == "average" or (work.kind == "mean" and floats):
         count = _window_counts(work)
-        result = result / count if floats else divide_rounding(result, count)
+        result = result / count if floats else _mean(work, result, count)
     if floats:
         y[...] = apply_function(work.function, result)
     elif work.kind == "mean":
-        taps = work.window.kernel_h * work.window.kernel_w
-        y[...] = requantize(
-            result - taps * work.x_zero,
-            work.multiplier,
-            work.shift,
-            work.y_zero,
-            work.low,
-            work.high,
-        )
+        y[...] = _rescaled(work, result)
     else:
         y[...] = np.clip(result, work.low, work.high)
+
+
+def _mean(work: Pool, total: Array, count: Array) -> Array:
+    """Return the means of windows: see PoolParams."""
+    rounding = Rounding(work.rounding)
+    zero = work.pad_value if rounding is Rounding.HALF_EVEN else 0
+    return divide(total - count * zero, count, rounding) + zero
+
+
+def _rescaled(work: Pool, total: Array) -> Array:
+    """Return a sum in steps of the output: see ReduceParams."""
+    acc = total.astype(np.int64) - work.window.kernel_h * work.window.kernel_w * work.x_zero
+    rounding = Rounding(work.rounding)
+    if rounding is Rounding.HALF_EVEN:
+        whole = divide(acc * work.multiplier, work.count << (31 - work.shift), rounding)
+        return np.asarray(np.clip(whole + work.y_zero, work.low, work.high))
+    return requantize(acc, work.multiplier, work.shift, work.y_zero, work.low, work.high, rounding)
 
 
 def _reduce(x: Array, work: Pool, padding: float, combine: Callable[..., Array]) -> Array:
@@ -283,7 +293,9 @@ def _binary(work: Binary, memory: Memory) -> None:
             wide = wide + multiply_by_quantized(
                 wide_b << work.left_shift, work.b_multiplier, work.b_shift
             )
-        y[...] = requantize(wide, work.y_multiplier, work.y_shift, work.y_zero, work.low, work.high)
+        how = Rounding(work.rounding)
+        scale = (work.y_multiplier, work.y_shift)
+        y[...] = requantize(wide, *scale, work.y_zero, work.low, work.high, how)
 
 
 _FLOAT_BINARY: dict[str, Callable[[Array, Array], Array]] = {
@@ -340,7 +352,9 @@ def _resize(work: Resize, memory: Memory) -> None:
         upper = wide.take(table[1], axis=axis, mode="clip")
         wide = lower * (whole - weight) + upper * weight
     if not floats:
-        wide = np.sign(wide) * ((np.abs(wide) + (1 << 19)) >> 20)
+        rounding = Rounding(work.rounding)
+        zero = work.zero if rounding is Rounding.HALF_EVEN else 0
+        wide = divide(wide - (zero << 20), 1 << 20, rounding) + zero
     y[...] = wide
 
 

@@ -19,6 +19,7 @@ from trireme.devices.npu.stream.commands import (
     FUNCTIONS,
     KINDS,
     POOL_KINDS,
+    ROUNDINGS,
     WORKS,
     Command,
     CommandStream,
@@ -43,6 +44,7 @@ _ENUMS: dict[tuple[str, str], tuple[str, ...]] = {
     ("Binary", "function"): FUNCTIONS,
     ("Unary", "function"): FUNCTIONS,
     ("Region", "kind"): KINDS,
+    **{(work, "rounding"): ROUNDINGS for work in ("Matrix", "Pool", "Binary", "Resize")},
 }
 
 

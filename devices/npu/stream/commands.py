@@ -46,6 +46,7 @@ FUNCTIONS = (
     "erf",
     "square",
 )
+ROUNDINGS = ("twice", "half_away", "half_even")
 LARGEST_WINDOWS = 1 << 30
 """The most elements in the windows of one command: its outputs times the taps of one."""
 ITEMSIZE = {"int8": 1, "uint8": 1, "int32": 4, "float16": 2, "float32": 4}
@@ -150,7 +151,7 @@ class Matrix:
     y_zero: int = 0
     low: int = 0
     high: int = 0
-    rounding_once: bool = False
+    rounding: str = "twice"
     accumulators: int = 0
     load_acc: bool = False
     store_acc: bool = False
@@ -175,6 +176,7 @@ class Pool:
     low: int = 0
     high: int = 0
     function: str = "none"
+    rounding: str = "twice"
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,6 +200,7 @@ class Binary:
     low: int = 0
     high: int = 0
     function: str = "none"
+    rounding: str = "twice"
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,6 +245,8 @@ class Resize:
     y: View
     rows: int
     cols: int
+    zero: int = 0
+    rounding: str = "twice"
 
 
 Work = Barrier | Dma | Fill | Matrix | Pool | Binary | Table | Unary | Softmax | Resize

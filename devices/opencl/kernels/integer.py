@@ -18,13 +18,19 @@ from trireme.devices.opencl.kernels.products import emit_fully_connected, emit_m
 from trireme.devices.opencl.kernels.source import Lanes, c_float, lanes_for
 from trireme.devices.opencl.kernels.tiles import ProductOperands, widened
 from trireme.devices.opencl.lowering import C_TYPES, KernelName, Lowering, Pointer, Ref
-from trireme.ir.graph import Graph, Node
+from trireme.ir.graph import Graph, Node, Rounding
 from trireme.ir.op import Call, call_of
 from trireme.ops import integer as q
 from trireme.support.dtypes import Array
 
 _EXACT = 2**24
 _KINDS = {"int8": "s8", "uint8": "u8"}
+MULTIPLY: Mapping[Rounding, str] = {
+    Rounding.TWICE: "multiply_twice",
+    Rounding.HALF_AWAY: "multiply_away",
+    Rounding.HALF_EVEN: "multiply_even",
+}
+"""The function of source.PRELUDE that multiplies with each rounding."""
 _LINEAR: Mapping[str, Callable[[Call], q.LinearParams]] = {
     "conv": q.conv_params,
     "fully_connected": q.fully_connected_params,
@@ -126,13 +132,12 @@ class Requantize:
         if len(self.node.inputs) > 2 and self.node.inputs[2] is not None:
             self.tensors.append(Pointer("bias", "int", low.ref(self.node.inputs[2])))
             acc += f" + {lanes.load('int32', f'bias + {o}')}"
-        how = "multiply_once" if p.rounding_once else "multiply_twice"
         if self.node.op == "matmul":
             factors = [lanes.splat("int", f"{name}[0]") for name in ("multipliers", "shifts")]
         else:
             factors = [lanes.load("int32", f"{name} + {o}") for name in ("multipliers", "shifts")]
         dtype = low.graph.type(self.node.outputs[0]).dtype
-        whole = f"{how}{lanes.n}({acc}, {', '.join(factors)})"
+        whole = f"{MULTIPLY[p.rounding]}{lanes.n}({acc}, {', '.join(factors)})"
         return [
             lanes.store(dtype, lanes.convert(C_TYPES[dtype], clamped(lanes, whole)), f"y + {at}")
         ]
@@ -152,10 +157,10 @@ def clamped(lanes: Lanes, whole: str) -> str:
     return f"min(max({whole} + {zero}, {low}), {high})"
 
 
-def _twice(lanes: Lanes, value: str, role: str = "") -> str:
-    """Return multiply_by_quantized with the arguments multiplier and shift of a role."""
+def scaled(lanes: Lanes, value: str, rounding: Rounding, role: str = "") -> str:
+    """Return an int expression times the arguments multiplier and shift of a role."""
     factors = ", ".join(lanes.splat("int", f"{role}{name}") for name in ("multiplier", "shift"))
-    return f"multiply_twice{lanes.n}({value}, {factors})"
+    return f"{MULTIPLY[rounding]}{lanes.n}({value}, {factors})"
 
 
 def _off(lanes: Lanes, name: str, zero: str) -> str:
@@ -195,15 +200,18 @@ def _binary_text(
     params: q.AddParams | q.MulParams | q.PreluParams, a: str, b: str, lanes: Lanes
 ) -> str:
     """Return the formula of the parameters' docstring up to the output's zero point."""
+    how = params.rounding
     if isinstance(params, q.AddParams):
-        left = _twice(lanes, f"({_off(lanes, a, 'a_zero')} << left_shift)", "a_")
-        right = _twice(lanes, f"({_off(lanes, b, 'b_zero')} << left_shift)", "b_")
-        return _twice(lanes, f"{left} + {right}", "y_")
+        sides = (
+            scaled(lanes, f"({_off(lanes, x, f'{role}zero')} << left_shift)", Rounding.TWICE, role)
+            for x, role in ((a, "a_"), (b, "b_"))
+        )
+        return scaled(lanes, " + ".join(sides), how, "y_")
     if isinstance(params, q.MulParams):
-        return _twice(lanes, f"{_off(lanes, a, 'a_zero')} * {_off(lanes, b, 'b_zero')}")
+        return scaled(lanes, f"{_off(lanes, a, 'a_zero')} * {_off(lanes, b, 'b_zero')}", how)
     x = _off(lanes, a, "x_zero")
-    negative = _twice(lanes, f"{x} * {_off(lanes, b, 'slope_zero')}", "slope_")
-    return f"({x} >= {lanes.splat('int', '0')} ? {_twice(lanes, x)} : {negative})"
+    negative = scaled(lanes, f"{x} * {_off(lanes, b, 'slope_zero')}", how, "slope_")
+    return f"({x} >= {lanes.splat('int', '0')} ? {scaled(lanes, x, how)} : {negative})"
 
 
 _BINARY: Mapping[str, Callable[[Call], q.AddParams | q.MulParams | q.PreluParams]] = {
@@ -264,13 +272,14 @@ def lower_quantize(low: Lowering, chain: list[Node]) -> None:
         return
     type = graph.type(node.outputs[0])
     quant, (least, most) = q.quant_of(type, "output"), q.dtype_limits(type.dtype)
+    rounded = "rint" if quant.rounding is Rounding.HALF_EVEN else "round"
 
     def code(names: Mapping[int, str], lanes: Lanes) -> tuple[list[str], str]:
         kind, ctype = lanes.type("float"), C_TYPES[type.dtype]
         ends = [lanes.splat("float", c_float(v - quant.zero_point)) for v in (least, most)]
         scale = lanes.splat("float", c_float(quant.scale))
         return [
-            f"{kind} r = round({names[node.used[0]]} / {scale});",
+            f"{kind} r = {rounded}({names[node.used[0]]} / {scale});",
             f"r = r > {ends[0]} ? r : {ends[0]};",
             f"r = r < {ends[1]} ? r : {ends[1]};",
             f"const {lanes.type(ctype)} v = "

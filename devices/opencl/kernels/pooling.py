@@ -9,7 +9,7 @@ from trireme.devices.opencl.kernels.products import refuse_floats
 from trireme.devices.opencl.kernels.source import Lanes, lanes_for
 from trireme.devices.opencl.kernels.tiles import indent
 from trireme.devices.opencl.lowering import C_TYPES, KernelName, Lowering, Pointer
-from trireme.ir.graph import Graph, Node
+from trireme.ir.graph import Graph, Node, Rounding
 from trireme.ops.integer import pool_params
 
 
@@ -106,10 +106,8 @@ def lower_quantized_pool(low: Lowering, chain: list[Node]) -> None:
     ends = [lanes.splat("int", name) for name in ("low", "high")]
     mean = [
         "if (count == 0) { count = 1; s += zero; }",
-        "const int part = count / 2;",
         "s += (count - inside) * zero;" if node.attrs.get("count_include_pad") else "",
-        f"s = (s < {lanes.splat('int', '0')} ? s - part : s + part) / "
-        f"{lanes.splat('int', 'count')};",
+        *_divided(lanes, params.rounding),
     ]
     lines = [
         f"{kind} s = {lanes.splat('int', '-2147483647 - 1' if maximum else '0')};",
@@ -130,6 +128,16 @@ def lower_quantized_pool(low: Lowering, chain: list[Node]) -> None:
     ]
     scalars = {"zero": params.zero, "low": params.low, "high": params.high}
     _emit(low, chain, KernelName(node.op, dtype), tensors, window, lanes, lines, scalars)
+
+
+def _divided(lanes: Lanes, rounding: Rounding) -> list[str]:
+    """Return the statements that make a sum `s` of stored integers a mean: see PoolParams."""
+    if rounding is Rounding.HALF_EVEN:
+        wide = lanes.convert("long", f"s - {lanes.splat('int', 'count * zero')}")
+        mean = f"divide_even{lanes.n}({wide}, {lanes.splat('long', 'count')})"
+        return [f"s = {lanes.convert('int', mean)} + {lanes.splat('int', 'zero')};"]
+    up = f"(s < {lanes.splat('int', '0')} ? s - part : s + part)"
+    return ["const int part = count / 2;", f"s = {up} / {lanes.splat('int', 'count')};"]
 
 
 def _emit(

@@ -19,12 +19,12 @@ from trireme.devices.opencl.kernels.elementwise import (
     outer_work,
     row_group,
 )
-from trireme.devices.opencl.kernels.integer import clamped, numbers
+from trireme.devices.opencl.kernels.integer import clamped, numbers, scaled
 from trireme.devices.opencl.kernels.shared_rows import SharedRows, shared_rows
 from trireme.devices.opencl.kernels.source import Lanes, lanes_for
 from trireme.devices.opencl.kernels.tiles import indent
 from trireme.devices.opencl.lowering import C_TYPES, KernelName, Lowering, Pointer
-from trireme.ir.graph import Graph, Node
+from trireme.ir.graph import Graph, Node, Rounding
 from trireme.ir.op import call_of
 from trireme.ops import integer as q
 
@@ -235,10 +235,14 @@ def _stored(
         return [lanes.store(dtype, "s", pointer)]
     value = "s"
     if params is not None:
-        zero, multiplier, shift = (
-            lanes.splat("int", text) for text in ("count * x_zero", "multiplier", "shift")
-        )
-        value = clamped(lanes, f"multiply_twice{lanes.n}(s - {zero}, {multiplier}, {shift})")
+        acc = f"s - {lanes.splat('int', 'count * x_zero')}"
+        if params.rounding is Rounding.HALF_EVEN:
+            product = f"{lanes.convert('long', acc)} * {lanes.splat('long', 'multiplier')}"
+            divisor = lanes.splat("long", "(long)divisor << (31 - shift)")
+            value = lanes.convert("int", f"divide_even{lanes.n}({product}, {divisor})")
+        else:
+            value = scaled(lanes, acc, params.rounding)
+        value = clamped(lanes, value)
     return [lanes.store(dtype, lanes.convert(C_TYPES[dtype], value), pointer)]
 
 

@@ -16,7 +16,7 @@ from trireme.devices.opencl.kernels.movement import lower_move, refuse_move
 from trireme.devices.opencl.kernels.source import Lanes, lanes_for
 from trireme.devices.opencl.kernels.tiles import indent
 from trireme.devices.opencl.lowering import C_TYPES, KernelName, Lowering, Pointer
-from trireme.ir.graph import Graph, Node
+from trireme.ir.graph import Graph, Node, Rounding, TensorType
 from trireme.ir.op import call_of
 from trireme.ops import integer as q
 from trireme.ops.resize import plan_axes, taps
@@ -144,7 +144,7 @@ def _emit(low: Lowering, chain: list[Node], first: int, along: list[Taps], ctype
         f"for (int j = 0; j < TW; j++) p += {value} * {lanes.splat(ctype, 'cw[ow * TW + j]')};",
         f"s += p * {lanes.splat(ctype, 'rw[oh * TH + i]')};",
         "}",
-        *_end(lanes, type.dtype, ctype),
+        *_end(lanes, graph.type(node.outputs[0]), ctype),
     ]
     tensors = [Pointer("x", C_TYPES[type.dtype], low.ref(node.used[0]))]
     names = (("row", "rw"), ("column", "cw"))
@@ -177,11 +177,14 @@ def _emit(low: Lowering, chain: list[Node], first: int, along: list[Taps], ctype
     )
 
 
-def _end(lanes: Lanes, dtype: str, ctype: str) -> list[str]:
+def _end(lanes: Lanes, y: TensorType, ctype: str) -> list[str]:
     place = "y + ((n * OH + oh) * OW + ow) * C + at"
     if ctype == "float":
-        return [lanes.store(dtype, "s", place)]
-    half, bits = lanes.splat("int", str(1 << 19)), lanes.splat("int", "20")
-    value = f"(s > {lanes.splat('int', '0')} ? (s + {half}) >> {bits} : -((half_up - s) >> {bits}))"
-    value = value.replace("half_up", half)
-    return [lanes.store(dtype, lanes.convert(C_TYPES[dtype], value), place)]
+        return [lanes.store(y.dtype, "s", place)]
+    half, bits, one, last = (lanes.splat("int", n) for n in (str(1 << 19), "20", "1", "31"))
+    more = f"(s >> {last})"
+    if y.quant is not None and y.quant.rounding is Rounding.HALF_EVEN:
+        zero = lanes.splat("int", str(y.quant.zero_point))
+        more = f"((((s >> {bits}) - {zero}) & {one}) - {one})"
+    value = f"(s + {half} + {more}) >> {bits}"
+    return [lanes.store(y.dtype, lanes.convert(C_TYPES[y.dtype], value), place)]

@@ -56,12 +56,23 @@ INT multiply_twice(INT x, INT m, INT s) {
   const INT up = (mask >> (INT)(1)) - (h >> (INT)(31));
   return (h >> right) - ((up - (h & mask)) >> (INT)(31));
 }
-INT multiply_once(INT x, INT m, INT s) {
-  const LONG down = TO_LONG((INT)(31) - s);
-  return TO_INT((TO_LONG(x) * TO_LONG(m) + ((LONG)(1L) << (down - (LONG)(1L)))) >> down);
+INT multiply_away(INT x, INT m, INT s) {
+  const LONG down = TO_LONG((INT)(31) - s), p = TO_LONG(x) * TO_LONG(m);
+  const LONG middle = (LONG)(1L) << (down - (LONG)(1L));
+  return TO_INT((p + middle + (p >> (LONG)(63))) >> down);
+}
+INT multiply_even(INT x, INT m, INT s) {
+  const LONG down = TO_LONG((INT)(31) - s), p = TO_LONG(x) * TO_LONG(m);
+  const LONG middle = (LONG)(1L) << (down - (LONG)(1L));
+  return TO_INT((p + middle - (LONG)(1L) + ((p >> down) & (LONG)(1L))) >> down);
+}
+LONG divide_even(LONG x, LONG n) {
+  const LONG cut = x / n, sign = (x - cut * n) >> (LONG)(63);
+  const LONG whole = cut + sign, rest = x - cut * n + (sign & n);
+  return whole - ((n - rest - (whole & (LONG)(1L)) - rest) >> (LONG)(63));
 }
 """
-"""quantize.multiply_by_quantized and multiply_rounding_once, by lanes.
+"""trireme.ops.integer: multiply of each rounding, and divide to even, by lanes.
 
 x >> 31 is -1 where x is negative: comparisons are written so, which are 1 in scalars but -1 in
 vectors (and 255 in Oclgrind, where they are widened).
@@ -70,8 +81,7 @@ vectors (and 255 in Oclgrind, where they are widened).
 
 def _requantize(n: int) -> str:
     lanes = "" if n == 1 else str(n)
-    text = _REQUANTIZE.replace("multiply_twice", f"multiply_twice{n}")
-    text = text.replace("multiply_once", f"multiply_once{n}")
+    text = re.sub(r"\b(multiply|divide)_[a-z]+", rf"\g<0>{n}", _REQUANTIZE)
     for name, ctype in (
         ("TO_LONG", "convert_long"),
         ("TO_INT", "convert_int"),

@@ -9,9 +9,10 @@ A node that cannot be lowered is a GraphError with a sentence that a device can 
 """
 
 from trireme.ops.integer.arithmetic import (
-    divide_rounding,
+    divide,
+    multiply,
     multiply_by_quantized,
-    multiply_rounding_once,
+    multiply_once,
     quantize_multiplier,
     quantize_multipliers,
     requantize,
@@ -46,6 +47,7 @@ from trireme.ops.integer.select import (
     resize_axis,
     resize_reason,
     same_quant,
+    whole_positions,
 )
 from trireme.ops.integer.sixteen import (
     ScaledParams,
@@ -74,6 +76,7 @@ from trireme.ops.integer.types import (
     dtype_limits,
     quant_of,
     quantized,
+    rounding_of,
     stored_dtypes,
 )
 
@@ -100,7 +103,7 @@ __all__ = [
     "conv_params",
     "curve",
     "dequantized",
-    "divide_rounding",
+    "divide",
     "dtype_limits",
     "float_sum_params",
     "fully_connected_16_params",
@@ -109,8 +112,9 @@ __all__ = [
     "makes_floats",
     "matmul_params",
     "mul_params",
+    "multiply",
     "multiply_by_quantized",
-    "multiply_rounding_once",
+    "multiply_once",
     "multiply_wide",
     "pad_value",
     "pool_params",
@@ -128,10 +132,12 @@ __all__ = [
     "round_half_away",
     "rounding_divide_by_power_of_two",
     "rounding_doubling_high_multiply",
+    "rounding_of",
     "same_quant",
     "softmax_16_params",
     "softmax_params",
     "stored_dtypes",
     "sub_params",
     "unary_table",
+    "whole_positions",
 ]

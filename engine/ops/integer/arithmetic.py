@@ -1,4 +1,4 @@
-"""Fixed-point arithmetic: a real factor as 31-bit multiplier and shift, applied in two roundings.
+"""Fixed-point arithmetic: a real factor as 31-bit multiplier and shift, and how products round.
 
 Intermediate arrays are int64, so that nothing overflows; every result fits int32.
 """
@@ -9,7 +9,9 @@ import math
 
 import numpy as np
 
+from trireme.ir.graph import Rounding
 from trireme.support.dtypes import Array
+from trireme.support.errors import GraphError
 
 
 def quantize_multiplier(real: float) -> tuple[int, int]:
@@ -87,16 +89,34 @@ def multiply_by_quantized(x: Array, multiplier: Array | int, shift: Array | int)
     )
 
 
-def multiply_rounding_once(x: Array, multiplier: Array | int, shift: Array | int) -> Array:
-    """Return x * multiplier * 2**(shift - 31), rounded once, ties upwards.
+def multiply_once(
+    x: Array, multiplier: Array | int, shift: Array | int, rounding: Rounding
+) -> Array:
+    """Return x * multiplier * 2**(shift - 31), rounded once.
 
-        (int64(x) * multiplier + (1 << (30 - shift))) >> (31 - shift)
+        p, down = int64(x) * multiplier, 31 - shift
+        half_away: (p + 2**(down - 1) - (p < 0)) >> down
+        half_even: (p + 2**(down - 1) - 1 + (p >> down & 1)) >> down
 
     Shapes: x, multiplier, shift broadcast; x int32 values, shift <= 30
-    Source: measured: LiteRT's fully connected kernels, the reference ones too, round in this way
     """
     x, multiplier, shift = (np.asarray(v, np.int64) for v in (x, multiplier, shift))
-    return np.asarray((x * multiplier + (np.int64(1) << (30 - shift))) >> (31 - shift))
+    product, down = x * multiplier, 31 - shift
+    even = rounding is Rounding.HALF_EVEN
+    less = 1 - (product >> down & 1) if even else product < 0
+    return np.asarray((product + (np.int64(1) << (down - 1)) - less) >> down)
+
+
+def multiply(x: Array, multiplier: Array | int, shift: Array | int, rounding: Rounding) -> Array:
+    """Return x * multiplier * 2**(shift - 31), rounded as told.
+
+    Errors: GraphError, if the rounding is none of twice, half_away and half_even
+    """
+    if rounding is Rounding.TWICE:
+        return multiply_by_quantized(x, multiplier, shift)
+    if rounding is Rounding.TRUNCATE:
+        raise GraphError("a fixed-point product has no rounding 'truncate'")
+    return multiply_once(x, multiplier, shift, rounding)
 
 
 def requantize(
@@ -106,27 +126,30 @@ def requantize(
     zero: int,
     low: int,
     high: int,
-    *,
-    rounding_once: bool = False,
+    rounding: Rounding,
 ) -> Array:
-    """Return clamp(multiply_by_quantized(acc, multiplier, shift) + zero, low, high) as int64.
-
-    With `rounding_once`, multiply_rounding_once takes the place of multiply_by_quantized.
+    """Return clamp(multiply(acc, multiplier, shift, rounding) + zero, low, high) as int64.
 
     Shapes: acc [..., O] with multiplier and shift [O], or all broadcast
     """
-    multiply = multiply_rounding_once if rounding_once else multiply_by_quantized
-    scaled = multiply(acc, multiplier, shift)
+    scaled = multiply(acc, multiplier, shift, rounding)
     return np.asarray(np.clip(scaled + zero, low, high))
 
 
-def divide_rounding(x: Array, count: Array | int) -> Array:
-    """Return x / count rounded to nearest, ties away from zero: (x +- count // 2) / count, cut.
+def divide(x: Array, count: Array | int, rounding: Rounding) -> Array:
+    """Return x / count rounded to nearest, ties to even, or else away from zero.
+
+        half_away: (x +- count // 2) / count, cut
+        half_even: with q = floor(x / count), r = x - q * count:
+                   q + (r > count - r or r == count - r and q is odd)
 
     Shapes: x, count broadcast; count > 0
-    Source: TensorFlow Lite, reference integer_ops/pooling.h: AveragePool
+    Source: TensorFlow Lite, reference integer_ops/pooling.h: AveragePool (half_away)
     """
     x, count = np.asarray(x, np.int64), np.asarray(count, np.int64)
+    if rounding is Rounding.HALF_EVEN:
+        whole, rest = np.divmod(x, count)
+        return np.asarray(whole + (rest > count - rest - (whole & 1)))
     return np.asarray(np.sign(x) * ((np.abs(x) + count // 2) // count))
 
 

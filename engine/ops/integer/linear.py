@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 
-from trireme.ir.graph import Quant, TensorType
+from trireme.ir.graph import Quant, Rounding, TensorType
 from trireme.ir.op import Call
 from trireme.ops.integer.arithmetic import quantize_multiplier, quantize_multipliers
 from trireme.ops.integer.types import (
@@ -15,6 +13,7 @@ from trireme.ops.integer.types import (
     clamp_limits,
     dtype_limits,
     quant_of,
+    rounding_of,
 )
 from trireme.support.dtypes import Array
 from trireme.support.errors import GraphError
@@ -26,10 +25,10 @@ class LinearParams:
     """conv, conv_transpose, fully_connected, matmul on integers.
 
         acc[o] = bias[o] + sum over the window of (x - x_zero) * (w[o] - w_zero)      int32
-        y[o] = clamp(multiply_by_quantized(acc[o], multipliers[o], shifts[o]) + y_zero, low, high)
+        y[o] = clamp(multiply(acc[o], multipliers[o], shifts[o], rounding) + y_zero, low, high)
 
-    Where `rounding_once` is set (fully_connected, nothing else), multiply_rounding_once takes the
-    place of multiply_by_quantized: LiteRT's kernels differ in this, by one unit in a few hundred.
+    LiteRT's reference kernels round the product of fully_connected once, halves away from zero, and
+    every other product twice.
     Padding contributes nothing: a padded x is x_zero. w_zero is 0 for int8 weights from TFLite.
 
     Shapes: multipliers, shifts int32 [O], one an output channel, also where the scale is shared
@@ -43,7 +42,7 @@ class LinearParams:
     shifts: Array
     low: int
     high: int
-    rounding_once: bool = False
+    rounding: Rounding
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,7 +66,7 @@ class AddParams:
 
         a' = multiply_by_quantized((a - a_zero) << left_shift, a_multiplier, a_shift)
         b' = multiply_by_quantized((b - b_zero) << left_shift, b_multiplier, b_shift)
-        y = clamp(multiply_by_quantized(a' + b', y_multiplier, y_shift) + y_zero, low, high)
+        y = clamp(multiply(a' + b', y_multiplier, y_shift, rounding) + y_zero, low, high)
 
     a_shift and b_shift are never positive, and all sums fit int32. left_shift is 20 for 8-bit
     inputs and 15 for int16.
@@ -87,13 +86,14 @@ class AddParams:
     y_shift: int
     low: int
     high: int
+    rounding: Rounding
 
 
 @dataclass(frozen=True)
 class MulParams:
     """mul on integers.
 
-        y = clamp(multiply_by_quantized((a - a_zero) * (b - b_zero), multiplier, shift) + y_zero,
+        y = clamp(multiply((a - a_zero) * (b - b_zero), multiplier, shift, rounding) + y_zero,
                   low, high)
 
     Source: TensorFlow Lite, mul.cc, reference integer_ops/mul.h
@@ -106,6 +106,7 @@ class MulParams:
     shift: int
     low: int
     high: int
+    rounding: Rounding
 
 
 @dataclass(frozen=True)
@@ -113,8 +114,8 @@ class PreluParams:
     """prelu on integers; the slope broadcasts against x.
 
         x' = x - x_zero
-        y = clamp(y_zero + (multiply_by_quantized(x', multiplier, shift) if x' >= 0 else
-            multiply_by_quantized(x' * (slope - slope_zero), slope_multiplier, slope_shift)),
+        y = clamp(y_zero + (multiply(x', multiplier, shift, rounding) if x' >= 0 else
+            multiply(x' * (slope - slope_zero), slope_multiplier, slope_shift, rounding)),
             low, high)
 
     Source: TensorFlow Lite, activations.cc, reference prelu.h
@@ -129,17 +130,21 @@ class PreluParams:
     slope_shift: int
     low: int
     high: int
+    rounding: Rounding
 
 
 @dataclass(frozen=True)
 class ReduceParams:
     """reduce_mean and reduce_sum on integers; `count` elements go into one.
 
-        y = clamp(multiply_by_quantized(sum(x) - count * x_zero, multiplier, shift) + y_zero,
-                  low, high)
+        acc = sum(x) - count * x_zero
+        twice:     y = clamp(multiply(acc, multiplier, shift, rounding) + y_zero, low, high)
+        half_even: y = clamp(divide(acc * multiplier, divisor << (31 - shift), rounding) + y_zero,
+                             low, high)
 
-    The division of a mean is part of the multiplier: multiplier * 2**k // count and shift - k with
-    k = floor(log2(count)).
+    Where it rounds twice, the division of a mean is part of the multiplier: multiplier * 2**k //
+    count and shift - k with k = floor(log2(count)). Where halves go to even, exact halves need the
+    exact quotient: divisor is count for a mean, 1 for a sum. Both operands fit int64.
 
     Source: TensorFlow Lite, reference reduce.h: QuantizedMeanOrSum
     """
@@ -151,6 +156,8 @@ class ReduceParams:
     shift: int
     low: int
     high: int
+    rounding: Rounding
+    divisor: int
 
 
 def conv_params(call: Call) -> LinearParams:
@@ -171,15 +178,11 @@ def conv_params(call: Call) -> LinearParams:
 def fully_connected_params(call: Call) -> LinearParams:
     """Lower fully_connected (x, w, bias?): see LinearParams.
 
-    With one scale for all weights the product of the scales is taken in float32.
-
     Errors: GraphError, as `conv_params`
     """
     if call.input(3) is not None:
         raise GraphError("a residual cannot be fused on quantised values")
-    weights = call.type(1)
-    one_scale = weights.quant is not None and len(weights.quant.scales) == 1
-    return replace(_linear(call, weights.dims[0], float_product=one_scale), rounding_once=True)
+    return _linear(call, call.type(1).dims[0], float_product=False, otherwise=Rounding.HALF_AWAY)
 
 
 def makes_floats(call: Call) -> bool:
@@ -231,6 +234,7 @@ def mul_params(call: Call, dtypes: tuple[str, ...] = EIGHT_BIT) -> MulParams:
         y.zero_point,
         *quantize_multiplier(float(real)),
         *clamp_limits(call.outputs[0], _activation(call)),
+        rounding_of(call, Rounding.TWICE),
     )
 
 
@@ -246,6 +250,7 @@ def prelu_params(call: Call) -> PreluParams:
         *quantize_multiplier(positive),
         *quantize_multiplier(negative),
         *dtype_limits(call.outputs[0].dtype),
+        rounding_of(call, Rounding.TWICE),
     )
 
 
@@ -268,7 +273,9 @@ def _binary(call: Call, dtypes: tuple[str, ...] = EIGHT_BIT) -> tuple[Quant, Qua
     return a, b, quant_of(call.outputs[0], "output", dtypes)
 
 
-def _linear(call: Call, channels: int, float_product: bool) -> LinearParams:
+def _linear(
+    call: Call, channels: int, float_product: bool, otherwise: Rounding = Rounding.TWICE
+) -> LinearParams:
     if makes_floats(call):
         raise GraphError("a product of integers whose result is float32 runs on the cpu only")
     x, y = quant_of(call.type(0), "input"), quant_of(call.outputs[0], "output")
@@ -288,6 +295,7 @@ def _linear(call: Call, channels: int, float_product: bool) -> LinearParams:
         _per_channel(multipliers, channels),
         _per_channel(shifts, channels),
         *clamp_limits(call.outputs[0], _activation(call)),
+        rounding_of(call, otherwise),
     )
 
 
@@ -332,6 +340,7 @@ def _add(call: Call, sign: int, dtypes: tuple[str, ...]) -> AddParams:
         b_shift,
         *quantize_multiplier(real),
         *clamp_limits(call.outputs[0], _activation(call)),
+        rounding_of(call, Rounding.TWICE),
     )
 
 
@@ -340,7 +349,11 @@ def _reduce(call: Call, dtypes: tuple[str, ...], mean: bool) -> ReduceParams:
     count = call.type(0).elements // max(call.outputs[0].elements, 1)
     real = np.float32(x.scale).item() / np.float32(y.scale).item()
     multiplier, shift = quantize_multiplier(real)
-    if mean and count > 1:
+    rounding = rounding_of(call, Rounding.TWICE)
+    divisor = count if mean else 1
+    if divisor << (31 - shift) >= 1 << 63:
+        multiplier, shift, divisor = 0, 0, 1  # a mean of bytes is less than a half then
+    if mean and count > 1 and rounding is Rounding.TWICE:
         fold = min(count.bit_length() - 1, 32, 31 + shift)
         multiplier, shift = (multiplier << fold) // count, shift - fold
     return ReduceParams(
@@ -350,4 +363,6 @@ def _reduce(call: Call, dtypes: tuple[str, ...], mean: bool) -> ReduceParams:
         multiplier,
         shift,
         *dtype_limits(call.outputs[0].dtype),
+        rounding,
+        divisor,
     )

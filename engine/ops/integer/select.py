@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from trireme.ir.graph import Rounding
 from trireme.ir.op import Call
-from trireme.ops.integer.types import EIGHT_BIT, clamp_limits, quant_of
+from trireme.ops.integer.types import EIGHT_BIT, clamp_limits, quant_of, rounding_of
 from trireme.support.dtypes import Array
 from trireme.support.errors import GraphError
 from trireme.support.records import dataclass
@@ -15,12 +16,14 @@ from trireme.support.records import dataclass
 class PoolParams:
     """average_pool and max_pool on integers; input and output have the same quantisation.
 
-        average: y = clamp(divide_rounding(sum(x in window), count), low, high)
-        max:     y = clamp(max(x in window), low, high)
+        average, half_away: y = clamp(divide(sum(x in window), count, rounding), low, high)
+        average, half_even: y = clamp(divide(sum(x in window) - count * zero, count, rounding)
+                                      + zero, low, high)
+        max:                y = clamp(max(x in window), low, high)
 
     `count` is the number of elements of the window inside x, or its whole size where
-    count_include_pad is set; then each padded element is `zero`. The sum is over stored integers
-    (zero points are not subtracted); it fits int32. divide_rounding rounds half away from zero.
+    count_include_pad is set; then each padded element is `zero`. The sum fits int32. LiteRT's
+    reference kernels round a mean of the stored integers, whose zero point is not subtracted.
 
     Source: TensorFlow Lite, reference integer_ops/pooling.h
     """
@@ -28,6 +31,7 @@ class PoolParams:
     zero: int
     low: int
     high: int
+    rounding: Rounding
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,11 +40,13 @@ class ResizeAxis:
 
         along rows then columns, with (r0, r1, f) of rows and (c0, c1, g) of columns:
         v = x[r0,c0] (1024-f)(1024-g) + x[r1,c0] f (1024-g) + x[r0,c1] (1024-f) g + x[r1,c1] f g
-        y = (v + (2**19 if v > 0 else -2**19)) / 2**20, cut toward zero
+        half_away: y = divide(v, 2**20)
+        half_even: y = divide(v - zero * 2**20, 2**20) + zero
 
-    Zero points drop out: the weights of a pixel add up to 2**20. Fractions before the first or
-    beyond the last element are outside 0..1024, where lower and upper are the same element.
+    The weights of a pixel add up to 2**20. Fractions before the first or beyond the last element
+    are outside 0..1024, where lower and upper are the same element.
 
+    exact: whether all positions are whole 1024ths
     Shapes: lower, upper, fraction int32 [output size]
     Source: TensorFlow Lite, reference resize_bilinear.h (int8); uint8 follows the same rule here
     """
@@ -48,6 +54,7 @@ class ResizeAxis:
     lower: Array
     upper: Array
     fraction: Array
+    exact: bool
 
 
 def same_quant(call: Call, dtypes: tuple[str, ...] = EIGHT_BIT) -> None:
@@ -72,6 +79,7 @@ def pool_params(call: Call, dtypes: tuple[str, ...] = EIGHT_BIT) -> PoolParams:
     return PoolParams(
         quant_of(y, "output", dtypes).zero_point,
         *clamp_limits(y, str(call.attrs.get("activation", ""))),
+        rounding_of(call, Rounding.HALF_AWAY),
     )
 
 
@@ -106,7 +114,18 @@ def resize_reason(call: Call) -> str | None:
         return "stored integers are not resized with antialiasing"
     if not _by_sizes(call):
         return "stored integers are resized by the ratio of the sizes only"
+    if rounding_of(call, Rounding.HALF_AWAY) is Rounding.HALF_EVEN and not whole_positions(call):
+        return "ONNX resizes in floats where positions are not whole 1024ths"
     return None
+
+
+def whole_positions(call: Call) -> bool:
+    """Whether all positions of a linear resize are known as whole 1024ths of an element."""
+    how, x, y = str(call.attrs["coordinate_transformation_mode"]), call.type(0), call.outputs[0]
+    if not (x.is_static and y.is_static) or how not in _INTEGER_COORDINATES or not _by_sizes(call):
+        return False
+    sizes = zip(x.dims, y.dims, strict=True)
+    return all(resize_axis(*pair, how).exact for pair in sizes if pair[0] != pair[1])
 
 
 def _by_sizes(call: Call) -> bool:
@@ -129,18 +148,19 @@ def resize_axis(size_in: int, size_out: int, mode: str) -> ResizeAxis:
     """
     if mode not in _INTEGER_COORDINATES:
         raise GraphError(f"resize: mode {mode!r} has no integer form")
-    scale = (1024 * size_in + size_out // 2) // size_out
+    of, by = size_in, size_out
     if mode == "align_corners" and size_out > 1:
-        scale = (1024 * (size_in - 1) + (size_out - 1) // 2) // (size_out - 1)
+        of, by = size_in - 1, size_out - 1
+    scale = (1024 * of + by // 2) // by
+    exact = scale * by == 1024 * of and (mode != "half_pixel" or scale % 2 == 0)
     position = np.arange(size_out, dtype=np.int64) * scale
     if mode == "half_pixel":
         position = position + scale // 2 - 512
     lower = np.maximum(_cut(position, 1024), 0)
     upper = np.minimum(_cut(position + 1023, 1024), size_in - 1)
     lower = np.minimum(lower, size_in - 1)
-    return ResizeAxis(
-        lower.astype(np.int32), upper.astype(np.int32), (position - 1024 * lower).astype(np.int32)
-    )
+    lower, upper, fraction = (a.astype(np.int32) for a in (lower, upper, position - 1024 * lower))
+    return ResizeAxis(lower, upper, fraction, exact)
 
 
 def _cut(x: Array, divisor: int) -> Array:

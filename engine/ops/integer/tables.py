@@ -7,7 +7,7 @@ from functools import partial
 
 import numpy as np
 
-from trireme.ir.graph import Quant, TensorType
+from trireme.ir.graph import Quant, Rounding, TensorType
 from trireme.ir.op import Call, get_op
 from trireme.ops.integer.arithmetic import (
     multiply_by_quantized,
@@ -25,6 +25,8 @@ from trireme.ops.integer.types import (
     dequantized,
     dtype_limits,
     quant_of,
+    quantized,
+    rounding_of,
     stored_dtypes,
 )
 from trireme.support.dtypes import Array, numpy_dtype
@@ -64,7 +66,9 @@ def unary_table(op: str, call: Call, dtypes: tuple[str, ...] = EIGHT_BIT) -> Arr
     quantize (of a quantised input, to another quantisation), relu, clip, leaky_relu and hard_swish
     follow LiteRT's fixed-point reference; the others round their float32 result once, as its lookup
     tables do. Other inputs of the node (min and max of clip) must be constants. On int16, sigmoid
-    and tanh follow LiteRT's table; an op without a fixed-point formula has no form.
+    and tanh follow LiteRT's table; an op without a fixed-point formula has no form. Where the
+    output's type rounds halves to even, the table is what ONNX's operators make of each number, one
+    after another: dequantised, computed and quantised, each in float32.
 
     dtypes: the stored dtypes that the caller has; only quantize goes from one width to another
     Shapes: [256] or [65536] of the output's dtype, indexed by the stored bits as unsigned
@@ -81,8 +85,10 @@ def unary_table(op: str, call: Call, dtypes: tuple[str, ...] = EIGHT_BIT) -> Arr
     if x.dtype in SIXTEEN_BIT and op not in TABLES_16:
         raise GraphError(f"{op} has no form on int16")
     made = _ON_INT16.get(op) if x.dtype in SIXTEEN_BIT else None
-    made = made or _FIXED.get(op)
-    table = made(call, stored) if made else _through_float(op, call, stored)
+    if made is None and rounding_of(call, Rounding.TWICE) is Rounding.HALF_EVEN:
+        made = partial(_half_even, op)
+    made = made or _FIXED.get(op) or partial(_through_float, op)
+    table = made(call, stored)
     table = table.astype(numpy_dtype(y.dtype))
     table.flags.writeable = False
     return table
@@ -131,11 +137,18 @@ def _requantized(call: Call, stored: Array) -> Array:
     x, y = _quants(call)
     pair = quantize_multiplier(np.float32(x.scale).item() / np.float32(y.scale).item())
     limits = dtype_limits(call.outputs[0].dtype)
-    return requantize(_shifted(call, stored), *pair, y.zero_point, *limits)
+    return requantize(_shifted(call, stored), *pair, y.zero_point, *limits, Rounding.TWICE)
 
 
 def _clip(call: Call, stored: Array) -> Array:
-    return _clamped(call, stored, (_constant(call, 1), _constant(call, 2)))
+    return _clamped(call, stored, _limits("clip", call))
+
+
+def _limits(op: str, call: Call) -> tuple[float | None, float | None]:
+    """Return the real numbers that an op clamps its result to."""
+    if op == "clip":
+        return _constant(call, 1), _constant(call, 2)
+    return CLAMPS.get(op, (None, None))
 
 
 def _constant(call: Call, position: int) -> float | None:
@@ -152,7 +165,8 @@ def _constant(call: Call, position: int) -> float | None:
 def _clamped(call: Call, stored: Array, limits: tuple[float | None, float | None]) -> Array:
     ends = clamp_between(call.outputs[0], *limits)
     zero = _quants(call)[1].zero_point
-    return requantize(_shifted(call, stored), *quantize_multiplier(_ratio(call)), zero, *ends)
+    pair = quantize_multiplier(_ratio(call))
+    return requantize(_shifted(call, stored), *pair, zero, *ends, Rounding.TWICE)
 
 
 def _leaky_relu(call: Call, stored: Array) -> Array:
@@ -216,13 +230,26 @@ def _through_float(op: str, call: Call, stored: Array) -> Array:
     return np.where(np.isnan(wide), low, np.clip(wide, low, high))
 
 
+def _half_even(op: str, call: Call, stored: Array) -> Array:
+    """Dequantise, compute and quantise in float32, as ONNX's operators do one after another."""
+    y, real = call.outputs[0], dequantized(stored, call.type(0))
+    if op not in ("quantize", "clip", *CLAMPS):
+        with np.errstate(all="ignore"):
+            result = get_op(op).reference(real.astype(np.float64), **call.attrs)
+        real = np.asarray(result, np.float32)
+    return np.asarray(np.clip(quantized(real, y), *clamp_between(y, *_limits(op, call))))
+
+
 def _concat_table(x: TensorType, y: TensorType, dtypes: tuple[str, ...]) -> Array | None:
     x_quant, y_quant = quant_of(x, "input", dtypes), quant_of(y, "output", dtypes)
     if (x.dtype, x_quant) == (y.dtype, y_quant):
         return None
     if y.dtype in SIXTEEN_BIT:
         raise GraphError(f"concat: input {x} and output {y} must have the same quantisation")
-    stored = np.arange(256, dtype=np.uint8).view(numpy_dtype(x.dtype)).astype(np.float32)
+    numbers = np.arange(256, dtype=np.uint8).view(numpy_dtype(x.dtype))
+    if y_quant.rounding is Rounding.HALF_EVEN:
+        return quantized(dequantized(numbers, x), y)
+    stored = numbers.astype(np.float32)
     scale = np.float32(x_quant.scale) * (np.float32(1) / np.float32(y_quant.scale))
     wide = round_half_away(stored * scale + np.float32(-x_quant.zero_point) * scale)
     wide = np.clip(wide + y_quant.zero_point, *dtype_limits(y.dtype))

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from trireme.ir.graph import Quant, TensorType
+from trireme.ir.graph import Quant, Rounding, TensorType
 from trireme.ir.op import Call
 from trireme.ops.integer.arithmetic import round_half_away
 from trireme.support.dtypes import Array, numpy_dtype
@@ -55,6 +55,12 @@ def quant_of(type: TensorType, role: str, dtypes: tuple[str, ...] = EIGHT_BIT) -
     return quant
 
 
+def rounding_of(call: Call, otherwise: Rounding) -> Rounding:
+    """Return how a node rounds: as its output's type says, otherwise as LiteRT's reference does."""
+    quant = call.outputs[0].quant
+    return quant.rounding if quant is not None and quant.rounding else otherwise
+
+
 def clamp_limits(type: TensorType, activation: str) -> tuple[int, int]:
     """Return the stored integers (low, high) that a fused activation clamps a result to.
 
@@ -80,8 +86,8 @@ def clamp_between(type: TensorType, low: float | None, high: float | None) -> tu
         return least, least
 
     def stored(real: float) -> int:
-        ratio = float(round_half_away(np.asarray(np.float32(real) / np.float32(quant.scale))))
-        return int(np.clip(ratio + quant.zero_point, least, most))
+        ratio = np.asarray(np.float32(real) / np.float32(quant.scale))
+        return int(np.clip(float(_rounded(ratio, quant)) + quant.zero_point, least, most))
 
     return (
         least if low is None else stored(low),
@@ -92,17 +98,18 @@ def clamp_between(type: TensorType, low: float | None, high: float | None) -> tu
 def quantized(x: Array, type: TensorType) -> Array:
     """Return floats as the stored integers of a type: clamp(round(x / scale) + zero_point).
 
-    The division is in float32, the rounding half away from zero; NaN gives the least integer.
+    The division is in float32, the rounding half away from zero or, where the type says so, to
+    even; NaN gives the least integer.
 
     Shapes: x of the type's shape; scales along the type's axis where it has one
-    Source: TensorFlow Lite, reference quantize.h: AffineQuantize
+    Source: TensorFlow Lite, reference quantize.h: AffineQuantize; ONNX QuantizeLinear-25
     """
     if type.quant is None:
         raise GraphError(f"output {type} is not quantised")
     low, high = dtype_limits(type.dtype)
     scale, zero = _along(type.quant, x.ndim)
     with np.errstate(all="ignore"):
-        wide = round_half_away(np.asarray(x, np.float32) / scale) + zero
+        wide = _rounded(np.asarray(x, np.float32) / scale, type.quant) + zero
     wide = np.where(np.isnan(wide), low, np.clip(wide, low, high))
     return wide.astype(numpy_dtype(type.dtype))
 
@@ -117,6 +124,13 @@ def dequantized(x: Array, type: TensorType) -> Array:
         raise GraphError(f"input {type} is not quantised")
     scale, zero = _along(type.quant, x.ndim)
     return ((np.asarray(x, np.int64) - zero) * scale.astype(np.float64)).astype(np.float32)
+
+
+def _rounded(x: Array, quant: Quant) -> Array:
+    """Round quotients by a scale as a quantisation says, to float64."""
+    if quant.rounding is Rounding.HALF_EVEN:
+        return np.asarray(np.rint(x), np.float64)
+    return round_half_away(x)
 
 
 def _along(quant: Quant, rank: int) -> tuple[Array, Array]:

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from trireme.ir.graph import Graph, Node, Quant, TensorType
+from trireme.ir.graph import Graph, Node, TensorType
 from trireme.ir.op import Axes, get_op
 from trireme.support.dtypes import Array
 from trireme.support.errors import PlacementError
@@ -370,9 +370,6 @@ def type_of(type: TensorType, span: Span) -> TensorType:
     shape[span.axis] = span.stop - span.start
     quant = type.quant
     if quant is not None and quant.axis == span.axis:
-        quant = Quant(
-            quant.scales[span.start : span.stop],
-            quant.zero_points[span.start : span.stop],
-            quant.axis,
-        )
+        cut = slice(span.start, span.stop)
+        quant = replace(quant, scales=quant.scales[cut], zero_points=quant.zero_points[cut])
     return TensorType(tuple(shape), type.dtype, quant)

@@ -19,10 +19,12 @@ from trireme.devices.cpu.kernels.int8 import exact_requant as int8_fit
 from trireme.devices.cpu.kernels.int8.exact_requant import fit
 from trireme.devices.cpu.kernels.int8.requant import requantiser
 from trireme.devices.cpu.kernels.lowering import begin, finish
+from trireme.ir.graph import Rounding
 from trireme.ops.integer import LinearParams, requantize
 
 SEED = 23
 CHANNELS = 64
+ROUNDINGS = (Rounding.TWICE, Rounding.HALF_AWAY, Rounding.HALF_EVEN)
 
 
 def draw_params(rng):
@@ -58,7 +60,7 @@ def draw_params(rng):
         shifts.astype(np.int32),
         low,
         high,
-        bool(rng.random() < 0.3),
+        ROUNDINGS[int(rng.integers(3))],
     )
     return params, "int8" if signed else "uint8"
 
@@ -118,7 +120,7 @@ def test_every_step_is_the_reference(isa, tmp_path):
             params.y_zero,
             params.low,
             params.high,
-            rounding_once=params.rounding_once,
+            params.rounding,
         )
         np.testing.assert_array_equal(got, want, err_msg=f"{requant.kind} {params}")
         fitted += requant.kind == "fit"
@@ -138,7 +140,7 @@ def test_steps_that_float32_cannot_tell_apart_have_no_fit(steps):
         np.array([-25], np.int32),
         225,
         225 + steps,
-        False,
+        Rounding.TWICE,
     )
     assert fit(params, np.array([-(1 << 29)]), np.array([1 << 29])) is None
 
@@ -152,11 +154,12 @@ def test_channels_that_no_sum_moves_need_no_scale():
         np.array([-31, 0, -30], np.int32),
         -128,
         127,
+        Rounding.TWICE,
     )
     ends = np.array([1 << 30, -5, -(1 << 30)]), np.array([(1 << 30) + 3, 5, -(1 << 30) + 9])
     found = fit(params, *ends)
     assert found is not None and not found.scales.any()
-    want = requantize(ends[0], params.multipliers, params.shifts, 0, 0, 255)
+    want = requantize(ends[0], params.multipliers, params.shifts, 0, 0, 255, params.rounding)
     np.testing.assert_array_equal(found.addends, want)
 
 
@@ -164,7 +167,8 @@ def test_sums_that_fail_are_corrected():
     """A multiplier whose steps leave no room needs exceptions, and they are counted."""
     rng = np.random.default_rng(SEED)
     multipliers = rng.integers(1 << 30, 1 << 31, 200).astype(np.int32)
-    params = LinearParams(0, 0, -128, multipliers, np.full(200, -9, np.int32), -128, 127)
+    shifts = np.full(200, -9, np.int32)
+    params = LinearParams(0, 0, -128, multipliers, shifts, -128, 127, Rounding.TWICE)
     ends = np.full(200, -2_000_000), np.full(200, 2_000_000)
     found = fit(params, *ends)
     assert found is not None and len(found.sums)
@@ -173,7 +177,7 @@ def test_sums_that_fail_are_corrected():
             scale, addend = (float(v[column]) for v in (found.scales, found.addends))
             acc = int(found.sums[row, column])
             plain = np.rint(np.float32(acc * scale + addend))
-            want = requantize(acc, int(multipliers[column]), -9, 0, 0, 255)
+            want = requantize(acc, int(multipliers[column]), -9, 0, 0, 255, params.rounding)
             assert np.clip(plain + found.corrections[row, column], 0, 255) == want
 
 
@@ -186,7 +190,11 @@ def test_what_was_fitted_is_kept(tmp_path, monkeypatch):
     first = problems[0][0]
     problems += [
         (replace(first, y_zero=first.y_zero + 1), -most, most),
-        (replace(first, rounding_once=not first.rounding_once), -most, most),
+        *(
+            (replace(first, rounding=how), -most, most)
+            for how in ROUNDINGS
+            if how is not first.rounding
+        ),
         (replace(first, shifts=first.shifts - 1), -most, most),
         (first, -most, most + 1),
         (first, -most - 1, most),

@@ -2,12 +2,13 @@
 
 import itertools
 import math
+from fractions import Fraction
 
 import numpy as np
 import pytest
 
 import trireme.ops  # noqa: F401  (fills the registry)
-from trireme.ir.graph import Quant, TensorType, Value
+from trireme.ir.graph import Quant, Rounding, TensorType, Value
 from trireme.ir.op import Call, has_op
 from trireme.ops import integer as q
 from trireme.support.errors import GraphError
@@ -81,21 +82,33 @@ def test_quantize_multiplier(real):
         assert (multiplier, shift) in [(0, 0), (2**31 - 1, 30)]
 
 
-def test_rounding_once_is_the_nearest_integer():
+def rounded(exact, rounding):
+    """A fraction as an integer, the plain way."""
+    down, rest = math.floor(exact), exact - math.floor(exact)
+    half = down % 2 == 1 if rounding is Rounding.HALF_EVEN else exact > 0
+    return down + (rest > Fraction(1, 2) or (rest == Fraction(1, 2) and half))
+
+
+@pytest.mark.parametrize("rounding", [Rounding.HALF_AWAY, Rounding.HALF_EVEN])
+def test_multiply_once_is_the_nearest_integer(rounding):
     rng = np.random.default_rng(SEED)
     x = rng.integers(-(2**20), 2**20, 500)
-    for real in (0.0007, 0.3, 1.7, 900.0):
+    for real in (0.0007, 0.3, 0.5, 0.125, 1.7, 900.0):
         multiplier, shift = q.quantize_multiplier(real)
-        exact = [(2 * int(v) * multiplier * 2**40 // 2 ** (31 - shift)) for v in x]
-        nearest = [(e + 2**40) // 2**41 for e in exact]
-        assert q.multiply_rounding_once(x, multiplier, shift).tolist() == nearest, real
+        nearest = [rounded(Fraction(int(v) * multiplier, 1 << (31 - shift)), rounding) for v in x]
+        assert q.multiply_once(x, multiplier, shift, rounding).tolist() == nearest, real
+
+
+def test_a_product_cannot_be_truncated():
+    with pytest.raises(GraphError, match="truncate"):
+        q.multiply(np.array(3), 1 << 30, 0, Rounding.TRUNCATE)
 
 
 def test_requantize_broadcasts_over_channels():
     acc = np.array([[1000, -1000], [77, 78]])
     pairs = [q.quantize_multiplier(0.01), q.quantize_multiplier(2.5)]
     multipliers, shifts = np.array(pairs).T
-    got = q.requantize(acc, multipliers, shifts, 3, -128, 127)
+    got = q.requantize(acc, multipliers, shifts, 3, -128, 127, Rounding.TWICE)
     assert got.tolist() == [[13, -128], [4, 127]]
 
 
@@ -105,11 +118,10 @@ def test_round_half_away_keeps_the_largest_float_below_a_half():
     assert got.tolist() == [1, -1, 2, 3, 0, 0]
 
 
-def test_divide_rounding():
-    values, counts = range(-20, 21), range(1, 8)
-    for x, n in itertools.product(values, counts):
-        cut = (abs(x) + n // 2) // n * (1 if x >= 0 else -1)
-        assert q.divide_rounding(np.array(x), n) == cut
+@pytest.mark.parametrize("rounding", [Rounding.HALF_AWAY, Rounding.HALF_EVEN])
+def test_divide(rounding):
+    for x, n in itertools.product(range(-20, 21), range(1, 8)):
+        assert q.divide(np.array(x), n, rounding) == rounded(Fraction(x, n), rounding)
 
 
 def test_quantized_saturates_and_takes_nan_to_the_least():
@@ -153,13 +165,15 @@ def test_add_of_equal_scales_is_exact():
     b = np.arange(-128, 128)[::-1]
     left = q.multiply_by_quantized((a - p.a_zero) << p.left_shift, p.a_multiplier, p.a_shift)
     right = q.multiply_by_quantized((b - p.b_zero) << p.left_shift, p.b_multiplier, p.b_shift)
-    got = q.requantize(left + right, p.y_multiplier, p.y_shift, p.y_zero, p.low, p.high)
+    scale = (p.y_multiplier, p.y_shift)
+    got = q.requantize(left + right, *scale, p.y_zero, p.low, p.high, p.rounding)
     assert got.tolist() == (a + b).tolist()
 
 
 def test_mean_params_divide():
     p = q.reduce_mean_params(call([int8((2, 10), 0.2, 7)], int8((2,), 0.1, -3)))
-    got = q.requantize(np.array([10, -10]), p.multiplier, p.shift, p.y_zero, p.low, p.high)
+    sums, scale = np.array([10, -10]), (p.multiplier, p.shift)
+    got = q.requantize(sums, *scale, p.y_zero, p.low, p.high, p.rounding)
     assert p.count == 10
     assert got.tolist() == [-1, -5]
 

@@ -29,7 +29,7 @@ from trireme.devices.cpu.kernels.int8.arithmetic import CYCLES_PER_S
 from trireme.devices.cpu.kernels.int8.requant import Requantiser, channel_order, nearest
 from trireme.devices.cpu.kernels.lowering import ELEMENTWISE_Q8, Context, Step, begin, deal, finish
 from trireme.ir.graph import Node
-from trireme.ops.integer import AddParams, multiply_by_quantized
+from trireme.ops.integer import AddParams, multiply, multiply_by_quantized
 from trireme.support.dtypes import Array
 from trireme.support.records import dataclass
 
@@ -82,7 +82,7 @@ def _reference(p: AddParams, a: Array, b: Array) -> Array:
     """Return the reference's y - y_zero."""
     total = multiply_by_quantized((a - p.a_zero) << p.left_shift, p.a_multiplier, p.a_shift)
     total = total + multiply_by_quantized((b - p.b_zero) << p.left_shift, p.b_multiplier, p.b_shift)
-    y = multiply_by_quantized(total, p.y_multiplier, p.y_shift)
+    y = multiply(total, p.y_multiplier, p.y_shift, p.rounding)
     return np.asarray(np.clip(y, p.low - p.y_zero, p.high - p.y_zero))
 
 

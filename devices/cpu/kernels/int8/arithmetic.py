@@ -15,7 +15,7 @@ from typing import Any, Literal
 from trireme.devices.cpu.codegen.ir import Function, Value
 from trireme.devices.cpu.codegen.llvm_types import element_of, lanes_of, vector
 from trireme.devices.cpu.codegen.target import Isa
-from trireme.ir.graph import Graph, Node
+from trireme.ir.graph import Graph, Node, Rounding
 from trireme.ops.integer import EIGHT_BIT
 from trireme.support.errors import GraphError
 from trireme.support.records import dataclass
@@ -135,7 +135,14 @@ def is_x86(isa: Isa) -> bool:
     return isa.arch == "x86"
 
 
-Rounding = Literal["short", "exact", "once"]
+RoundingCode = Literal["short", "exact", "half_away", "half_even"]
+
+
+ONCE: dict[Rounding, RoundingCode] = {
+    Rounding.HALF_AWAY: "half_away",
+    Rounding.HALF_EVEN: "half_even",
+}
+"""The roundings that round a product once."""
 
 
 @dataclass(frozen=True)
@@ -143,7 +150,7 @@ class Scale:
     """The parameters of a requantisation as a kernel holds them: vectors of i32, one lane each.
 
     rounding: "short" rounds twice by adding half of the divisor; "exact" does so where that sum
-    could overflow; "once" rounds the 64-bit product, where right is the whole shift of it
+    could overflow; the others round the 64-bit product once, where right is the whole shift of it
     left: None where no lane shifts left
     """
 
@@ -151,16 +158,16 @@ class Scale:
     right: Value
     half: Value
     left: Value | None
-    rounding: Rounding
+    rounding: RoundingCode
 
 
 def requantise(fn: Function, x: Value, scale: Scale) -> Value:
     """Return x * multiplier * 2**(shift - 31), rounded as the scale says, lane by lane.
 
-    Source: trireme.ops.integer.multiply_by_quantized and multiply_rounding_once, in vectors
+    Source: trireme.ops.integer.multiply, in vectors
     """
-    if scale.rounding == "once":
-        return multiply_rounding_once(fn, x, scale)
+    if scale.rounding in ("half_away", "half_even"):
+        return multiply_once(fn, x, scale)
     if scale.left is not None:
         x = fn.emit(x.type, f"shl {x}, {scale.left.text}")
     high = high_multiply(fn, x, scale.multiplier)
@@ -176,13 +183,36 @@ def requantise(fn: Function, x: Value, scale: Scale) -> Value:
     return floor - fn.convert("sext", above, x.type)
 
 
-def multiply_rounding_once(fn: Function, x: Value, scale: Scale) -> Value:
-    """Return (x * multiplier + 2**(right - 1)) >> right, in 64 bits."""
+def multiply_once(fn: Function, x: Value, scale: Scale) -> Value:
+    """Return (p + 2**(right - 1) - less) >> right of p = x * multiplier, in 64 bits.
+
+    less: 1 where p is negative (half_away) or p >> right is even (half_even), so that halves fall
+    """
     wide = vector(lanes_of(x.type), "i64")
     product = fn.convert("sext", x, wide) * fn.convert("sext", scale.multiplier, wide)
     right = fn.convert("zext", scale.right, wide)
     half = fn.emit(wide, f"shl {fn.as_value(wide, 1)}, {(right - 1).text}")
-    return fn.convert("trunc", fn.emit(wide, f"ashr {product + half}, {right.text}"), x.type)
+    if scale.rounding == "half_away":
+        more = fn.emit(wide, f"ashr {product}, {product.text_of(63)}")
+    else:
+        floor = fn.emit(wide, f"ashr {product}, {right.text}")
+        more = fn.emit(wide, f"and {floor}, {floor.text_of(1)}") - 1
+    total = product + half + more
+    return fn.convert("trunc", fn.emit(wide, f"ashr {total}, {right.text}"), x.type)
+
+
+def divide_to_even(fn: Function, x: Value, count: Value | int) -> Value:
+    """Return integers divided by a positive count, to nearest, halves to even.
+
+    Source: trireme.ops.integer.divide
+    """
+    count = fn.as_value(x.type, count)
+    cut = fn.emit(x.type, f"sdiv {x}, {count.text}")
+    rest = x - cut * count
+    sign = fn.convert("sext", fn.compare("slt", rest, 0), x.type)
+    floor, rest = cut + sign, rest + fn.emit(x.type, f"and {sign}, {count.text}")
+    odd = fn.emit(x.type, f"and {floor}, {floor.text_of(1)}")
+    return floor - fn.convert("sext", fn.compare("sgt", rest, count - rest - odd), x.type)
 
 
 def high_multiply(fn: Function, a: Value, b: Value) -> Value:
@@ -257,8 +287,14 @@ def widen(fn: Function, x: Value, dtype: str, element: str = "i32") -> Value:
     return fn.convert(op, x, vector(lanes_of(x.type), element))
 
 
-def splat_scale(fn: Function, type: str, multiplier: int, shift: int) -> Scale:
+def splat_scale(
+    fn: Function, type: str, multiplier: int, shift: int, rounding: Rounding = Rounding.TWICE
+) -> Scale:
     """Return the scale that all lanes share."""
+    code = ONCE.get(rounding)
+    if code is not None:
+        number, none = fn.as_value(type, multiplier), fn.as_value(type, 0)
+        return Scale(number, fn.as_value(type, 31 - shift), none, None, code)
     right = max(-shift, 0)
     return Scale(
         fn.as_value(type, multiplier),

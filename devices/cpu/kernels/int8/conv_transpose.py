@@ -99,7 +99,7 @@ def _blank(graph: Graph, node: Node) -> Array:
         params.y_zero,
         params.low,
         params.high,
-        rounding_once=params.rounding_once,
+        params.rounding,
     )
     return made.astype(y.dtype)
 

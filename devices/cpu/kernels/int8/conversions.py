@@ -6,7 +6,7 @@ from trireme.devices.cpu.codegen.ir import Function, Index, Value
 from trireme.devices.cpu.codegen.llvm_types import vector
 from trireme.devices.cpu.kernels.int8.arithmetic import ELEMENTS, load_stored, store_stored, widen
 from trireme.devices.cpu.kernels.lowering import ELEMENTWISE_Q8, Context, Step, begin, deal, finish
-from trireme.ir.graph import Graph, Node
+from trireme.ir.graph import Graph, Node, Rounding
 from trireme.ops.integer import EIGHT_BIT, SIXTEEN_BIT, dtype_limits, quant_of
 from trireme.support.records import dataclass
 
@@ -18,12 +18,16 @@ FLAT_S = 1e-10
 
 @dataclass(frozen=True)
 class Requantised:
-    """Floats to stored integers by one scale and zero point, or back."""
+    """Floats to stored integers by one scale and zero point, or back.
+
+    rounding: of a quantize, HALF_AWAY or HALF_EVEN
+    """
 
     op: str
     dtype: str
     scale: float
     zero_point: int
+    rounding: Rounding
 
     @property
     def name(self) -> str:
@@ -37,7 +41,8 @@ class Requantised:
     def _quantize(self, fn: Function, x: Value, y: Value, at: Index, count: int) -> None:
         lanes, (low, high) = fn.isa.lanes, dtype_limits(self.dtype)
         real = fn.load_some(vector(lanes, "float"), fn.at(x, at), count)
-        ratio = fn.unary("round", real / self.scale)  # ties away from zero
+        to_even = self.rounding is Rounding.HALF_EVEN
+        ratio = fn.unary("roundeven" if to_even else "round", real / self.scale)
         least, most = float(low - self.zero_point), float(high - self.zero_point)
         ratio = fn.select(fn.compare("uge", ratio, least), ratio, least)
         ratio = fn.select(fn.compare("uno", ratio, ratio), least, ratio)
@@ -60,7 +65,8 @@ def conversion_of(graph: Graph, node: Node) -> Requantised:
     is_in = node.op == "dequantize"
     type = graph.type(node.used[0] if is_in else node.outputs[0])
     quant = quant_of(type, "input" if is_in else "output", STORED)
-    return Requantised(node.op, type.dtype, quant.scale, quant.zero_point)
+    rounding = quant.rounding or Rounding.HALF_AWAY
+    return Requantised(node.op, type.dtype, quant.scale, quant.zero_point, rounding)
 
 
 def dequantize_reason(graph: Graph, node: Node) -> str | None:

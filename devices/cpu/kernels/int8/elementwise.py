@@ -85,7 +85,7 @@ def _sum(call: Call, params: Callable[..., AddParams]) -> Combine:
         ):
             moved = fn.emit(type, f"shl {x - zero}, {x.text_of(p.left_shift)}")
             sides.append(requantise(fn, moved, splat_scale(fn, type, multiplier, shift)))
-        scale = splat_scale(fn, type, p.y_multiplier, p.y_shift)
+        scale = splat_scale(fn, type, p.y_multiplier, p.y_shift, p.rounding)
         return clamp_and_narrow(
             fn, requantise(fn, sides[0] + sides[1], scale), p.y_zero, p.low, p.high, element
         )
@@ -97,7 +97,7 @@ def _product(call: Call) -> Combine:
     p, element = mul_params(call, stored_dtypes(call)), _element(call)
 
     def combine(fn: Function, a: Value, b: Value) -> Value:
-        scale = splat_scale(fn, a.type, p.multiplier, p.shift)
+        scale = splat_scale(fn, a.type, p.multiplier, p.shift, p.rounding)
         product = (a - p.a_zero) * (b - p.b_zero)
         result = requantise(fn, product, scale)
         return clamp_and_narrow(fn, result, p.y_zero, p.low, p.high, element)
@@ -113,8 +113,9 @@ def _prelu(call: Call) -> Combine:
     def combine(fn: Function, a: Value, slope: Value) -> Value:
         x = a - p.x_zero
         product = x * (slope - p.slope_zero)
-        positive = requantise(fn, x, splat_scale(fn, x.type, p.multiplier, p.shift))
-        scale = splat_scale(fn, x.type, p.slope_multiplier, p.slope_shift)
+        scale = splat_scale(fn, x.type, p.multiplier, p.shift, p.rounding)
+        positive = requantise(fn, x, scale)
+        scale = splat_scale(fn, x.type, p.slope_multiplier, p.slope_shift, p.rounding)
         negative = requantise(fn, product, scale)
         chosen = fn.select(fn.compare("slt", x, 0), negative, positive)
         return clamp_and_narrow(fn, chosen, p.y_zero, p.low, p.high)

@@ -1,14 +1,15 @@
 """Exact requantisation in float32: a multiplier and an addend whose steps are the reference's.
 
-The reference (trireme.ops.integer: multiply_by_quantized, multiply_rounding_once) maps the 32-bit
-sum `acc` of a channel to a small integer y, with 64-bit products and up to two roundings. It never
+The reference (trireme.ops.integer.multiply) maps the 32-bit sum `acc` of a channel to a small
+integer y, with 64-bit products and up to two roundings. It never
 falls as acc grows, so it is known by its steps: T[k], the smallest acc with y >= k, for the few
 k (at most 255) that the clamp lets through. A kernel computes instead
 
     n = nearest(fma(float(acc), scale, addend))          addend with the sign of acc if `signed`
 
-with ties to even. That never falls either, so both agree everywhere if they agree at T[k] - 1 and
-T[k] of every k. `fit` looks for scale and addend (float32, one pair a channel) for which they do.
+with ties to even; a signed addend is never negative itself. That never falls either, so both agree
+everywhere if they agree at T[k] - 1 and T[k] of every k. `fit` looks for scale and addend (float32,
+one pair a channel) for which they do.
 
 Only the sums that the weights and the bias allow (least .. most) need to agree; a step outside asks
 for the right side at the end of that range. What is rounded, exactly: float(acc) is known. With
@@ -34,7 +35,8 @@ from dataclasses import fields
 import numpy as np
 
 from trireme.devices.cpu.codegen.kernel_cache import KernelCache, encoded
-from trireme.ops.integer import LinearParams, multiply_by_quantized, multiply_rounding_once
+from trireme.ir.graph import Rounding
+from trireme.ops.integer import LinearParams, multiply
 from trireme.support.dtypes import Array
 from trireme.support.records import dataclass
 
@@ -153,17 +155,17 @@ def fit(params: LinearParams, least: Array, most: Array) -> Fit | None:
     lows, highs = np.full(count, _FAR), np.full(count, -_FAR)
     np.minimum.at(lows, at, least)
     np.maximum.at(highs, at, most)
-    signed = not params.rounding_once and params.low < params.y_zero
+    signed = params.rounding is not Rounding.HALF_EVEN and params.low < params.y_zero
     reach = np.maximum(highs, -lows)
-    multiply = multiply_rounding_once if params.rounding_once else multiply_by_quantized
+    limits = (params.low - params.y_zero, params.high - params.y_zero)
+    multipliers, shifts = unique
     ends = [
-        np.clip(multiply(x, *unique), params.low - params.y_zero, params.high - params.y_zero)
-        for x in (lows, highs)
+        np.clip(multiply(x, multipliers, shifts, params.rounding), *limits) for x in (lows, highs)
     ]
     live = ends[0] != ends[1]
-    if (unique[0][live] < 1 << 30).any() or (unique[1][live] < -26).any():
+    if (multipliers[live] < 1 << 30).any() or (shifts[live] < -26).any():
         return None
-    if (reach * 2.0 ** np.maximum(unique[1], 0) >= 1 << 30)[live].any():
+    if (reach * 2.0 ** np.maximum(shifts, 0) >= 1 << 30)[live].any():
         return None  # shifted left, sums would wrap
     scales, addends = np.zeros(count, np.float32), np.zeros(count, np.float32)
     addends[~live] = np.abs(ends[0])[~live] if signed else ends[0][~live]
@@ -175,7 +177,7 @@ def fit(params: LinearParams, least: Array, most: Array) -> Fit | None:
             continue
         bounds = (np.zeros_like(reach), reach) if signed else (lows, highs)
         steps = _steps(params, unique[:, columns], bounds[0][columns], bounds[1][columns], signed)
-        done = _fit_without_exceptions(steps, scales, addends, columns)
+        done = _fit_without_exceptions(steps, scales, addends, columns, signed)
         for rest in np.flatnonzero(~done):
             one = _fit_with_exceptions(steps.take(np.array([rest])), signed)
             if one is None:
@@ -199,14 +201,16 @@ def _steps(params: LinearParams, pairs: Array, least: Array, most: Array, signed
     right, left = np.maximum(rights, 0), np.maximum(-rights, 0)
     whole = (2 * k[:, None] - 1) << right  # twice what k - 1/2 is in units of 2**-right
     whole = np.clip(whole, -(1 << 32), 1 << 32)  # a step that far is never reached
-    if params.rounding_once:  # acc * m >= (k - 1/2) * 2**(31 + right)
-        bound = (whole << 30) >> left
-        divisor = np.broadcast_to(multipliers, bound.shape)
-    else:  # the first rounding reaches ceil((k - 1/2) * 2**right)
+    tied = np.zeros(whole.shape, bool)
+    if params.rounding is Rounding.TWICE:  # the first rounding reaches ceil((k - 1/2) * 2**right)
         bound = (-(-whole // 2) << 31) - (1 << 30)
         divisor = np.broadcast_to(multipliers << left, bound.shape)
-    first = -(-bound // divisor)
-    tied = (first * divisor == bound) & (first <= most) & signed
+        first = -(-bound // divisor)
+        tied = (first * divisor == bound) & (first <= most) & signed
+    else:  # acc * m >= (k - 1/2) * 2**(31 + right), or > where a half becomes k - 1
+        falls = k % 2 == 1 if params.rounding is Rounding.HALF_EVEN else k <= 0
+        bound = ((whole << 30) >> left) + falls[:, None]
+        first = -(-bound // np.broadcast_to(multipliers, bound.shape))
     level = (_levels(k)[:, None] << right) + (k[:, None] & 1)
     below, above = np.minimum(first - 1, most), np.maximum(first, least)
     return _Steps(
@@ -237,7 +241,9 @@ def _levels(k: Array) -> Array:
     return np.asarray((t << 25) + np.where(k % 2 == 0, -below, above))
 
 
-def _fit_without_exceptions(steps: _Steps, scales: Array, addends: Array, columns: Array) -> Array:
+def _fit_without_exceptions(
+    steps: _Steps, scales: Array, addends: Array, columns: Array, signed: bool
+) -> Array:
     """Write the channels that fit to scales and addends at `columns`; return which did, [U]."""
     done = np.zeros(len(columns), bool)
     possible = ~steps.tied.any(axis=0)
@@ -251,9 +257,11 @@ def _fit_without_exceptions(steps: _Steps, scales: Array, addends: Array, column
         each_low, each_high = part.ends(unit)
         lows = each_low.max(axis=0, initial=-_FAR)
         highs = each_high.min(axis=0, initial=_FAR)
-        addend = _between(np.maximum(lows, -unit), np.minimum(highs, unit), part.exponents)
+        least = np.zeros_like(unit) if signed else -unit
+        addend = _between(np.maximum(lows, least), np.minimum(highs, unit), part.exponents)
         exact = np.ldexp(addend.astype(np.float64), part.exponents)
         fits = (exact >= lows) & (exact <= highs) & (mantissas >> 23 == 1)
+        fits &= (exact >= 0) | (not signed)
         scales[columns[todo[fits]]] = _scale(mantissas, part.rights)[fits]
         addends[columns[todo[fits]]] = addend[fits]
         done[todo[fits]] = True
@@ -289,8 +297,9 @@ def _fit_with_exceptions(
             ends = (ordered[0][late : late + 1], ordered[1][early : early + 1])
             if ends[0] > ends[1]:
                 continue  # more steps fail than these
+            least = np.zeros_like(unit) if signed else -unit
             addend = _between(
-                np.maximum(ends[0], -unit), np.minimum(ends[1], unit), steps.exponents
+                np.maximum(ends[0], least), np.minimum(ends[1], unit), steps.exponents
             )
             found = _exceptions(steps, (lows, highs), unit[0], addend, signed)
             if found is not None and (best is None or len(found) < len(best[2])):
@@ -306,7 +315,12 @@ def _exceptions(
     """Return where a scale and an addend fail, as (sum, correction), None if that is too often."""
     at = np.ldexp(addend.astype(np.float64), steps.exponents)[0]
     lows, highs = ends
-    if at != int(at) or (lows > at + unit).any() or (highs < at - unit).any():
+    if (
+        at != int(at)
+        or (signed and at < 0)
+        or (lows > at + unit).any()
+        or (highs < at - unit).any()
+    ):
         return None
     above, below = steps.above[:, 0], steps.below[:, 0]
     if (

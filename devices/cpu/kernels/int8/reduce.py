@@ -13,6 +13,7 @@ from trireme.devices.cpu.codegen.target import Isa
 from trireme.devices.cpu.kernels.int8.arithmetic import (
     ELEMENTS,
     clamp_and_narrow,
+    divide_to_even,
     load_stored,
     requantise,
     splat_scale,
@@ -31,7 +32,7 @@ from trireme.devices.cpu.kernels.lowering import (
     finish,
     split_evenly,
 )
-from trireme.ir.graph import Graph, Node
+from trireme.ir.graph import Graph, Node, Rounding
 from trireme.ir.op import call_of
 from trireme.ops.integer import (
     SIXTEEN_BIT,
@@ -122,7 +123,11 @@ def _pool_vector(
         number = (bottom - top) * (right - left)
         if isinstance(number, Value):
             number = fn.splat(fn.convert("trunc", number, "i32"), lanes)
-        result = _divide(fn, result, number)
+        if params.rounding is Rounding.HALF_EVEN:
+            zeros = fn.as_value(wide, params.zero)
+            result = divide_to_even(fn, result - zeros * number, number) + zeros
+        else:
+            result = _divide(fn, result, number)
     made = clamp_and_narrow(fn, result, 0, params.low, params.high, element)
     store_stored(fn, made, fn.at(target, c, element), count)
 
@@ -197,8 +202,7 @@ def mean_kernel(
             loaded = load_stored(fn, place, lanes, count, element)
             total.set(total.get() + widen(fn, loaded, dtype))
         acc = total.get() - p.count * p.x_zero
-        scale = splat_scale(fn, wide, p.multiplier, p.shift)
-        made = requantise(fn, acc, scale)
+        made = _scaled_mean(fn, acc, p)
         result = clamp_and_narrow(fn, made, p.y_zero, p.low, p.high, element)
         store_stored(fn, result, fn.at(fn.at(y, row * inner, element), at, element), count)
 
@@ -211,6 +215,15 @@ def mean_kernel(
         with fn.when(fn.compare("eq", fn.as_value("i64", block), blocks - 1)):
             one(inner - tail, tail)
     return finish(fn), outer * blocks
+
+
+def _scaled_mean(fn: Function, acc: Value, p: ReduceParams) -> Value:
+    """Return a mean in steps of the output: see ReduceParams."""
+    if p.rounding is Rounding.TWICE:
+        return requantise(fn, acc, splat_scale(fn, acc.type, p.multiplier, p.shift))
+    wide = fn.convert("sext", acc, vector(fn.isa.lanes, "i64"))
+    whole = divide_to_even(fn, wide * p.multiplier, p.divisor << (31 - p.shift))
+    return fn.convert("trunc", whole, acc.type)
 
 
 def _lower_mean(context: Context, node: Node) -> Sequence[Step]:

@@ -23,7 +23,8 @@ from trireme.devices.cpu.codegen.kernel_cache import KernelCache, form_of
 from trireme.devices.cpu.codegen.llvm_types import lanes_of, vector
 from trireme.devices.cpu.codegen.target import Isa
 from trireme.devices.cpu.kernels.int8.arithmetic import (
-    Rounding,
+    ONCE,
+    RoundingCode,
     Scale,
     is_x86,
     requantise,
@@ -36,7 +37,7 @@ from trireme.ops.integer import LinearParams
 from trireme.support.dtypes import Array
 from trireme.support.records import dataclass
 
-Kind = Rounding | Literal["fit"]
+Kind = RoundingCode | Literal["fit"]
 _PACK_WORDS = {
     16: "llvm.x86.avx512.packssdw.512",
     8: "llvm.x86.avx2.packssdw",
@@ -346,18 +347,19 @@ def requantiser(
     data = np.zeros((len(rows), len(order)), np.int32)
     inside = order < channels
     data[:, inside] = np.stack(rows)[:, order[inside]]
-    if kind == "once":
+    if kind in ONCE.values():
         data[2, ~inside] = 31  # any shift that may be done
     return Requantiser(data, kind, signed, dtype, params.y_zero, params.low, params.high)
 
 
 def _reference_rows(
     params: LinearParams, bias: Array, bounds: tuple[Array, Array]
-) -> tuple[Rounding, list[Array]]:
+) -> tuple[RoundingCode, list[Array]]:
     """Return the rounding and the rows of a table that follows the reference's own formula."""
     first = [bias.astype(np.int32), params.multipliers]  # the bias wraps as the sum does
-    if params.rounding_once:
-        return "once", [*first, 31 - params.shifts, np.zeros_like(params.shifts)]
+    code = ONCE.get(params.rounding)
+    if code is not None:
+        return code, [*first, 31 - params.shifts, np.zeros_like(params.shifts)]
     right, left = np.maximum(-params.shifts, 0), np.maximum(params.shifts, 0)
     half = ((1 << right.astype(np.int64)) >> 1).astype(np.int32)
     most = max(int(np.abs(end).max(initial=0)) for end in bounds)

@@ -2,7 +2,7 @@
 
 Weights are whole 1024ths (trireme.ops.integer.ResizeAxis), so 32-bit sums are exact. A chunk mixes
 two lines of the image into one of its thread's own memory, then two positions of that line into
-each output; the sum of both is rounded once, half away from zero.
+each output; the sum of both is rounded once.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from trireme.devices.cpu.kernels.int8.arithmetic import (
     widen,
 )
 from trireme.devices.cpu.kernels.lowering import TABLE, Context, Rule, Step, begin, deal, finish
-from trireme.ir.graph import Graph, Node
+from trireme.ir.graph import Graph, Node, Rounding
 from trireme.ir.op import call_of
 from trireme.ops.integer import ResizeAxis, resize_axis, resize_reason, same_quant
 from trireme.support.dtypes import Array
@@ -39,7 +39,10 @@ Emit = Callable[[Index, int], None]
 
 @dataclass(frozen=True)
 class ResizedImages:
-    """Images [batch, height, width, channels] of a dtype, resized to height and width `out`."""
+    """Images [batch, height, width, channels] of a dtype, resized to height and width `out`.
+
+    zero: the zero point from which halves go to even; None where they go away from 0
+    """
 
     batch: int
     height: int
@@ -47,6 +50,7 @@ class ResizedImages:
     channels: int
     out: tuple[int, int]
     dtype: str
+    zero: int | None
 
     @property
     def line(self) -> int:
@@ -112,13 +116,20 @@ class _ResizePasses:
         def emit(at: Index, count: int) -> None:
             parts = [fn.load(self.wide, fn.at(place, at, "i32")) for place in places]
             total = self._sum(parts, weights)
-            sign = fn.emit(self.wide, f"ashr {total}, {total.text_of(31)}")
-            total = total + _HALF + sign
+            total = total + _HALF + self._less(total)
             rounded = fn.emit(self.wide, f"ashr {total}, {total.text_of(_SHIFT)}")
             narrow = fn.convert("trunc", rounded, vector(self.lanes, "i8"))
             store_stored(fn, narrow, fn.at(target, at, "i8"), count)
 
         self._each(self.image.channels, emit)
+
+    def _less(self, total: Value) -> Value:
+        """Return -1 where a half falls, else 0."""
+        if self.image.zero is None:
+            return self.fn.emit(self.wide, f"ashr {total}, {total.text_of(31)}")
+        floor = self.fn.emit(self.wide, f"ashr {total}, {total.text_of(_SHIFT)}")
+        distance = floor - self.image.zero
+        return self.fn.emit(self.wide, f"and {distance}, {distance.text_of(1)}") - 1
 
     def _load(self, line: Value, at: Index, count: int) -> Value:
         place = self.fn.at(line, at, "i8")
@@ -154,7 +165,9 @@ def _lower(context: Context, node: Node) -> Sequence[Step]:
     x, y = (context.type(i) for i in (node.used[0], node.outputs[0]))
     rows, columns = _axes(context.graph, node)
     n, height, width, channels = x.dims
-    image = ResizedImages(n, height, width, channels, (y.dims[1], y.dims[2]), x.dtype)
+    even = y.quant is not None and y.quant.rounding is Rounding.HALF_EVEN
+    zero = y.quant.zero_point if y.quant is not None and even else None
+    image = ResizedImages(n, height, width, channels, (y.dims[1], y.dims[2]), x.dtype, zero)
     code, chunks, seconds = context.kernel(linear_kernel, image)
     reads = (
         context.operand(node.used[0]),
