@@ -98,9 +98,10 @@ def peer_answers(data, feeds):
 
 @pytest.mark.parametrize("name", ZOO)
 def test_models_of_the_zoo(name):
-    """Our results come back to the bit. Float ones are ONNX Runtime's.
+    """Floats come back to the bit and are ONNX Runtime's; integers are ONNX Runtime's.
 
-    A unit of one quantised op grows in the ops after it, so integers are compared op by op below.
+    What is written rounds halves to even, as ONNX does, so integers may differ from the original's.
+    A softmax of integers is within a few units.
     """
     print("seed", SEED)
     graph = trireme.convert(zoo_path(f"{name}.tflite"))
@@ -108,11 +109,14 @@ def test_models_of_the_zoo(name):
     onnx.checker.check_model(onnx.load_from_string(data), full_check=True)
     feeds = random_feeds(graph, np.random.default_rng(SEED))
     wanted, found = results(graph, feeds), results(data, feeds)
-    for key, right in wanted.items():
-        np.testing.assert_array_equal(found[key], right)
-    if all(right.dtype == np.float32 for right in wanted.values()):
-        for one, right in zip(peer_answers(data, feeds), wanted.values(), strict=True):
-            assert_close(one, right, 1e-5)
+    for peer, (key, right) in zip(peer_answers(data, feeds), wanted.items(), strict=True):
+        if right.dtype == np.float32:
+            np.testing.assert_array_equal(found[key], right)
+            assert_close(peer, right, 1e-5)
+        elif any(node.op == "softmax" for node in graph.nodes):
+            assert np.abs(peer.astype(np.int64) - found[key]).max() <= 4
+        else:
+            np.testing.assert_array_equal(found[key], peer)
 
 
 QUANTISED = {"add", "average_pool", "conv", "fully_connected", "matmul", "mul", "softmax"}
@@ -123,7 +127,7 @@ def test_quantised_ops_are_within_a_unit_of_onnx_runtime(op, samples):
     compared = 0
     for sample, name in samples:
         graph, wanted = interpreted(op, sample)
-        if not any(sample.out_quants) or sample.note.endswith("beside the image"):
+        if not any(sample.out_quants) or "beside the image" in sample.note:
             continue  # ONNX Runtime refuses pads as wide as the window
         if any(value.dtype not in ("int8", "uint8", "int32") for value in graph.values.values()):
             continue

@@ -78,6 +78,8 @@ def compare_sample(op, sample):
 def test_samples(op, samples):
     compared = 0
     for sample, name in samples:
+        if any(quant is not None and quant.rounding for quant in sample.out_quants):
+            continue  # the format cannot say it
         with named(name):
             compared += compare_sample(op, sample)
     assert compared or op.name in NOT_RUN
