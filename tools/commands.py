@@ -107,16 +107,19 @@ def device_lines(session: Session, events: bool = True) -> list[str]:
 
     events: whether to name faults, which a profile names itself
     """
-    lines = []
-    if events:
-        lines = [f"left out: {name}: {why}" for name, why in session.dropped.items()]
-        lines += [str(event) for event in session.events if event.action != "left out"]
+    lines = fault_lines(session) if events else []
     if session.is_stored:  # one device, which runs all
         return lines
     if not all(stage.has_plan and not stage.bucket for stage in session.stages):
         return lines + [str(stage) for stage in session.stages]
     unused = session.placement.unused
     return lines + [f"{name} unused: {why}" for name, why in unused.items()]
+
+
+def fault_lines(session: Session) -> list[str]:
+    """Return a line for each device that is left out, and for each fault of a run."""
+    lines = [f"left out: {name}: {why}" for name, why in session.dropped.items()]
+    return lines + [str(event) for event in session.events if event.action != "left out"]
 
 
 def faults_of(session: Session) -> dict[str, Any]:
