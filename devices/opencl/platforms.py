@@ -7,13 +7,15 @@ import threading
 from dataclasses import dataclass
 from typing import Any
 
-from trireme.devices.opencl import pocl
+from trireme.devices.opencl import linker, pocl
 from trireme.support.errors import DeviceError
 
 _KINDS = {4: "gpu", 8: "accelerator", 2: "cpu"}
 _ORDER = ("gpu", "accelerator", "cpu", "custom")
 _CHECKERS = ("oclgrind",)
 _NO_CACHE = "PYOPENCL_NO_CACHE"
+_HIDE_POCL = ("OCL_ICD_VENDORS", "POCL_DEVICES")
+"""Variables with which the OpenCL loader, or PoCL, finds no device of PoCL."""
 _lock = threading.Lock()
 _touched_by: int | None = None
 
@@ -33,6 +35,11 @@ class FoundDevice:
     checker: bool
     cpu_name: str
     handle: Any
+
+    @property
+    def is_pocl_cpu(self) -> bool:
+        """Whether PoCL runs the kernels on the CPU's cores."""
+        return self.platform == pocl.PLATFORM and self.kind == "cpu"
 
     def __str__(self) -> str:
         return f"{self.device} ({self.kind}) on {self.platform}, {self.version}"
@@ -115,12 +122,11 @@ def _kind(type_bits: int) -> str:
 
 
 def choose(platform: str | None, device: str | None) -> FoundDevice:
-    """Return the preferred device whose names contain the given parts.
+    """Return the preferred device whose names contain the given parts, and that can build kernels.
 
-    Errors: DeviceError, listing the devices found
+    Errors: DeviceError, listing the devices found, or why none of them can build a kernel
     """
     found = find_devices()
-    facts = [str(f) for f in found] or ["no OpenCL platform was found"]
     wanted = [
         f
         for f in found
@@ -128,8 +134,14 @@ def choose(platform: str | None, device: str | None) -> FoundDevice:
         and _contains(f.device, device)
         and (not f.checker or platform is not None or device is not None)
     ]
-    if wanted:
-        return wanted[0]
+    faults = []
+    for one in wanted:
+        fault = linker.link_fault() if one.is_pocl_cpu else None
+        if fault is None:
+            return one
+        faults.append(f"{one}: {fault}")
+    if faults:
+        raise DeviceError("PoCL cannot link kernels here", facts=faults, fix=linker.FIX)
     asked = " and ".join(
         f"{what} {name!r}"
         for what, name in (("platform", platform), ("device", device))
@@ -137,9 +149,19 @@ def choose(platform: str | None, device: str | None) -> FoundDevice:
     )
     raise DeviceError(
         f"no OpenCL device with {asked}" if asked else "no OpenCL device",
-        facts=facts,
-        fix="" if found else "install a driver, or the package pocl-binary-distribution",
+        facts=[str(f) for f in found] or ["no OpenCL platform was found"],
+        fix="" if found else _driver_advice(),
     )
+
+
+def _driver_advice() -> str:
+    """Return what gives a platform where there is none."""
+    hiding = [f"{name} ({os.environ[name]})" for name in _HIDE_POCL if name in os.environ]
+    if not pocl.may_be_present():
+        return "install a driver, or the package pocl-binary-distribution"
+    if hiding:
+        return f"unset {' and '.join(hiding)}, which hides PoCL"
+    return "install pocl-binary-distribution anew: it is installed, but its driver does not load"
 
 
 def _contains(name: str, part: str | None) -> bool:

@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 
 import trireme.ops  # noqa: F401 - fills the registry
-from trireme.devices.opencl.platforms import find_devices
+from trireme.devices.opencl.platforms import choose
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import TensorType
 from trireme.ir.interpreter import interpret
 from trireme.support.dtypes import numpy_dtype
+from trireme.support.errors import DeviceError
 
 MARGIN = 192
 POISON = 0xA5
@@ -19,8 +20,11 @@ POISON = 0xA5
 @functools.cache
 def skip_reason() -> str:
     """Why OpenCL tests cannot run here, or nothing."""
-    usable = [found for found in find_devices() if not found.checker]
-    return "" if usable else "no OpenCL platform"
+    try:
+        choose(None, None)
+    except DeviceError as error:
+        return str(error)
+    return ""
 
 
 def need_opencl() -> None:
