@@ -91,6 +91,14 @@ def gains(
         yield node, gain_db
 
 
+def wide_channel(yardstick: Yardstick, value: int) -> str | None:
+    """Return a sentence on the channel that widens an input's range; None without such a one."""
+    channel, times = yardstick.widest_channel(value)
+    if times > _WIDER:
+        return f"channel {channel} of its input is {times:.1f} times the median one"
+    return None
+
+
 def _unrepaired(trial: QuantTrial, real: Graph, node: Node) -> QuantTrial:
     """Return the trial with a node as the float graph has it.
 

@@ -113,6 +113,16 @@ class Yardstick:
         """Return the noise of the graph's outputs that are float."""
         return self.compare(emitted, float_outputs(self.graph))
 
+    def widest_channel(self, value: int) -> tuple[int, float]:
+        """Return the channel (last axis) of the largest peak, and that peak over the median one.
+
+        The median is that of the channels which are not 0 in all samples.
+        """
+        rows = (made[value].reshape(-1, made[value].shape[-1]) for made in self.real)
+        peaks = np.max([np.abs(one).max(axis=0, initial=0.0) for one in rows], axis=0)
+        live = peaks[peaks > 0]
+        return int(peaks.argmax()), float(live.max() / np.median(live)) if live.size else 1.0
+
     def _runs(self, emitted: Emitted, values: Collection[int]) -> Iterator[dict[int, Array]]:
         return _runs(self.graph, emitted, values, self.feeds, self.threads)
 

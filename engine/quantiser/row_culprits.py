@@ -10,11 +10,9 @@ import itertools
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
-import numpy as np
-
 from trireme.ir.graph import Graph, Node, node_names
 from trireme.ir.quantization.report import CulpritReport, WeightReport
-from trireme.quantiser.culprits import gains
+from trireme.quantiser.culprits import gains, wide_channel
 from trireme.quantiser.emit import Emitted
 from trireme.quantiser.measure import Noise, Yardstick, float_outputs, worst_db
 from trireme.quantiser.scheme import DYNAMIC
@@ -23,8 +21,6 @@ from trireme.support.errors import GraphError
 
 _TWIN = " on rows"
 """What the name of a twin ends with."""
-_WIDER = 3.0
-"""A channel so many times wider than the median one is named as a cause."""
 _HALF_DB = 3.0
 """Weights whose error is within this of the whole make at least half of it."""
 
@@ -118,9 +114,6 @@ def _cause(node: Node, stored: WeightReport, made: Noise, known: Yardstick) -> s
     if stored.snr_db < made.db + _HALF_DB:
         return f"its weights make half of that or more, with {stored.snr_db:.1f} dB of their own"
     for x in _read(known.graph, node):
-        rows = np.concatenate([one[x].reshape(-1, one[x].shape[-1]) for one in known.real])
-        peaks = np.abs(rows).max(axis=0)
-        times = float(peaks.max() / max(np.median(peaks), np.finfo(np.float32).tiny))
-        if times > _WIDER:
-            return f"channel {peaks.argmax()} of its input is {times:.1f} times the median one"
+        if (wide := wide_channel(known, x)) is not None:
+            return wide
     return "its rows fill their ranges, and 8 bits are what they have"
