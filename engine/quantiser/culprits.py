@@ -59,7 +59,7 @@ def culprits(
 
     for node, gain_db in gains(worst, before, after):
         out = node.outputs[0]
-        cause, fitting = _cause(trial, method, node)
+        cause, fitting = _cause(trial, method, node, yardstick)
         rows.append(
             CulpritReport(
                 names[node.id],
@@ -119,10 +119,13 @@ def _tried(fitting: frozenset[str], repairs: Sequence[RepairReport]) -> str:
 
 
 _OUTLIERS = frozenset({"outlier_clipping", "smooth_quant"})
+_CHANNELS = frozenset({"equalisation", "smooth_quant"})
 _COARSE = frozenset({"equalisation", "rounding", "bias_correction"})
 
 
-def _cause(trial: QuantTrial, method: str, node: Node) -> tuple[str, frozenset[str]]:
+def _cause(
+    trial: QuantTrial, method: str, node: Node, yardstick: Yardstick
+) -> tuple[str, frozenset[str]]:
     """Return why a node's integers are coarse, and the repairs that fit.
 
     A general sentence where nothing stands out. Of a product that makes floats these are the
@@ -143,6 +146,8 @@ def _cause(trial: QuantTrial, method: str, node: Node) -> tuple[str, frozenset[s
     if inner and own > _WIDER * inner:
         times = own / inner
         return f"one element in 10,000 makes its range {times:.1f} times wider", _OUTLIERS
+    if is_product(node) and (wide := wide_channel(yardstick, node.used[0])) is not None:
+        return f"{wide}, so the other channels have few steps", _CHANNELS
     is_wide = trial.scheme.activations == "int16"
     has = "its weights have 8 bits" if is_product(node) else "16 bits are what they have"
     why = has if is_wide else "8 bits are what they have"

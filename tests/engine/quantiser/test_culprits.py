@@ -66,6 +66,30 @@ def test_a_channel_that_widens_the_rows_of_a_product_is_named():
     assert "channel 5 of its input" in known["first"].cause, f"seed {SEED}"
 
 
+@pytest.mark.parametrize("times", [1, 40])
+def test_a_channel_that_widens_the_range_of_a_product_is_named(times):
+    """One filter is larger than the others, and what reads its channel is smaller."""
+    rng = np.random.default_rng(SEED)
+    b = GraphBuilder("wide")
+    x = b.input("x", TensorType((1, 8, 8, 3), "float32"))
+    window = {"strides": (1, 1), "pads": (1, 1, 1, 1), "dilations": (1, 1), "layout": "NHWC"}
+    one = rng.standard_normal((16, 3, 3, 3)).astype(np.float32)
+    one[3] *= times
+    edges = b.add("relu", b.add("conv", x, b.constant("w", one), **window), names=["edges"])
+    other = rng.standard_normal((8, 3, 3, 16)).astype(np.float32)
+    other[..., 3] /= times
+    net = b.finish(b.add("conv", edges, b.constant("v", other), names=["shapes"], **window))
+    report = trireme.quantize(net, samples_of(net, 8, SEED), explain=True, repairs="none")
+    known = {row.name: row for row in report.quantization.culprits}
+    assert ("channel 3 of its input is" in known["shapes"].cause) == (times > 1), f"seed {SEED}"
+    assert ("equalisation" in known["shapes"].repair) and "channel" not in known["edges"].cause
+    if times > 1:
+        data = samples_of(net, 8, SEED)
+        tried = trireme.quantize(net, data, explain=True, repairs="equalisation").quantization
+        assert tried.outputs[0].snr_db > report.quantization.outputs[0].snr_db + 3
+        assert not any("channel" in row.cause for row in tried.culprits), f"seed {SEED}"
+
+
 def test_a_node_that_stays_float_has_the_weights_of_the_float_model():
     """Rounded weights are right for integers alone."""
     rng = np.random.default_rng(SEED)
