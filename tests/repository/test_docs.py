@@ -8,7 +8,7 @@ import sys
 
 import numpy as np
 import pytest
-from doc_blocks import KINDS, blocks, commands
+from doc_blocks import KINDS, blocks, commands, is_part
 from zoo import CHECKOUT, zoo_folder
 
 import trireme
@@ -45,6 +45,26 @@ def test_a_page_runs_as_pasted(page, tmp_path):
         timeout=300,
     )
     assert run.returncode == 0, run.stdout[-3000:] + run.stderr[-3000:]
+
+
+PRINTED = "place: 340 us\n  cpu     4\n  gpu     unused\n  npu     6\nsame\n"
+
+
+@pytest.mark.parametrize(
+    ("shown", "right"),
+    [
+        ("place: 1.2 ms\n  cpu  12\n", True),
+        ("place: 1 us\n...\n  npu 6\n", True),
+        ("...\nsame\n", True),
+        ("  npu   6\n...\n", True),
+        ("place: 340 us\n  npu 6\n", False),
+        ("  npu 6\n...\n  cpu 4\n", False),
+        ("place: 340 KiB\n", False),
+        ("  gpu  unus\n", False),
+    ],
+)
+def test_a_tutorial_shows_what_is_printed(shown, right):
+    assert is_part(shown, PRINTED) == right
 
 
 PYTHON = [

@@ -7,11 +7,16 @@
     ```toml name.toml     is written to that file
     ```text               is output or a formula
 
+In a tutorial, text behind a block that ran is a part of what that block printed: its lines in their
+order, `...` for lines left out, numbers and units of time apart.
+
 The folder is the current one. A `curl` line copies the file from ZOO; without the file the page
 ends there. `trireme serve ... --http 8000 &` serves until the page ends, on any free port; what
 follows asks that port.
 """
 
+import contextlib
+import io
 import pathlib
 import re
 import shlex
@@ -82,7 +87,7 @@ def run_command(words, zoo):
     elif words[:2] == ["trireme", "serve"]:
         start_server(words[1:])
     elif words[0] == "trireme":
-        print(f"$ {line}", flush=True)
+        print(f"$ {line}", file=sys.__stdout__, flush=True)
         assert main(words[1:]) == 0, line
     elif words[0] == "curl" and PORT in line:
         quiet = ["curl", "--silent", "--show-error", "--fail-with-body"]
@@ -100,16 +105,44 @@ def run_command(words, zoo):
     return True
 
 
+def masked(text):
+    """Return the lines of a text with # for each number, without units of time and alignment."""
+    text = re.sub(r"\d+(?:[.,]\d+)*(?: (?:s|ms|us|ns)\b)?", "#", text)
+    return [" ".join(line.split()) for line in text.splitlines()]
+
+
+def is_part(shown, printed):
+    """Whether the lines of `shown` are in `printed` in their order, with gaps at `...` alone."""
+    lines = [r"(?:.*\n)*?" if line == "..." else re.escape(f"{line}\n") for line in masked(shown)]
+    whole = "".join(f"{line}\n" for line in masked(printed))
+    return re.search(f"^{''.join(lines)}", whole, re.M) is not None
+
+
 def run_page(page, zoo):
-    """Run the blocks of a page in the current folder."""
+    """Run the blocks of a page in the current folder; compare what a tutorial shows of it."""
     names = {"__name__": "__main__"}
+    printed = None
     for kind, name, block in blocks(page.read_text()):
+        if kind == "text" and printed is not None and page.parent.name == "tutorial":
+            assert is_part(block, printed), f"the page shows\n{block}\nprinted was\n{printed}"
+        printed = None
         if name:
             pathlib.Path(name).write_text(block)
-        elif kind == "python":
-            exec(compile(of_server(block), f"{page.name}", "exec"), names)
-        elif kind == "sh" and not all(run_command(words, zoo) for words in commands(block)):
-            return
+        elif kind in ("python", "sh"):
+            with contextlib.redirect_stdout(io.StringIO()) as output:
+                more = run_block(page, kind, block, names, zoo)
+            printed = output.getvalue()
+            print(printed, flush=True)
+            if not more:
+                return
+
+
+def run_block(page, kind, block, names, zoo):
+    """Run a block; return False where the page ends for want of a file."""
+    if kind == "sh":
+        return all(run_command(words, zoo) for words in commands(block))
+    exec(compile(of_server(block), f"{page.name}", "exec"), names)
+    return True
 
 
 if __name__ == "__main__":
