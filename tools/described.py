@@ -65,7 +65,7 @@ def described_devices(options: argparse.Namespace) -> dict[str, Device]:
     Errors: RunError, if an option is only for devices that run, or a figure cannot be set;
     ModelFileError, if the description cannot be read
     """
-    for flag in (*_REAL, *(one.flag for _, one in flagged_options())):
+    for flag in (*_REAL, *flagged_options()):
         if vars(options).get(flag_name(flag)):
             raise RunError(f"{flag} is for devices that run; those of --soc are only described")
     soc = load_soc(options.soc)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from itertools import starmap
 from typing import Any
 
 from trireme.backend.device_kind import Option
@@ -101,20 +102,27 @@ def add_device_choice(parser: argparse.ArgumentParser) -> None:
         help="devices to use: npu,opencl,cpu (default: cpu); cpu#1,cpu#2 are two devices, each "
         "with half of the cores",
     )
-    for kind, one in flagged_options():
-        choice: dict[str, Any] = dict(action="store_true") if one.type is bool else {}
-        what = f"do not {one.help}" if one.default is True else one.help
-        group.add_argument(one.flag, help=f"{kind}: {what}", **choice)
+    for flag, declared in flagged_options().items():
+        takes_value = declared[0][1].switched is None
+        choice: dict[str, Any] = {} if takes_value else dict(action="store_true")
+        group.add_argument(flag, help="; ".join(starmap(_flag_help, declared)), **choice)
     group.add_argument(
         "--fallback", action="store_true", help="go on without devices that fail, and report them"
     )
 
 
-def flagged_options() -> list[tuple[str, Option]]:
-    """Return the options of devices that the command line has a flag for, with their kinds."""
-    return [
-        (name, one) for name in device_names() for one in kind_named(name).declared() if one.flag
-    ]
+def flagged_options() -> dict[str, list[tuple[str, Option]]]:
+    """Return the flags of devices: for each the options that it sets, with their kinds."""
+    flags: dict[str, list[tuple[str, Option]]] = {}
+    for name in device_names():
+        for one in kind_named(name).declared():
+            if one.flag:
+                flags.setdefault(one.flag, []).append((name, one))
+    return flags
+
+
+def _flag_help(kind: str, one: Option) -> str:
+    return f"{kind}: {'do not ' if one.default is True else ''}{one.help}"
 
 
 def flag_name(flag: str) -> str:
@@ -125,9 +133,9 @@ def flag_name(flag: str) -> str:
 def flag_value(options: argparse.Namespace, one: Option) -> Any:
     """Return what the command line gives for an option of a device; None where it gives nothing."""
     given = vars(options)[flag_name(one.flag)]
-    if one.type is bool:
-        return (not one.default) if given else None
-    return given
+    if one.switched is None:
+        return given
+    return one.switched if given else None
 
 
 class _Given(argparse.Action):

@@ -118,16 +118,19 @@ def device_options(options: argparse.Namespace) -> dict[str, dict[str, Any]]:
     """
     given: dict[str, dict[str, Any]] = {}
     kinds = {kind_of(name) for name in device_list(options)}
-    for kind, one in flagged_options():
-        value = flag_value(options, one)
-        if value is None:
+    for flag, declared in flagged_options().items():
+        if flag_value(options, declared[0][1]) is None:
             continue
-        if kind not in kinds:
+        if kinds.isdisjoint(kind for kind, _ in declared):
+            one = "it" if len(declared) == 1 else "one of them"
             raise RunError(
-                f"{one.flag} is an option of {kind}, and the devices are {options.devices}",
-                fix=f"add it to --devices, or leave out {one.flag}",
+                f"{flag} is an option of {' and '.join(kind for kind, _ in declared)}, "
+                f"and the devices are {options.devices}",
+                fix=f"add {one} to --devices, or leave out {flag}",
             )
-        given.setdefault(kind, {})[one.name] = value
+        for kind, option in declared:
+            if kind in kinds:
+                given.setdefault(kind, {})[option.name] = flag_value(options, option)
     return given
 
 

@@ -19,8 +19,10 @@ class NpuOptions:
     )
     float32: str = option(
         "refuse",
-        "what to do with float32 nodes: refuse them, or run them with float16 operands and results",
+        "float16 runs float32 nodes with float16 operands and results, where refuse refuses them",
         choices=("refuse", "float16"),
+        flag="--float16",
+        flag_sets="float16",
     )
     trace: bool = option(
         False, "keep every intermediate of the last launch, for `NpuCall.intermediate`"

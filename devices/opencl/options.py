@@ -21,6 +21,8 @@ class OpenCLOptions:
         "float32",
         "float16 keeps float32 weights as float16 on the device and still sums in float32",
         choices=("float32", "float16"),
+        flag="--float16",
+        flag_sets="float16",
     )
     cache_dir: str | Path | None = option(
         None, "folder for built programs (default: the user's cache)"

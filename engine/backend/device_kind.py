@@ -37,7 +37,9 @@ class Option:
 
     help: a phrase that describes the option; for True or False, the effect of True
     choices: all allowed values, where there is such a list
-    flag: its name on the command line ("--isa"; "--no-winograd" sets False); "" for none
+    flag: its name on the command line ("--isa"; "--no-winograd" sets False); "" for none. Kinds
+        may share a flag.
+    flag_sets: the value that the flag sets, where it takes none and the type is not bool
     """
 
     name: str
@@ -46,11 +48,24 @@ class Option:
     help: str
     choices: tuple[Any, ...] = ()
     flag: str = ""
+    flag_sets: Any = None
+
+    @property
+    def switched(self) -> Any:
+        """The value that the flag sets; None where the flag takes a value."""
+        return not self.default if self.type is bool else self.flag_sets
 
 
-def option(default: Any, help: str, *, choices: Sequence[Any] = (), flag: str = "") -> Any:
+def option(
+    default: Any,
+    help: str,
+    *,
+    choices: Sequence[Any] = (),
+    flag: str = "",
+    flag_sets: Any = None,
+) -> Any:
     """Return a field of a class of options; the arguments are as in Option."""
-    said = {"help": help, "choices": tuple(choices), "flag": flag}
+    said = {"help": help, "choices": tuple(choices), "flag": flag, "flag_sets": flag_sets}
     return dataclasses.field(default=default, metadata=said)
 
 

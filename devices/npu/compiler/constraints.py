@@ -113,8 +113,9 @@ def known_dtypes(s: Subject) -> str:
     wrong = next((t for t in s.tensors if t.dtype not in allowed), None)
     if wrong is None:
         return ""
-    hint = "; open it with float32='float16' to round" if wrong.dtype == "float32" else ""
-    return f"{wrong}, it has {', '.join(sorted(allowed))}{hint}"
+    hint = "; open it with float32='float16', or --float16, to round"
+    known = ", ".join(sorted(allowed))
+    return f"{wrong}, it has {known}{hint if wrong.dtype == 'float32' else ''}"
 
 
 def quantised_integers(s: Subject) -> str:
