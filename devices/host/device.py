@@ -6,11 +6,11 @@ for by name it runs every op: slow, and never chosen silently.
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Sequence
 
 from trireme.backend.device import (
+    ANY_NUMBER,
     HOST,
     HOST_CORES,
     Buffer,
@@ -48,7 +48,7 @@ class HostDevice(HostMemoryDevice):
     """The references behind the contract."""
 
     spec = _SPEC
-    calls_at_once = busy_calls = sys.maxsize
+    calls_at_once = busy_calls = ANY_NUMBER
 
     def __init__(self, options: HostOptions) -> None:
         self.states = States() if options.states is None else options.states

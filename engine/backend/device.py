@@ -7,6 +7,7 @@ device and binds each executable once to places in the arenas. Every run launche
 
 from __future__ import annotations
 
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
@@ -29,6 +30,8 @@ HOST = "host"
 """The memory space of numpy arrays; the handle of its buffers is a 1-D uint8 array."""
 HOST_CORES = "cpu"
 """The resource group of devices that work on the machine's CPU cores."""
+ANY_NUMBER = sys.maxsize
+"""The calls at once of a device that bounds them by nothing."""
 
 
 def kind_of(name: str) -> str:
@@ -306,7 +309,8 @@ class Device(ABC):
         itself: see QueuedCall
     repeats_calls: whether its calls can run turn after turn by themselves: see RepeatableCall
     is_lost: whether a task hung on it; nobody waits for the device again
-    calls_at_once: how many calls, on memory of their own, may run; 0 where they take turns
+    calls_at_once: how many calls, on memory of their own, may run; 0 where they take turns, and
+        ANY_NUMBER where nothing bounds them
     busy_calls: how many of them keep it busy
     """
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from trireme.backend.device import Device
+from trireme.backend.device import ANY_NUMBER, Device
 from trireme.ir.graph import Graph, Node
 from trireme.ir.op import get_op
 from trireme.ops.repeats import bodies_of
@@ -34,9 +34,11 @@ def context_count(
     if any(get_op(node.op).calls_python for node in _all_nodes(graph)):
         return ContextCount(1, "a Python operator may not be made for two calls at once")
     least = min(used, key=lambda one: one.calls_at_once, default=None)
-    if least is None or least.calls_at_once > MOST:
+    if least is None or least.calls_at_once == ANY_NUMBER:
         return ContextCount(1, "no device has threads")
-    return ContextCount(least.calls_at_once, f"so many keep {least.spec.name} busy", busy)
+    return ContextCount(
+        min(least.calls_at_once, MOST), f"so many keep {least.spec.name} busy", busy
+    )
 
 
 def why_one_open(graph: Graph, has_ties: bool) -> str:

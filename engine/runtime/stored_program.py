@@ -14,7 +14,7 @@ import numpy as np
 
 from trireme.backend.image import ImageCall, TaskImage
 from trireme.ir.graph import Quant, Rounding, TensorType, Value
-from trireme.runtime.contexts import ContextCount
+from trireme.runtime.contexts import MOST, ContextCount
 from trireme.runtime.failures import raise_at
 from trireme.runtime.io_binding import IOBinding, IOPort, RunInContext
 from trireme.support.cached import cached_property
@@ -214,7 +214,7 @@ class StoredProgram:
         """Return how many calls run at once."""
         if asked is not None:
             return ContextCount(asked, "asked for", self._call.busy_calls)
-        most = self._call.calls_at_once
+        most = min(self._call.calls_at_once, MOST)
         return ContextCount(most, "so many keep the device busy", self._call.busy_calls)
 
     def beside(self) -> RunInContext:

@@ -156,6 +156,19 @@ def test_why_calls_take_turns():
         assert session.contexts == 2
 
 
+def test_many_threads_have_no_more_contexts_than_there_may_be(tmp_path):
+    """Neither one, as without threads, nor one for each of a hundred threads."""
+    import trireme
+
+    path = tmp_path / "m.trm"
+    trireme.save(convs(), path)
+    options = ExecutionOptions(model_cache=str(tmp_path))
+    for is_stored in (False, True):
+        with Session(path, threads=100, execution_options=options) as session:
+            session.run(feeds(0))
+            assert (session.is_stored, session.contexts) == (is_stored, 64)
+
+
 def test_contexts_that_cannot_be_are_an_error():
     with pytest.raises(RunError, match="contexts is 0, expected a whole number from 1 to 64"):
         Session(convs(), contexts=0)
