@@ -29,4 +29,5 @@ KIND = DeviceKind(
     open=_open,
     options=OpenCLOptions,
     found=_found,
+    also_called=("gpu", "cuda", "rocm"),
 )

@@ -89,6 +89,7 @@ class DeviceKind:
     image_key: what such an image depends on beside the graph, given the options
     found: describes the devices that this machine can open, the preferred first
     demands: its refusal sentences, where it has a list of them
+    also_called: other words for the kind, which the error of an unknown device knows
     """
 
     name: str
@@ -101,6 +102,7 @@ class DeviceKind:
     image_key: Callable[[Any], str] = repr
     found: Callable[[], Sequence[str]] = _itself
     demands: Callable[[], Sequence[str]] = _nothing
+    also_called: tuple[str, ...] = ()
 
     def declared(self) -> tuple[Option, ...]:
         """Return the options, in order."""

@@ -6,6 +6,7 @@ device is opened.
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
@@ -29,6 +30,8 @@ _KINDS: dict[str, str | DeviceKind] = {
     "host": "trireme.devices.host",
 }
 
+_NEAR = 0.75
+"""How alike two words must be, of 1, for one to be meant by the other."""
 _DESCRIBED = "trireme.devices.described"
 
 
@@ -49,11 +52,23 @@ def kind_named(name: str) -> DeviceKind:
     """
     found = _KINDS.get(kind_of(name))
     if found is None:
-        raise DeviceError(f"unknown device {name!r}", facts=[f"known: {', '.join(sorted(_KINDS))}"])
+        raise DeviceError(
+            f"unknown device {name!r}",
+            facts=[f"known: {', '.join(sorted(_KINDS))}"],
+            fix=_near_name(kind_of(name)),
+        )
     if isinstance(found, DeviceKind):
         return found
     kind: DeviceKind = importlib.import_module(found).KIND
     return kind
+
+
+def _near_name(word: str) -> str:
+    """Return the advice of a kind with nearly this name, or of one that the word means; or ""."""
+    kinds = [kind_named(name) for name in _KINDS]
+    called = {name: kind for kind in kinds for name in (kind.name, *kind.also_called)}
+    near = difflib.get_close_matches(word.lower(), called, 1, _NEAR)
+    return f"name it {called[near[0]].name} ({called[near[0]].summary})" if near else ""
 
 
 def open_device(name: str, **options: Any) -> Device:

@@ -1,0 +1,38 @@
+"""Names that a new user tries: the message gives the name that there is."""
+
+import pytest
+from commands import call, save_small
+
+from trireme.backend.registry import device_names, kind_named, open_device
+from trireme.support.errors import DeviceError
+
+pytestmark = pytest.mark.usefixtures("no_calibration")
+
+
+@pytest.fixture
+def model(tmp_path):
+    return save_small(tmp_path / "small.trm")
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("gpu", "opencl"),
+        ("GPU", "opencl"),
+        ("cuda", "opencl"),
+        ("CPU", "cpu"),
+        ("opencel", "opencl"),
+    ],
+)
+def test_a_device_by_another_name_is_found(name, meant, model, capsys):
+    code, _, err = call(capsys, "run", model, "--devices", f"npu,{name}")
+    assert code == 5 and f"unknown device {name!r}" in err
+    assert f"fix: name it {meant} ({kind_named(meant).summary})" in err
+    with pytest.raises(DeviceError, match=f"name it {meant}"):
+        open_device(f"{name}#1")
+
+
+def test_no_name_of_one_kind_means_another():
+    kinds = [kind_named(name) for name in device_names()]
+    names = [name for kind in kinds for name in (kind.name, *kind.also_called)]
+    assert len(names) == len(set(names)) and all(name == name.lower() for name in names)
