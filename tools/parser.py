@@ -6,7 +6,7 @@ import argparse
 import difflib
 import sys
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from trireme import __version__
 from trireme.backend.registry import device_names
@@ -45,6 +45,15 @@ class CommandParser(argparse.ArgumentParser):
         near = [flag for flag, one in flags if str(one.metavar).lower() == word.strip("-")]
         near = near or difflib.get_close_matches(word, [flag for flag, _ in flags], 1)
         return f"; did you mean {' or '.join(near)}?" if near else ""
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        """Refuse a value that is no choice, with the choice that is nearest."""
+        try:
+            super()._check_value(action, value)
+        except argparse.ArgumentError as error:
+            near = difflib.get_close_matches(str(value), map(str, action.choices or ()), 1)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            raise argparse.ArgumentError(action, f"{error.message}{hint}") from None
 
     def error(self, message: str) -> NoReturn:
         """End the process with the usage and the message."""

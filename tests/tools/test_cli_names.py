@@ -5,6 +5,7 @@ from commands import call, save_small
 
 from trireme.backend.registry import device_names, kind_named, open_device
 from trireme.support.errors import DeviceError
+from trireme.tools.cli import main
 
 pytestmark = pytest.mark.usefixtures("no_calibration")
 
@@ -36,3 +37,21 @@ def test_no_name_of_one_kind_means_another():
     kinds = [kind_named(name) for name in device_names()]
     names = [name for kind in kinds for name in (kind.name, *kind.also_called)]
     assert len(names) == len(set(names)) and all(name == name.lower() for name in names)
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        (["runn", "{model}"], "run"),
+        (["quantise", "{model}"], "quantize"),
+        (["benchmark", "{model}"], "bench"),
+        (["run", "{model}", "--mode", "paralel"], "parallel"),
+        (["place", "{model}", "--objective", "latencyy"], ""),
+    ],
+)
+def test_a_word_that_is_no_choice_has_a_near_one(words, meant, model, capsys):
+    with pytest.raises(SystemExit) as caught:
+        main([word.format(model=model) for word in words])
+    err = capsys.readouterr().err
+    assert caught.value.code == 2
+    assert ("did you mean" in err) == bool(meant) and (f"did you mean {meant}?" in err or not meant)
