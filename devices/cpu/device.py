@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import logging
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
@@ -42,6 +44,7 @@ if TYPE_CHECKING:
     from trireme.devices.cpu.kernels.polymorphic.sample import GenericSample
 
 Made = TypeVar("Made")
+_log = logging.getLogger(__name__)
 
 
 class HasCodes(Protocol):
@@ -236,6 +239,8 @@ def open_cpu(options: CpuOptions, instance: DeviceInstance) -> CpuDevice:
         raise DeviceError(f"cpu: {count} threads, expected 1 to {MOST_THREADS}")
     if instance.number and (count > len(mine) or options.futex is False):
         raise too_many(name, count, mine) if count > len(mine) else no_instances(name)
+    if count > len(mine):
+        _warn_of_turns(count, len(mine))
     chosen = choose_isa(options.isa)
     folder = cache_folder("cpu") if options.cache_dir is None else Path(options.cache_dir)
     jit = Jit(chosen, ObjectCache(None if folder == NO_CACHE else folder))
@@ -247,3 +252,9 @@ def open_cpu(options: CpuOptions, instance: DeviceInstance) -> CpuDevice:
     server = Server(native, name, mine, spins) if instance.number else None
     spec = _spec(chosen, count, instance, mine)
     return CpuDevice(chosen, spec, jit, native, pool, winograd=options.winograd, server=server)
+
+
+@functools.cache
+def _warn_of_turns(threads: int, cores: int) -> None:
+    """Say once that there are more threads than cores."""
+    _log.warning("cpu: %d threads take turns on %d cores, and are not faster", threads, cores)

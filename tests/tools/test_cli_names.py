@@ -1,9 +1,13 @@
 """Names that a new user tries: the message gives the name that there is."""
 
+import logging
+
 import pytest
 from commands import call, save_small
 
 from trireme.backend.registry import device_names, kind_named, open_device
+from trireme.devices.cpu import device as cpu_device
+from trireme.devices.cpu.runtime.cores import all_cores
 from trireme.support.errors import DeviceError
 from trireme.tools.cli import main
 
@@ -55,3 +59,14 @@ def test_a_word_that_is_no_choice_has_a_near_one(words, meant, model, capsys):
     err = capsys.readouterr().err
     assert caught.value.code == 2
     assert ("did you mean" in err) == bool(meant) and (f"did you mean {meant}?" in err or not meant)
+
+
+def test_threads_beyond_the_cores_are_named(model, capsys, caplog):
+    cores = len(all_cores())
+    cpu_device._warn_of_turns.cache_clear()
+    with caplog.at_level(logging.WARNING):
+        assert call(capsys, "place", model, "--threads", str(cores))[0] == 0
+        assert not caplog.messages
+        for _ in range(2):
+            assert call(capsys, "place", model, "--threads", "999")[0] == 0
+    assert caplog.messages == [f"cpu: 999 threads take turns on {cores} cores, and are not faster"]
