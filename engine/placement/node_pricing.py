@@ -5,9 +5,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import NamedTuple
 
-from trireme.backend.device import HOST, Device, Resident
+from trireme.backend.device import HOST, Device, Resident, kind_of
+from trireme.backend.refusal import host_reason
+from trireme.backend.registry import DEFAULT_DEVICE
 from trireme.cost.estimate import Estimate
 from trireme.cost.model import CostModel
 from trireme.ir.bind_shapes import shape_advice
@@ -52,9 +55,7 @@ def price_node(graph: Graph, node: Node, costs: CostModel) -> NodePricing:
         raise PlacementError(
             f"no device can run {node.label} on {types or 'no inputs'}",
             facts=[f"{name:8} {reason}" for name, reason in refusals.items()],
-            fix=""
-            if node.pin or HOST in costs.devices
-            else "add a device that has it: host has every op, slowly",
+            fix="" if node.pin else _device_advice(graph, node, costs.devices),
         )
     return NodePricing(estimates, refusals, notes, resident)
 
@@ -63,6 +64,15 @@ def _refusal(graph: Graph, node: Node, name: str, device: Device) -> str | None:
     if node.pin is not None and node.pin != name:
         return f"the node is pinned to {node.pin}"
     return _too_large(graph, node, device) or device.unsupported_reason(graph, node)
+
+
+def _device_advice(graph: Graph, node: Node, devices: Collection[str]) -> str:
+    """Return which device to add for a node that all these refuse."""
+    types = [graph.type(value) for value in (*node.used, *node.outputs)]
+    is_of_host = host_reason(node, DEFAULT_DEVICE) or any(one.dtype == "string" for one in types)
+    if not is_of_host and DEFAULT_DEVICE not in map(kind_of, devices):
+        return f"add {DEFAULT_DEVICE} to the devices"
+    return "" if HOST in devices else f"add {HOST} to the devices: it has every op, slowly"
 
 
 def _too_large(graph: Graph, node: Node, device: Device) -> str | None:

@@ -4,6 +4,7 @@ import logging
 
 import pytest
 from commands import call, save_small
+from onnx import parser
 
 from trireme.backend.registry import device_names, kind_named, open_device
 from trireme.devices.cpu import device as cpu_device
@@ -70,3 +71,19 @@ def test_threads_beyond_the_cores_are_named(model, capsys, caplog):
         for _ in range(2):
             assert call(capsys, "place", model, "--threads", "999")[0] == 0
     assert caplog.messages == [f"cpu: 999 threads take turns on {cores} cores, and are not faster"]
+
+
+@pytest.mark.parametrize("where", [["--devices", "npu"], ["--soc", "rk3588", "--devices", "npu"]])
+def test_an_op_that_the_npu_refuses_is_for_the_cpu(where, model, capsys):
+    code, _, err = call(capsys, "place", model, *where)
+    assert code == 3 and "fix: add cpu to the devices" in err and "host" not in err
+
+
+def test_an_op_of_the_host_alone_is_for_the_host(tmp_path, capsys):
+    text = """<ir_version: 10, opset_import: ["" : 22]>
+    m (string[2] x, string[2] y) => (string[2] z) { z = StringConcat(x, y) }"""
+    path = tmp_path / "text.onnx"
+    path.write_bytes(parser.parse_model(text).SerializeToString())
+    for devices in ("npu", "npu,cpu"):
+        code, _, err = call(capsys, "place", str(path), "--devices", devices)
+        assert code == 3 and "fix: add host to the devices: it has every op, slowly" in err
