@@ -27,6 +27,7 @@ class Proof:
     """The solver's result: its least price, the lower bound, and the status.
 
     status: "optimal" when both are the same but for rounding, else "feasible"
+    seconds: the solver's; 0 where the bounds were a proof and it was not asked
     """
 
     status: str

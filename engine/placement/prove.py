@@ -43,7 +43,8 @@ def prove(
         best = replace(found, shards=placement.shards, price_pins=placement.price_pins)
     bound = max(placement.score.lower_bound, min(proof.bound, best.score.value))
     gained = placement.score.value - best.score.value
-    score = replace(best.score, lower_bound=bound, bound_from="the exact solver")
+    origin = "the exact solver" if proof.seconds else placement.score.bound_from
+    score = replace(best.score, lower_bound=bound, bound_from=origin)
     candidates = (*placement.candidates, Candidate("proof", "proof", proof.value))
     best = replace(best, score=score, candidates=candidates)
     return replace(best, proof=_sentence(best, proof, gained))

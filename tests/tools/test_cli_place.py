@@ -2,6 +2,7 @@
 
 import json
 import re
+import sys
 
 import numpy as np
 import pytest
@@ -34,6 +35,14 @@ def test_place_locks_and_checks(model, tmp_path, capsys):
     (tmp_path / "placement.toml").write_text(with_far)
     code, out, _ = call(capsys, "place", model, "--check", path)
     assert code == 1 and "device far is not there: unknown device 'far'" in out
+
+
+def test_a_proof_by_the_bounds_alone_names_them(model, capsys, monkeypatch):
+    """No solver is asked, nor needed."""
+    monkeypatch.setitem(sys.modules, "ortools.sat.python.cp_model", None)
+    code, out, _ = call(capsys, "place", model, "--prove")
+    assert code == 0 and "placement is optimal" in out
+    assert "from the only device" in out and "exact solver" not in out
 
 
 def test_locks_that_cannot_be_read_or_written_are_named(model, tmp_path, capsys):
