@@ -16,7 +16,6 @@ from trireme.cost.model import CostModel
 from trireme.placement.objective import Objective, Scorer
 from trireme.placement.placement import Placement
 from trireme.placement.pricing import Pricing
-from trireme.placement.problem import Problem
 from trireme.placement.solve import solve
 from trireme.placement.uncertainty import Side, priced, rivals
 from trireme.support.units import time_text
@@ -159,14 +158,9 @@ class _Duel:
 
     def lead(self, factor: float) -> float:
         """Return how much less what is kept takes, with the group's estimates times a factor."""
-        problem, moved = self.pricing.problem, set(self.group.nodes)
-        rows = [
-            [
-                s if s is None or i not in moved or d != self.group.device else s * factor
-                for d, s in enumerate(row)
-            ]
-            for i, row in enumerate(problem.seconds)
-        ]
-        moved_problem = Problem.of(self.pricing.graph, problem.machine, rows)
-        scorer = Scorer(moved_problem, self.scorer.objective)
+        problem, device = self.pricing.problem, self.group.device
+        rows = list(problem.seconds)
+        for i in self.group.nodes:
+            rows[i] = [*rows[i][:device], problem.own_s(i, device) * factor, *rows[i][device + 1 :]]
+        scorer = Scorer(problem.with_seconds(rows), self.scorer.objective)
         return scorer.value(*self.rival) - scorer.value(*self.kept)

@@ -23,6 +23,7 @@ from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import Quant, TensorType
 from trireme.placement.bounds import makespan_bound
 from trireme.placement.budget import memory_uses, scratch_bytes, streamed_s
+from trireme.placement.deciding import _Duel, _groups
 from trireme.placement.explain import explain
 from trireme.placement.messages import price_bound
 from trireme.placement.objective import Scorer
@@ -30,6 +31,7 @@ from trireme.placement.options import PlacementOptions
 from trireme.placement.problem import Problem
 from trireme.placement.search import Search
 from trireme.placement.stages import rules
+from trireme.placement.uncertainty import priced, rivals
 from trireme.placement.virtual_time import end_s, timeline
 from trireme.plan.plan import make_plan
 from trireme.runtime.options import AS_GIVEN
@@ -375,3 +377,18 @@ def test_an_edge_tpu_streams_what_its_memory_does_not_hold():
     assert use.weights > 20e6 and beyond <= use.streamed <= beyond + 0.05 * use.arena + 1
     assert use.streamed_s == pytest.approx(use.streamed / 400e6, rel=1e-6)
     assert placement.makespan_s > use.streamed_s > 0.03
+
+
+def test_what_decides_counts_streamed_weights():
+    devices = toys(2 * LAYER + 4096, link_bandwidth=1e6, streams_weights=True)
+    placement = placed(dense(), devices)
+    pricing = priced(placement, CostModel(devices, Calibration()))
+    scorer = Scorer(pricing.problem, "makespan")
+    assigned, tasks = pricing.assignment_of(placement)
+    compared = 0
+    for _, rival in rivals(pricing, scorer, (assigned, tasks)):
+        for group in _groups(pricing, (assigned, tasks), rival):
+            lead = _Duel(pricing, scorer, (assigned, tasks), rival, group).lead(1.0)
+            compared += bool(streamed_s(pricing.problem, *rival))
+            assert lead == scorer.value(*rival) - scorer.value(assigned, tasks)
+    assert compared
