@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from trireme.ir.graph import Graph
@@ -139,14 +139,14 @@ def _show(
     """Show a placement; session: what runs it, None for a described machine."""
     dropped = {} if session is None else session.dropped
     unmeasured = [] if session is None else session.unmeasured
-    text, data = _reasons(options, placement, () if session is None else _run_events(session))
+    text, reasons = _reasons(options, placement, () if session is None else _run_events(session))
     remarks = [*sizes, *(f"left out: {name}: {why}" for name, why in dropped.items()), *unmeasured]
     lines = [text, *(wrapped_to(sys.stdout, one) for one in remarks)]
     if options.plan:
         lines.append(str(plan))
     write_trace(options, predict(plan, options.mode == "serial"))
-    data |= {"dropped": dict(dropped), "unmeasured": list(unmeasured), "remarks": list(sizes)}
-    emit(options, data, "\n".join(lines))
+    more = {"dropped": dict(dropped), "unmeasured": list(unmeasured), "remarks": list(sizes)}
+    emit(options, lambda: {**reasons(), **more}, "\n".join(lines))
 
 
 def _run_events(session: Session) -> list[FaultEvent]:
@@ -156,15 +156,18 @@ def _run_events(session: Session) -> list[FaultEvent]:
 
 def _reasons(
     options: argparse.Namespace, placement: Placement, events: Sequence[FaultEvent]
-) -> tuple[str, dict[str, Any]]:
-    """Return why nodes and copies are where they are, and advice: as text and as data."""
+) -> tuple[str, Callable[[], dict[str, Any]]]:
+    """Return why nodes and copies are where they are, and advice: as text, and what makes data."""
     if options.nodes:
         called = [nodes_called(placement.source, one, f"explain {one}") for one in options.nodes]
         chosen = {node for nodes in called for node in nodes}
         explanation = explain_placement(placement, chosen, True, events)
-        return explanation.pages(), explanation.to_json()
+        return explanation.pages(), explanation.to_json
     explanation, advice = explain_placement(placement, events=events), advise(placement)
-    data = {**explanation.to_json(), "advice": advice_json(advice)}
+
+    def data() -> dict[str, Any]:
+        return {**explanation.to_json(), "advice": advice_json(advice)}
+
     if options.all:
         return "\n".join([str(explanation), *map(str, advice)]), data
     more = "  more: `trireme explain MODEL NODE` for one node, --all for every node and copy"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import io
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,16 +23,24 @@ SCHEMA_VERSION = 1
 """Of the JSON that commands write: it grows when a key goes or means something else."""
 
 
-def emit(options: argparse.Namespace, data: Mapping[str, Any], text: str) -> None:
+Data = Mapping[str, Any] | Callable[[], Mapping[str, Any]]
+"""What a command found as plain data, or a function that makes it where somebody asks for it."""
+
+
+def emit(options: argparse.Namespace, data: Data, text: str) -> None:
     """Print the text, or the data as JSON where --json asks for it; a JSON file leaves the text."""
-    written = json.dumps({"schema_version": SCHEMA_VERSION, **data}, indent=1, default=_plain)
     forget_line()
     if options.json == "-":
-        print(written)
+        print(_json(data))
         return
     if options.json:
-        Path(options.json).write_text(written + "\n")
+        Path(options.json).write_text(_json(data) + "\n")
     print(text)
+
+
+def _json(data: Data) -> str:
+    plain = data() if callable(data) else data
+    return json.dumps({"schema_version": SCHEMA_VERSION, **plain}, indent=1, default=_plain)
 
 
 def write_arrays(file: str, arrays: Mapping[str, Array]) -> None:

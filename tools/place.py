@@ -136,12 +136,14 @@ def place_model(options: argparse.Namespace) -> int:
         costs, placement, remark = _decided(options, graph, costs, before, progress)
         found = [] if options.placement else deciding(placement, costs)
         flow = _flow(options, placement, costs)
-        now = lock(placement, __version__, _given(options, measured, devices))
-        checked = (
-            None
-            if before is None
-            else check_lock(graph, costs, options.objective, before, now, options.tolerance, absent)
-        )
+        now = None
+        if options.lock or before is not None:
+            now = lock(placement, __version__, _given(options, measured, devices))
+        checked = None
+        if now is not None and before is not None:
+            checked = check_lock(
+                graph, costs, options.objective, before, now, options.tolerance, absent
+            )
     finally:
         progress.done()
         for device in devices.values():
@@ -165,7 +167,7 @@ def place_model(options: argparse.Namespace) -> int:
     else:
         data |= {"differences": checked.differences, "passed": checked.passed}
         lines += checked.lines(options.check)
-    if options.lock:
+    if options.lock and now is not None:
         save_lock(now, Path(options.lock))
         lines.append(f"locked in {options.lock}")
     emit(options, data, wrapped_to(sys.stdout, "\n".join(lines)))

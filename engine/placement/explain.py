@@ -16,6 +16,7 @@ from trireme.ir.graph import Graph, Node, node_names
 from trireme.placement.move_cost import MoveEvaluator, Trial
 from trireme.placement.placement import Placement
 from trireme.support.arguments import checked
+from trireme.support.cached import cached_property
 from trireme.support.errors import PlacementError
 from trireme.support.fault_events import FaultEvent, event_lines
 from trireme.support.records import dataclass
@@ -64,15 +65,39 @@ class CopyReason:
 
 @dataclass(frozen=True)
 class Explanation:
-    """For each node of a placement, in order: the node and its alternatives, the chosen first.
+    """Why some nodes of a placement, and its copies, are where they are.
 
+    Alternatives are priced when they are asked for: each takes a scoring of the whole graph.
+
+    positions: the nodes that are explained, by place in the graph
+    free: whether it says as well what each alternative comes to when every other node may move
+    with_copies: whether copies are explained too
     events: the faults of devices that the placement's session met, and what became of each
     """
 
     placement: Placement
-    nodes: tuple[tuple[Node, tuple[Alternative, ...]], ...]
-    copies: tuple[CopyReason, ...] = ()
+    positions: tuple[int, ...]
+    free: bool = False
+    with_copies: bool = True
     events: tuple[FaultEvent, ...] = ()
+
+    @cached_property
+    def nodes(self) -> tuple[tuple[Node, tuple[Alternative, ...]], ...]:
+        """Each node that is explained and its alternatives, the chosen one first."""
+        return tuple(map(self._row, self.positions))
+
+    @cached_property
+    def copies(self) -> tuple[CopyReason, ...]:
+        """The copies, if they are explained."""
+        return _copies(self._evaluator) if self.with_copies else ()
+
+    @cached_property
+    def _evaluator(self) -> MoveEvaluator:
+        return MoveEvaluator(self.placement)
+
+    def _row(self, position: int) -> tuple[Node, tuple[Alternative, ...]]:
+        node = self.placement.source.nodes[position]
+        return node, _alternatives(self._evaluator, position, node, self.free)
 
     def to_json(self) -> dict[str, Any]:
         """Return the explanation as plain data."""
@@ -107,15 +132,19 @@ class Explanation:
                 text, WIDTH, initial_indent="  advice: ", subsequent_indent="    "
             )
         most = max(min(MOST_NODES, SCREEN - len(lines) - 3), LEAST_NODES)
-        rows = sorted(self.nodes, key=lambda row: -(row[1][0].estimate_s or 0.0))[:most]
-        if rows:
-            lines.append(f"  nodes that cost most, of {len(self.nodes)}:")
+        dearest = sorted(self.positions, key=lambda position: -self._own_s(position))[:most]
+        if dearest:
+            lines.append(f"  nodes that cost most, of {len(self.positions)}:")
         names = node_names(self.placement.source)
-        for node, (chosen, *others) in rows:
+        for node, (chosen, *others) in map(self._row, dearest):
             name = f"{node.op} {clipped_name(names[node.id], 43 - len(node.op))}"
             took = time_text(chosen.estimate_s or 0.0)
             lines.append(f"    {name:<45}{chosen.device:<8}{took:>8}  {self._next_best(others)}")
         return "\n".join(map(clipped, lines))
+
+    def _own_s(self, position: int) -> float:
+        choice = self.placement.choices[self.placement.source.nodes[position].id]
+        return choice.estimates[choice.device].seconds
 
     def _next_best(self, others: Sequence[Alternative]) -> str:
         """Return where a node would cost least among other devices, and how much more."""
@@ -218,13 +247,12 @@ def explain(
     free: say as well what each alternative comes to when every other node may move: a search each
     events: of the session that runs the placement (`Session.events`), to be shown beside it
     """
-    evaluator = MoveEvaluator(placement)
-    rows = []
-    for position, node in enumerate(placement.source.nodes):
-        if nodes is None or node.id in nodes:
-            rows.append((node, _alternatives(evaluator, position, node, free)))
-    copies = _copies(evaluator) if nodes is None else ()
-    return Explanation(placement, tuple(rows), copies, tuple(events))
+    positions = tuple(
+        position
+        for position, node in enumerate(placement.source.nodes)
+        if nodes is None or node.id in nodes
+    )
+    return Explanation(placement, positions, free, nodes is None, tuple(events))
 
 
 def _alternatives(

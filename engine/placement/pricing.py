@@ -6,6 +6,7 @@ Pricing makes the Placement of that assignment.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from trireme.backend.device import Resident
@@ -143,10 +144,10 @@ class Pricing:
         """Return, for each device without a node, the sentence that says why."""
         names, unused = self.problem.machine.names, {}
         for name in (name for d, name in enumerate(names) if d not in assigned):
-            refused = [
-                refusals[name] for _, refusals, _, _ in self.nodes.values() if name in refusals
-            ]
-            common = max(set(refused), key=lambda r: (refused.count(r), r), default="")
+            refused = Counter(
+                one.refusals[name] for one in self.nodes.values() if name in one.refusals
+            )
+            common = max(refused, key=lambda reason: (refused[reason], reason), default="")
             unused[name] = f"it refuses all {self.problem.n} nodes ({common})"
             if not self.problem.n:
                 unused[name] = "the graph has no nodes"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from copy import copy
 
 from trireme.backend.device import HOST, DeviceSpec, Resident
 from trireme.cost.links import Links
@@ -92,6 +93,7 @@ class Problem:
     """A graph on a machine, by node position.
 
     seconds[i][d]: of node i on device d, None where it cannot run
+    work_s[d][i]: the same by device, 0.0 where it cannot run; able[i]: the devices where it can
     inputs[i]: (value, maker) of what it reads, constants left out; CALLER makes graph inputs
     before[i]: the nodes it must follow, for data or for effects
     readers[maker]: (value, reader) of what is read of it, in the order of the readers
@@ -112,7 +114,6 @@ class Problem:
         resident: Sequence[Sequence[Resident]] = (),
     ) -> None:
         self.machine = machine
-        self.seconds = seconds
         self.resident = resident
         self.inputs, self.after, self.outputs, self.nbytes = inputs, after, outputs, nbytes
         self.n, self.k = len(seconds), len(machine.names)
@@ -133,10 +134,15 @@ class Problem:
                 self.next[j].append(i)
         self.readers = self._readers()
         self.reads = [self.readers.get(i, []) for i in (*range(self.n), CALLER)]
-        self.able = [[d for d in self.devices if row[d] is not None] for row in seconds]
         self.links = [
             [_line(machine.links, source, target) for target in spaces] for source in spaces
         ]
+        self._set_seconds(seconds)
+
+    def _set_seconds(self, seconds: Sequence[Sequence[float | None]]) -> None:
+        self.seconds = seconds
+        self.able = [[d for d in self.devices if row[d] is not None] for row in seconds]
+        self.work_s = [[row[d] or 0.0 for row in seconds] for d in self.devices]
 
     @classmethod
     def of(
@@ -164,26 +170,18 @@ class Problem:
         return cls(machine, seconds, inputs, after, outputs, nbytes, resident)
 
     def with_seconds(self, seconds: Sequence[Sequence[float | None]]) -> Problem:
-        """Return the problem with other seconds for the nodes: None where one may not be."""
-        return Problem(
-            self.machine,
-            seconds,
-            self.inputs,
-            self.after,
-            self.outputs,
-            self.nbytes,
-            self.resident,
-        )
+        """Return the problem with other seconds for the nodes: None where one may not be.
+
+        The two share what the graph and the machine alone decide.
+        """
+        made = copy(self)
+        made._set_seconds(seconds)
+        return made
 
     @property
     def has_one_place(self) -> bool:
         """Whether one device in host memory is all: then one task of everything is best."""
         return self.k == 1 and self.spaces == 1
-
-    @cached_property
-    def work_s(self) -> list[list[float]]:
-        """Of each device, the seconds of each node; 0.0 where it cannot run."""
-        return [[row[d] or 0.0 for row in self.seconds] for d in self.devices]
 
     @cached_property
     def copies_s(self) -> dict[int, list[float]]:
