@@ -22,7 +22,7 @@ from trireme.tools.calibrate_check import check
 from trireme.tools.number_options import seconds, thread_list, whole
 from trireme.tools.options import Argument, argument
 from trireme.tools.output import emit
-from trireme.tools.parsed import calibration_path, device_list, device_options, thread_counts
+from trireme.tools.parsed import calibration_given, device_list, device_options, thread_counts
 from trireme.tools.progress import Progress
 
 ARGUMENTS: tuple[Argument, ...] = (
@@ -89,7 +89,7 @@ def calibrate(options: argparse.Namespace) -> int:
     if options.cores:
         return _cores(options)
     progress = Progress()
-    target = Path(options.output) if options.output else calibration_path()
+    target = calibration_given(options)
     known = _known(target)
     with ExitStack() as stack:
         stack.callback(progress.done)
@@ -122,7 +122,7 @@ def _cores(options: argparse.Namespace) -> int:
 
     Returns 1 where that cannot be told, threads share a core, or a device was not calibrated.
     """
-    target = Path(options.output) if options.output else calibration_path()
+    target = calibration_given(options)
     known, lines, data, missing = load_calibration(target), [], {}, 0
     with ExitStack() as stack:
         for device in _opened(options, stack):

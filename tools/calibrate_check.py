@@ -17,7 +17,7 @@ from trireme.model_file.cache import optimised
 from trireme.support.errors import RunError
 from trireme.tools.calibrate_rank import rank
 from trireme.tools.calibrate_rows import QUIET, CheckRow, measured_rows
-from trireme.tools.parsed import calibration_path, device_list, device_options, thread_counts
+from trireme.tools.parsed import calibration_given, device_list, device_options, thread_counts
 from trireme.tools.progress import Progress
 
 NEAR, SHARE, MEDIAN = 0.10, 0.80, 0.05
@@ -138,7 +138,7 @@ def repeated(what: str, rows: Sequence[CheckRow]) -> list[str]:
 def _ranks(options: argparse.Namespace, progress: Progress) -> dict[str, tuple[float, int]]:
     """Return, for each model, how predictions rank random placements, and of how many."""
     found, count = {}, options.placements
-    calibration = load_calibration(calibration_path())
+    calibration = load_calibration(calibration_given(options))
     names = device_list(options)
     threads = thread_counts(options, names)[0]
     opened, _ = open_devices(names, device_options(options), threads)

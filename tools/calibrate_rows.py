@@ -39,7 +39,7 @@ from trireme.tools.calibrate_rank import (
     run_seconds,
     watch_of,
 )
-from trireme.tools.parsed import calibration_path, device_list, device_options, thread_counts
+from trireme.tools.parsed import calibration_given, device_list, device_options, thread_counts
 from trireme.tools.progress import Progress
 
 QUIET = 0.05
@@ -111,12 +111,13 @@ def measured_rows(options: argparse.Namespace, progress: Progress) -> Iterator[C
     """Yield the rows of every model on each device alone and on all together."""
     names = device_list(options)
     graphs = {Path(model).name: optimised(model) for model in options.models}
-    calibration = load_calibration(calibration_path())
+    calibration = load_calibration(calibration_given(options))
+    written = ("-o", options.output) if options.output else ()
     for devices in [*([name] for name in names), *([names] if len(names) > 1 else [])]:
         for threads in thread_counts(options, devices):
             opened, _ = open_devices(devices, device_options(options), threads)
             try:
-                paces = [MachineSpeed(d, _known(calibration, d)) for d in opened.values()]
+                paces = [MachineSpeed(d, _known(calibration, d, written)) for d in opened.values()]
                 for model, graph in graphs.items():
                     progress(f"checking {model} on {'+'.join(devices)}")
                     if all(_runs(graph, device) for device in opened.values()):
@@ -126,12 +127,13 @@ def measured_rows(options: argparse.Namespace, progress: Progress) -> Iterator[C
                     device.close()
 
 
-def _known(calibration: Calibration, device: Device) -> DeviceCalibration:
+def _known(calibration: Calibration, device: Device, written: Sequence[str]) -> DeviceCalibration:
+    """Return the curves of a device; written: the options that have them measured."""
     found = calibration.of(device.spec)
     if found is None:
         raise RunError(
             f"{device.spec.name} ({device.spec.description}) was not measured",
-            fix=command([device.spec.name]),
+            fix=command([device.spec.name], *written),
         )
     return found
 

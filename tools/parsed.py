@@ -111,6 +111,14 @@ def calibration_path() -> Path:
     return file
 
 
+def calibration_given(options: argparse.Namespace) -> Path:
+    """Return the calibration file of --output, else that of this machine.
+
+    Errors: as `calibration_path`
+    """
+    return Path(options.output) if options.output else calibration_path()
+
+
 def device_options(options: argparse.Namespace) -> dict[str, dict[str, Any]]:
     """Return the options of each device that the command line names.
 

@@ -48,7 +48,7 @@ def own_file(monkeypatch, file):
     monkeypatch.setenv("TRIREME_CALIBRATION", str(file))
 
 
-def test_calibrate_and_check_from_the_command_line(file, tmp_path, capsys):
+def test_calibrate_and_check_from_the_command_line(file, tmp_path, capsys, monkeypatch):
     assert main(["calibrate", "--devices", "cpu,npu", "--threads", "1,2", "--limit", "5"]) == 0
     said = capsys.readouterr().out
     assert "conv_f32" in said and "npu: simulated" in said
@@ -66,6 +66,15 @@ def test_calibrate_and_check_from_the_command_line(file, tmp_path, capsys):
     assert code == (0 if found["met"] else 1)
     (row,) = found["rows"]
     assert row["what"] == "run" and row["predicted_s"] > 0 and row["measured_s"] > 0
+    monkeypatch.setenv("TRIREME_CALIBRATION", str(tmp_path / "none.json"))
+    check = ["calibrate", "--devices", "cpu", "--threads", "1", "--check", str(model), "--json"]
+    main([*check, "-o", str(file)])
+    (other,) = json.loads(capsys.readouterr().out)["rows"]
+    assert other["filed_s"] == row["filed_s"]
+    monkeypatch.setenv("TRIREME_CALIBRATION", str(file))
+    absent = str(tmp_path / "absent.json")
+    assert main([*check, "-o", absent]) == 2
+    assert f"trireme calibrate -o {absent} --devices cpu" in capsys.readouterr().err
 
 
 def test_a_device_without_time_is_not_stored(tmp_path, monkeypatch, capsys):
