@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import field
 from enum import StrEnum
 from typing import Any
@@ -18,6 +18,7 @@ import numpy as np
 from trireme.support.cached import cached_property
 from trireme.support.dtypes import Array, itemsize
 from trireme.support.records import dataclass
+from trireme.support.showing import clipped, clipped_name
 
 UNKNOWN = "?"
 """A dimension that only a run can determine (the rows of non_zero, say)."""
@@ -144,6 +145,10 @@ class Value:
         """Whether the value is known before a run."""
         return self.data is not None
 
+    def __repr__(self) -> str:
+        kind = "constant" if self.is_constant else "value"
+        return f"<Value %{self.id}: {kind} {_end(self)}>"
+
 
 @dataclass(frozen=True, eq=False)
 class Node:
@@ -167,6 +172,13 @@ class Node:
     def label(self) -> str:
         """The node's name in messages: its op and source."""
         return f"{self.op} #{self.id} ({self.source})" if self.source else f"{self.op} #{self.id}"
+
+    def __repr__(self) -> str:
+        ends = [
+            _few(["-" if i is None else f"%{i}" for i in ids])
+            for ids in (self.inputs, self.outputs)
+        ]
+        return f"<Node {clipped(self.label)!r}: {' -> '.join(ends)}>"
 
 
 @dataclass(frozen=True, eq=False)
@@ -231,6 +243,28 @@ class Graph:
 
     def __str__(self) -> str:
         return graph_text(self)
+
+    def __repr__(self) -> str:
+        ends = [_few(list(map(_end, row))) for row in (self.input_values(), self.output_values())]
+        name = clipped_name(self.name, _NAME)
+        return f"<Graph {name!r}: {_counted(self.nodes)}, {' -> '.join(ends)}>"
+
+
+_NAME, _ENDS = 40, 3
+"""The most columns of a name, and the most values on either side of an arrow, in a `repr`."""
+
+
+def _counted(nodes: Sequence[Node]) -> str:
+    return f"{len(nodes):,} node{'s' * (len(nodes) != 1)}"
+
+
+def _end(value: Value) -> str:
+    return f"{clipped_name(value.first_name, _NAME)!r} {value.type}"
+
+
+def _few(texts: Sequence[str]) -> str:
+    more = f" and {len(texts) - _ENDS} more" if len(texts) > _ENDS else ""
+    return f"{', '.join(texts[:_ENDS]) or 'nothing'}{more}"
 
 
 def node_names(graph: Graph) -> dict[int, str]:
