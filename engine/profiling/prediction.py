@@ -20,6 +20,7 @@ from trireme.profiling.rows import (
     task_rows,
     value_rows,
 )
+from trireme.profiling.sums import sum_lines, sums_by_device, sums_by_op
 from trireme.support.showing import Shown
 from trireme.support.units import bytes_text, time_text
 
@@ -48,6 +49,8 @@ class Prediction(Shown):
             "model": self.model,
             "predicted_s": self.predicted_s,
             "interval_s": list(self.interval_s),
+            "by_device": [vars(row) for row in sums_by_device(self.tasks)],
+            "by_op": [vars(row) for row in sums_by_op(self.nodes)],
             "tasks": [_without(row, measured) for row in self.tasks],
             "nodes": [_without(row, measured) for row in self.nodes],
             "memory": [vars(row) for row in self.memory],
@@ -59,6 +62,9 @@ class Prediction(Shown):
         low, high = map(time_text, self.interval_s)
         lines = [
             f"prediction for {self.model!r}: {time_text(self.predicted_s)} a run ({low} to {high})",
+            *sum_lines("device", "tasks", sums_by_device(self.tasks)),
+            *sum_lines("op", "kernels", sums_by_op(self.nodes)),
+            "",
             f"  {'task':4} {'device':12} {'start':>9} {'estimate':>9} {'between':>19}  what",
         ]
         for row, piece in zip(self.tasks, self.slices, strict=True):

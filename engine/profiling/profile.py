@@ -32,6 +32,7 @@ from trireme.profiling.rows import (
     value_rows,
 )
 from trireme.profiling.spans import TaskSpan
+from trireme.profiling.sums import SumRow, sum_lines, sums_by_device, sums_by_op
 from trireme.support.fault_events import FaultEvent, event_lines
 from trireme.support.records import dataclass
 from trireme.support.showing import Shown
@@ -80,6 +81,16 @@ class Profile(Shown):
                 pairs[row.device] = pairs.get(row.device, 0) + row.nbytes
         return pairs
 
+    @property
+    def by_op(self) -> tuple[SumRow, ...]:
+        """The measured seconds of nodes summed by op, the slowest first."""
+        return sums_by_op(self.nodes)
+
+    @property
+    def by_device(self) -> tuple[SumRow, ...]:
+        """The measured seconds of tasks and copies summed by device, the slowest first."""
+        return sums_by_device(self.tasks)
+
     def to_json(self) -> dict[str, Any]:
         """Return the profile as plain data."""
         return {
@@ -104,6 +115,8 @@ class Profile(Shown):
             "cores": [
                 asdict(one) | {"have_moved": one.have_moved, "text": str(one)} for one in self.cores
             ],
+            "by_device": [vars(row) for row in self.by_device],
+            "by_op": [vars(row) for row in self.by_op],
             "tasks": [vars(row) for row in self.tasks],
             "nodes": [
                 vars(row)
@@ -133,6 +146,8 @@ class Profile(Shown):
             *(f"  cores          {one}" for one in self.cores),
             *(f"  mispredicted   {one}" for one in self.prediction_errors if one.is_reported),
             *event_lines(self.events),
+            *sum_lines("device", "tasks", self.by_device),
+            *sum_lines("op", "kernels", self.by_op),
             "",
             f"  {'task':4} {'device':12} {'clock':8} {'estimate':>12} {'between':>25}"
             f" {'measured':>12}  what",
