@@ -19,13 +19,14 @@ from trireme.runtime.session import Session
 from trireme.support.dtypes import Array
 from trireme.support.errors import RunError
 from trireme.support.fault_events import FaultEvent
+from trireme.support.showing import clipped
 from trireme.tools.commands import faults_of, prepared_session
 from trireme.tools.described import described_placement, is_described
 from trireme.tools.feeds import make_feeds
 from trireme.tools.options import argument
 from trireme.tools.output import emit, write_trace
 from trireme.tools.parsed import plan_choices
-from trireme.tools.streams import clipped_to, wrapped_to
+from trireme.tools.streams import width_of, wrapped_to
 from trireme.tools.usual import remark, usual_feeds, usual_inputs
 
 ARGUMENTS = (
@@ -171,5 +172,6 @@ def _reasons(
     if options.all:
         return "\n".join([str(explanation), *map(str, advice)]), data
     more = "  more: `trireme explain MODEL NODE` for one node, --all for every node and copy"
-    summary = explanation.summary([str(one) for one in advice[:_MOST_ADVICE]])
-    return clipped_to(sys.stdout, f"{summary}\n{more}"), data
+    width = width_of(sys.stdout)
+    summary = explanation.summary([str(one) for one in advice[:_MOST_ADVICE]], width)
+    return f"{summary}\n{clipped(more, width)}", data

@@ -58,7 +58,7 @@ from trireme.tools.parsed import (
 )
 from trireme.tools.place_over import show_ranges
 from trireme.tools.progress import Progress
-from trireme.tools.streams import clipped_to, wrapped_to
+from trireme.tools.streams import width_of, wrapped_to
 from trireme.tools.usual import at_usual_sizes
 from trireme.version import __version__
 
@@ -148,7 +148,7 @@ def place_model(options: argparse.Namespace) -> int:
         progress.done()
         for device in devices.values():
             device.close()
-    lines, data = [*sizes, clipped_to(sys.stdout, str(placement))], dict(placement.to_json())
+    lines, data = [*sizes, placement.summary(width_of(sys.stdout))], dict(placement.to_json())
     data["remarks"] = sizes
     if options.trace:
         plan = make_plan(placement, **plan_choices(options))

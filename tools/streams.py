@@ -14,8 +14,6 @@ import textwrap
 from collections.abc import Callable
 from typing import TextIO
 
-from trireme.support.showing import clipped
-
 
 def prepare_streams() -> None:
     """Give the process all three streams, and have those that are written show any text.
@@ -65,19 +63,16 @@ def terminal_width(stream: TextIO, default: int = 80) -> int:
         return default
 
 
-def clipped_to(stream: TextIO, text: str) -> str:
-    """Return a text whose lines fit the stream's terminal; elsewhere the text as it is."""
-    if not stream.isatty():
-        return text
-    width = terminal_width(stream)
-    return "\n".join(clipped(line, width) for line in text.split("\n"))
+def width_of(stream: TextIO) -> int | None:
+    """Return the columns that lines are cut to: of a terminal; None for a pipe or a file."""
+    return terminal_width(stream) if stream.isatty() else None
 
 
 def wrapped_to(stream: TextIO, text: str) -> str:
     """Return a text whose lines go on in the next where a terminal is too narrow for them."""
-    if not stream.isatty():
+    width = width_of(stream)
+    if width is None:
         return text
-    width = terminal_width(stream)
     lines = [
         textwrap.wrap(line, width, subsequent_indent="    ", break_on_hyphens=False) or [""]
         if len(line) > width

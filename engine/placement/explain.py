@@ -20,7 +20,7 @@ from trireme.support.cached import cached_property
 from trireme.support.errors import PlacementError
 from trireme.support.fault_events import FaultEvent, event_lines
 from trireme.support.records import dataclass
-from trireme.support.showing import WIDTH, clipped, clipped_name
+from trireme.support.showing import WIDTH, clipped, clipped_name, wrapped
 from trireme.support.units import bytes_text, time_text
 
 SCREEN = 30
@@ -122,15 +122,15 @@ class Explanation:
         events = [one.to_json() for one in self.events]
         return {**self.placement.to_json(), "nodes": rows, "copies": copies, "events": events}
 
-    def summary(self, advice: Sequence[str] = ()) -> str:
+    def summary(self, advice: Sequence[str] = (), width: int | None = WIDTH) -> str:
         """Return one screen: the placement's summary, advice, and the nodes that cost most, each
         with its next best device.
+
+        width: the most columns of a line; None: no line is cut
         """
-        lines = [*str(self.placement).split("\n"), *event_lines(self.events)]
+        lines = [*self.placement.summary(width).split("\n"), *event_lines(self.events)]
         for text in advice:
-            lines += textwrap.wrap(
-                text, WIDTH, initial_indent="  advice: ", subsequent_indent="    "
-            )
+            lines += wrapped(text, width, "  advice: ")
         most = max(min(MOST_NODES, SCREEN - len(lines) - 3), LEAST_NODES)
         dearest = sorted(self.positions, key=lambda position: -self._own_s(position))[:most]
         if dearest:
@@ -140,7 +140,7 @@ class Explanation:
             name = f"{node.op} {clipped_name(names[node.id], 43 - len(node.op))}"
             took = time_text(chosen.estimate_s or 0.0)
             lines.append(f"    {name:<45}{chosen.device:<8}{took:>8}  {self._next_best(others)}")
-        return "\n".join(map(clipped, lines))
+        return "\n".join(clipped(line, width) for line in lines)
 
     def _own_s(self, position: int) -> float:
         choice = self.placement.choices[self.placement.source.nodes[position].id]

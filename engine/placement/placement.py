@@ -5,7 +5,6 @@ After this stage a value lives in exactly one memory space; a tensor crosses a p
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import field
 from typing import Any
@@ -20,7 +19,7 @@ from trireme.ops.repeats import bodies_of
 from trireme.placement.candidate import Candidate
 from trireme.placement.score import SAME, Gap, Score
 from trireme.support.records import dataclass
-from trireme.support.showing import WIDTH, Shown, clipped, clipped_name
+from trireme.support.showing import WIDTH, Shown, clipped, clipped_name, wrapped
 from trireme.support.units import bytes_text, time_text
 
 
@@ -245,18 +244,14 @@ class Placement(Shown):
         return [one for one in self.candidates if one.kind != "start" or one is best]
 
     def __str__(self) -> str:
-        """Return a summary: one screen of lines of at most WIDTH columns."""
+        return self.summary()
+
+    def summary(self, width: int | None = WIDTH) -> str:
+        """Return one screen of lines of at most `width` columns; None: no line is cut."""
         lines = self._lines()
         for text in self._remarks():
-            lines += textwrap.wrap(
-                text,
-                WIDTH,
-                initial_indent="  ",
-                subsequent_indent="    ",
-                break_long_words=False,
-                break_on_hyphens=False,
-            )
-        return "\n".join(map(clipped, lines))
+            lines += wrapped(text, width)
+        return "\n".join(clipped(line, width) for line in lines)
 
     def full_text(self) -> str:
         """Return the summary with nothing cut, and what each memory is needed for."""

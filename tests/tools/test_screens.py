@@ -1,9 +1,14 @@
-"""The default screens of place and explain are summaries: 30 lines of 100 columns at most."""
+"""The default screens of place and explain are summaries: 30 lines of 100 columns at most.
 
+A terminal has a width; into a pipe or a file every sentence goes whole.
+"""
+
+import json
+import sys
 from importlib.resources import files
 
 import pytest
-from commands import call
+from commands import call, save_small
 from zoo import zoo_path
 
 pytestmark = pytest.mark.usefixtures("no_calibration")
@@ -27,9 +32,21 @@ def model(request, tmp_path):
     return str(path)
 
 
+@pytest.fixture
+def terminal(monkeypatch):
+    """Has standard output be a terminal of some columns, from its call in a test on."""
+
+    def of_columns(count):
+        monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+        monkeypatch.setenv("COLUMNS", str(count))
+
+    return of_columns
+
+
 @pytest.mark.parametrize("words", DEVICES, ids=" ".join)
 @pytest.mark.parametrize("command", ["place", "explain"])
-def test_a_screen_holds_the_summary(model, command, words, capsys):
+def test_a_screen_holds_the_summary(model, command, words, capsys, terminal):
+    terminal(100)
     code, out, _ = call(capsys, command, model, *words)
     lines = out.rstrip("\n").split("\n")
     assert code == 0 and lines[0].startswith("placement of ")
@@ -43,3 +60,23 @@ def test_advice_comes_before_the_nodes_and_is_whole(capsys):
     advice, nodes = out.index("advice: npu refuses"), out.index("nodes that cost most")
     assert advice < nodes and "for all of them" in out[advice:nodes]
     assert "`trireme explain MODEL NODE` for one node, --all for every node" in out[nodes:]
+
+
+@pytest.mark.parametrize("command", ["place", "explain"])
+def test_a_refusal_is_whole_where_no_terminal_ends_its_line(command, tmp_path, capsys):
+    model = save_small(tmp_path / "small.trm")
+    words = ("--devices", "npu,cpu")
+    _, out, _ = call(capsys, "place", model, *words, "--json")
+    (reason,) = {node["refusals"]["npu"] for node in json.loads(out)["nodes"]}
+    code, out, _ = call(capsys, command, model, *words)
+    assert code == 0 and len(reason) > 60
+    (line,) = [line for line in out.split("\n") if line.startswith("  npu ")]
+    assert line.endswith(f"({reason})") and "..." not in line
+
+
+@pytest.mark.parametrize("command", ["place", "explain"])
+def test_a_terminal_cuts_what_its_line_has_no_room_for(command, tmp_path, capsys, terminal):
+    terminal(70)
+    _, out, _ = call(capsys, command, save_small(tmp_path / "small.trm"), "--devices", "npu,cpu")
+    (line,) = [line for line in out.split("\n") if line.startswith("  npu ")]
+    assert len(line) <= 70 and line.endswith("...")
