@@ -7,7 +7,7 @@ A Session asks once, when it opens. The opener of a session that holds a placeme
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import field, replace
 from functools import partial
@@ -26,6 +26,7 @@ from trireme.passes.carried_states import carried_states
 from trireme.placement.options import PlacementOptions
 from trireme.placement.place import place
 from trireme.placement.placement import Placement
+from trireme.placement.reference_share import reference_nodes, reference_note
 from trireme.placement.shards.batch import batched
 from trireme.plan.plan import make_plan
 from trireme.runtime.autotune import Opened, autotune, check_free
@@ -67,6 +68,22 @@ class Prepared:
     unmeasured: list[str]
     files: Sequence[OpenFile]
     notes: Sequence[str]
+
+
+HOW_TO_AVOID = "give them a form or a device that has a kernel: trireme supported-ops lists both"
+
+
+def with_reference_note(prepared: Prepared, placements: Iterable[Placement], fix: str) -> Prepared:
+    """Warn where nodes on the numpy reference take much of the predicted time.
+
+    placements: what runs the model, in turn; fix: how a user may avoid the reference
+    Returns it with the note, which a stored program gives again
+    """
+    note = reference_note(prepared.graph.name, reference_nodes(placements), fix)
+    if not note:
+        return prepared
+    log_note(note)
+    return replace(prepared, notes=[*prepared.notes, note])
 
 
 @dataclass(frozen=True)

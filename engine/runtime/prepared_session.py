@@ -32,6 +32,8 @@ class PreparedSession(OpenSession):
     _asked: Asked
     _key: StoredKey | None
     _devices: Mapping[str, Device]
+    _tells_references = True
+    """Whether it warns of nodes on the numpy reference that take much of its time."""
 
     @property
     def _kind(self) -> type[PreparedSession]:
@@ -124,10 +126,14 @@ class PreparedSession(OpenSession):
         """Open a graph of static shapes, compiled here unless another session did."""
         from trireme.runtime.context import ExecutionContext
         from trireme.runtime.context_count import context_count
+        from trireme.runtime.prepare import HOW_TO_AVOID, with_reference_note
 
         is_first = shared.program is None
         if shared.program is None:
             shared.program, context = preparation.compile(prepared)
+            if self._tells_references:
+                placement = shared.program.plan.placement
+                prepared = with_reference_note(prepared, [placement], HOW_TO_AVOID)
         else:
             context = ExecutionContext(shared.program, states=prepared.states)
         self._keep(shared.program, context, mode)

@@ -179,7 +179,7 @@ class Session(PreparedSession, TakesRequests):
 
     @property
     def _kind(self) -> type[Session]:
-        return Session
+        return FurtherSession
 
     def _context_beside(self) -> RunInContext:
         return super()._context_beside() if self._stored is None else self._stored.beside()
@@ -320,3 +320,12 @@ def _prepared(asked: Asked) -> Session:
         session.close()
         raise
     return session
+
+
+class FurtherSession(Session):
+    """A session that another one opens: to measure, for a region, or without a device.
+
+    The session that opens it notes what there is to say.
+    """
+
+    _tells_references = False

@@ -29,6 +29,7 @@ from trireme.runtime.dynamic.instances import OpenGraph, Tools
 from trireme.runtime.dynamic.kept import Kept, Shapes
 from trireme.runtime.dynamic.pins import check_pins
 from trireme.runtime.dynamic.polymorphic import PolymorphicGraph, polymorphic
+from trireme.runtime.dynamic.reference_note import note_references
 from trireme.runtime.dynamic.refused import ShapesRefused
 from trireme.runtime.dynamic.regions import served_nodes
 from trireme.runtime.dynamic.reports import StageReport, StageWatch
@@ -53,11 +54,15 @@ class Served:
     cut: Callable[[Mapping[str, Array]], dict[str, Array]]
 
 
+OnRegions = Callable[[Sequence[object]], None]
+
+
 class OpenProgram:
     """A graph with open shapes, the instances that serve it, and the last one that ran.
 
     buckets: the sizes that shapes are padded to; None where each runs as it is
     stages: what the stages of the last run were
+    on_regions: gets what ran the regions of the first run that no one program serves
     """
 
     def __init__(
@@ -66,8 +71,10 @@ class OpenProgram:
         tools: Tools,
         buckets: Buckets | None = None,
         kind: type[OpenGraph] = OpenGraph,
+        on_regions: OnRegions | None = None,
     ) -> None:
         self.graph, self._buckets = graph, buckets
+        self._on_regions = on_regions
         self._kept: Kept[Instance] = Kept(tools.most)
         served = graph if buckets is None else buckets.graph
         self._open = kind(served, tools, self._kept)
@@ -137,6 +144,7 @@ class OpenProgram:
         self.last, self.stages = instance, [instance.report]
         if isinstance(instance.region, ShapeRun):
             return instance.region.run_arrays(arrays, out)
+        self._tell([instance.region])
         feeds = {value.name: array for value, array in zip(self._inputs, arrays, strict=True)}
         return instance.region.run(feeds, out)
 
@@ -150,11 +158,19 @@ class OpenProgram:
         return self._run_stages(arrays)
 
     def _run_stages(self, arrays: list[Array]) -> list[Array]:
-        done: list[StageReport] = []
+        done: list[StageReport] = StageWatch() if self._on_regions is not None else []
         with ShapesRefused(self._inputs, tuple(array.shape for array in arrays)):
             results = self._open.run(arrays, done)
-        self.stages = done
+        if isinstance(done, StageWatch):
+            self._tell(done.regions)
+        self.stages = list(done)
         return results
+
+    def _tell(self, regions: Sequence[object]) -> None:
+        """Have it known, once, what runs the regions."""
+        tell, self._on_regions = self._on_regions, None
+        if tell is not None:
+            tell(regions)
 
     def _run_padded(
         self, buckets: Buckets, arrays: list[Array], out: Mapping[str, Array] | None
@@ -333,11 +349,12 @@ def open_program(
         most=how.most_shapes,
     )
     check_pins(prepared.graph, tools.optimise)
+    tell = partial(note_references, prepared, asked)
     if not buckets:
-        return OpenProgram(prepared.graph, tools, kind=kind)
+        return OpenProgram(prepared.graph, tools, kind=kind, on_regions=tell)
     if not all(isinstance(device, PolymorphicDevice) for device in devices.values()):
         tools = replace(tools, polymorphic=_by_bucket)
-    return OpenProgram(prepared.graph, tools, Buckets(prepared.graph, buckets))
+    return OpenProgram(prepared.graph, tools, Buckets(prepared.graph, buckets), on_regions=tell)
 
 
 def _by_bucket(graph: Graph, shapes: Sequence[Sequence[int]]) -> str:

@@ -179,6 +179,11 @@ class ShapeRun:
         """The open devices, by name."""
         return self.whole.devices
 
+    @property
+    def static_graph(self) -> Graph:
+        """The graph at these shapes."""
+        return self.whole.closed.at(self._shapes)
+
     @cached_property
     def session(self) -> Closes:
         """A session of these shapes: with a plan, a profile and memory of its own."""
