@@ -14,7 +14,7 @@ from trireme.ir.effects import States
 from trireme.ir.graph import Graph, Node
 from trireme.ir.interpreter import interpret
 from trireme.placement.placement import Placement
-from trireme.runtime.dynamic.reports import StageReport, StageWatch, Tier
+from trireme.runtime.dynamic.reports import StageReport, StagesRan, StageWatch, Tier
 from trireme.runtime.dynamic.stage import Stage
 from trireme.support.dtypes import Array
 from trireme.support.errors import RunError
@@ -94,7 +94,9 @@ class Instance:
         stage = self.stage
         place = len(done)
         done.append(self.report)
-        watch = done.begin(self.region) if isinstance(done, StageWatch) else None
+        if isinstance(done, StagesRan):
+            done.regions.append(self.region)
+        watch = done.begin() if isinstance(done, StageWatch) else None
         known: dict[int, Array] = dict(zip(stage.graph.inputs, arrays, strict=True))
         if stage.region is not None:
             known |= self._run_region(stage.region, known, host.states)

@@ -18,6 +18,7 @@ from trireme.ir.interpreter import evaluate
 from trireme.ir.op import get_op
 from trireme.passes.pipeline import optimise
 from trireme.placement.options import PlacementOptions
+from trireme.placement.placement import Placement
 from trireme.runtime.control.body import Workshop
 from trireme.runtime.control.dynamic import ControlFlow
 from trireme.runtime.control.open_body import open_body
@@ -28,11 +29,11 @@ from trireme.runtime.dynamic.instance import HostSteps, Instance, PlacedRegion, 
 from trireme.runtime.dynamic.instances import OpenGraph, Tools
 from trireme.runtime.dynamic.kept import Kept, Shapes
 from trireme.runtime.dynamic.pins import check_pins
+from trireme.runtime.dynamic.placed_regions import PlacedRegions
 from trireme.runtime.dynamic.polymorphic import PolymorphicGraph, polymorphic
-from trireme.runtime.dynamic.reference_note import note_references
 from trireme.runtime.dynamic.refused import ShapesRefused
 from trireme.runtime.dynamic.regions import served_nodes
-from trireme.runtime.dynamic.reports import StageReport, StageWatch
+from trireme.runtime.dynamic.reports import StageReport, StagesRan, StageWatch
 from trireme.runtime.dynamic.resizable import ResizableGraph, ShapeRun
 from trireme.runtime.feeds import refuse_names
 from trireme.runtime.options import ExecutionOptions
@@ -54,27 +55,25 @@ class Served:
     cut: Callable[[Mapping[str, Array]], dict[str, Array]]
 
 
-OnRegions = Callable[[Sequence[object]], None]
-
-
 class OpenProgram:
     """A graph with open shapes, the instances that serve it, and the last one that ran.
 
     buckets: the sizes that shapes are padded to; None where each runs as it is
     stages: what the stages of the last run were
-    on_regions: gets what ran the regions of the first run that no one program serves
+    placed: places what ran the regions of a run
     """
 
     def __init__(
         self,
         graph: Graph,
         tools: Tools,
+        placed: PlacedRegions,
         buckets: Buckets | None = None,
         kind: type[OpenGraph] = OpenGraph,
-        on_regions: OnRegions | None = None,
     ) -> None:
         self.graph, self._buckets = graph, buckets
-        self._on_regions = on_regions
+        self._placed = placed
+        self._regions: list[object] = []
         self._kept: Kept[Instance] = Kept(tools.most)
         served = graph if buckets is None else buckets.graph
         self._open = kind(served, tools, self._kept)
@@ -89,7 +88,7 @@ class OpenProgram:
     def beside(self) -> OpenProgram:
         """Return the same for another session: instances are shared, what ran last is its own."""
         made = copy(self)
-        made.ahead, made.last, made.stages = ShapesAhead(), None, []
+        made.ahead, made.last, made.stages, made._regions = ShapesAhead(), None, [], []
         return made
 
     @property
@@ -144,7 +143,7 @@ class OpenProgram:
         self.last, self.stages = instance, [instance.report]
         if isinstance(instance.region, ShapeRun):
             return instance.region.run_arrays(arrays, out)
-        self._tell([instance.region])
+        self._placed.note_references([instance.region])
         feeds = {value.name: array for value, array in zip(self._inputs, arrays, strict=True)}
         return instance.region.run(feeds, out)
 
@@ -158,19 +157,21 @@ class OpenProgram:
         return self._run_stages(arrays)
 
     def _run_stages(self, arrays: list[Array]) -> list[Array]:
-        done: list[StageReport] = StageWatch() if self._on_regions is not None else []
+        done = StagesRan()
         with ShapesRefused(self._inputs, tuple(array.shape for array in arrays)):
             results = self._open.run(arrays, done)
-        if isinstance(done, StageWatch):
-            self._tell(done.regions)
-        self.stages = list(done)
+        self.stages, self._regions = list(done), done.regions
+        self._placed.note_references(done.regions)
         return results
 
-    def _tell(self, regions: Sequence[object]) -> None:
-        """Have it known, once, what runs the regions."""
-        tell, self._on_regions = self._on_regions, None
-        if tell is not None:
-            tell(regions)
+    def placements(self) -> list[Placement]:
+        """Return the placement of each region of the last run, priced at its sizes, in order.
+
+        Nodes that the host or numpy runs have none.
+        """
+        is_whole = self.last is not None and self.last.stage.is_whole
+        regions = [self.last.region] if self.last is not None and is_whole else self._regions
+        return self._placed.of(regions)
 
     def _run_padded(
         self, buckets: Buckets, arrays: list[Array], out: Mapping[str, Array] | None
@@ -349,12 +350,12 @@ def open_program(
         most=how.most_shapes,
     )
     check_pins(prepared.graph, tools.optimise)
-    tell = partial(note_references, prepared, asked)
+    placed = PlacedRegions(prepared, asked)
     if not buckets:
-        return OpenProgram(prepared.graph, tools, kind=kind, on_regions=tell)
+        return OpenProgram(prepared.graph, tools, placed, kind=kind)
     if not all(isinstance(device, PolymorphicDevice) for device in devices.values()):
         tools = replace(tools, polymorphic=_by_bucket)
-    return OpenProgram(prepared.graph, tools, Buckets(prepared.graph, buckets), on_regions=tell)
+    return OpenProgram(prepared.graph, tools, placed, Buckets(prepared.graph, buckets))
 
 
 def _by_bucket(graph: Graph, shapes: Sequence[Sequence[int]]) -> str:

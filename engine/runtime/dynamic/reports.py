@@ -67,22 +67,27 @@ class StageReport:
         return "\n".join(lines)
 
 
-class StageWatch(list[StageReport]):
-    """The reports of a run, and the times of its stages.
+class StagesRan(list[StageReport]):
+    """The reports of a run.
 
     regions: what ran the region of each stage; None where numpy did
-    wall_s: the seconds of the run
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.regions: list[object] = []
+
+
+class StageWatch(StagesRan):
+    """The reports of a run, and the times of its stages; wall_s: the seconds of the run."""
+
+    def __init__(self) -> None:
+        super().__init__()
         self.wall_s = 0.0
         self._laps: list[_Laps] = []
 
-    def begin(self, region: object) -> _Laps:
+    def begin(self) -> _Laps:
         """Return the clock of a stage that begins."""
-        self.regions.append(region)
         self._laps.append(_Laps())
         return self._laps[-1]
 
