@@ -17,6 +17,7 @@ from trireme.support.errors import RunError
 if TYPE_CHECKING:
     from threading import RLock
 
+    from trireme.placement.placement import Placement
     from trireme.profiling.staged import StagedProfile
     from trireme.runtime.dataflow.executor import PrimitiveSpan
     from trireme.runtime.dataflow.program import DataflowProgram
@@ -38,6 +39,7 @@ __getattr__ = later_names(
     {
         "Array": "trireme.support.dtypes",
         "PreparedShapes": "trireme.runtime.dynamic.ahead",
+        "Placement": "trireme.placement.placement",
         "StagedProfile": "trireme.profiling.staged",
         "OpenStream": "trireme.runtime.streams.open_stream",
         "Stream": "trireme.runtime.streams.stream",
@@ -91,6 +93,18 @@ class OpenSession(ProgramSession):
         One stage where all shapes follow from the inputs' shapes; none with fixed shapes.
         """
         return () if self._open is None else tuple(self._open.stages)
+
+    def region_placements(self) -> tuple[Placement, ...]:
+        """Return, with open shapes, the placement of each region of the last run, in order.
+
+        Estimates are those of the run's sizes. Nodes that the host runs (`stages` has them) have no
+        placement. With fixed shapes the only one is `placement`.
+        """
+        from trireme.runtime.dynamic.program import OpenProgram
+
+        if self._open is None:
+            return (self.placement,)
+        return tuple(self._open.placements()) if isinstance(self._open, OpenProgram) else ()
 
     @checked(RunError)
     def profile_stages(

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 from trireme.placement.placement import Placement
+from trireme.runtime.dynamic.reports import StageReport
 from trireme.runtime.session import Session
 from trireme.serving.errors import public_text
 from trireme.serving.models import ServedModel
@@ -35,13 +36,13 @@ MOST_PIECES = 400
 
 
 class StatusPage:
-    """Gives the page's data. A placement is summed up once a model."""
+    """Gives the page's data. A placement is summed up once a model, an open one once its sizes."""
 
     def __init__(self, service: InferenceService) -> None:
         self._service = service
         self._began_s = time.monotonic()
         self._lock = threading.Lock()
-        self._placements = LiveKeys[Session, dict[str, Any]]()
+        self._placements = LiveKeys[Session, tuple[tuple[StageReport, ...], dict[str, Any]]]()
 
     def status(self) -> dict[str, Any]:
         """Return what changes: the state of the server and of each model."""
@@ -88,16 +89,19 @@ class StatusPage:
     def placement(self, name: str, version: str) -> dict[str, Any]:
         """Return where the nodes of a model run: shares of devices, and a strip in run order.
 
+        With open shapes it is that of the last run, at its sizes; none before a run.
+
         For a model that runs a stored program this prepares the model, which takes a while.
         Errors: ServingError, if there is no such model
         """
         with self._service.models.lease(name, version) as model, self._lock:
             if model.session is None:
                 return {"why": "a pipeline has no placement of its own"}
-            found = self._placements.get(model.session)
-            if found is None:
-                found = self._placements[model.session] = _summed_up(model.session)
-            return found
+            stages = model.session.stages
+            known = self._placements.get(model.session)
+            if known is None or known[0] != stages:
+                known = self._placements[model.session] = stages, _summed_up(model.session)
+            return known[1]
 
 
 def _devices(model: ServedModel) -> dict[str, Any]:
@@ -135,43 +139,55 @@ def _shown(spec: TensorSpec) -> str:
 
 def _summed_up(session: Session) -> dict[str, Any]:
     try:
-        if session.has_open_shapes:
-            return {"stages": [str(stage) for stage in session.stages]}
-        return _strip(session.placement)
+        if not session.has_open_shapes:
+            return _strip([session.placement])
+        stages = {"stages": [str(stage) for stage in session.stages]}
+        placements = session.region_placements()
+        return {**_strip(placements), **stages} if placements else stages
     except TriremeError as error:
         return {"why": public_text(error.summary)}
 
 
-def _strip(placement: Placement) -> dict[str, Any]:
-    """Return the predicted seconds of each device, and pieces of nodes that follow each other."""
-    nodes = sorted(placement.source.nodes, key=lambda node: placement.stage_of.get(node.id, 0))
-    steps = []
-    for node in nodes:
-        choice = placement.choices.get(node.id)
-        if choice is not None:
-            estimate = choice.estimates.get(choice.device)
-            steps.append((choice.device, node.op, estimate.seconds if estimate else 0.0))
-    pieces = []
-    for device, group in groupby(steps, key=lambda step: step[0]):
-        inside = list(group)
-        ops = list(dict.fromkeys(op for _, op, _ in inside))
-        pieces.append(
-            {
-                "device": device,
-                "nodes": len(inside),
-                "seconds": sum(seconds for *_, seconds in inside),
-                "ops": ", ".join(ops[:6]) + (", ..." if len(ops) > 6 else ""),
-            }
-        )
+def _strip(placements: Sequence[Placement]) -> dict[str, Any]:
+    """Return the predicted seconds of each device, and pieces of nodes that follow each other.
+
+    placements: of regions that run in turn
+    """
+    steps = [step for placement in placements for step in _steps(placement)]
+    pieces = list(_pieces(steps))
     shares: dict[str, float] = {}
     for device, _, seconds in steps:
         shares[device] = shares.get(device, 0.0) + seconds
+    clocks = {name: spec.clock for one in placements for name, spec in one.specs.items()}
+    unused = {name: why for one in placements for name, why in one.unused.items()}
     return {
-        "makespan_s": placement.makespan_s,
+        "makespan_s": sum(one.makespan_s for one in placements),
         "devices": shares,
-        "simulated": [name for name in shares if placement.specs[name].clock == "virtual"],
-        "copies": sum(">" in device for device in placement.device_of.values()),
+        "simulated": [name for name in shares if clocks[name] == "virtual"],
+        "copies": sum(len(one.copies()) for one in placements),
         "pieces": pieces[:MOST_PIECES],
         "more": max(0, len(pieces) - MOST_PIECES),
-        "unused": {name: public_text(why) for name, why in placement.unused.items()},
+        "unused": {n: public_text(why) for n, why in unused.items() if n not in shares},
     }
+
+
+def _steps(placement: Placement) -> Iterator[tuple[str, str, float]]:
+    """Yield (device, op, predicted seconds) of each node in run order."""
+    for node in sorted(placement.source.nodes, key=lambda n: placement.stage_of.get(n.id, 0)):
+        choice = placement.choices.get(node.id)
+        if choice is not None:
+            estimate = choice.estimates.get(choice.device)
+            yield choice.device, node.op, estimate.seconds if estimate else 0.0
+
+
+def _pieces(steps: Iterable[tuple[str, str, float]]) -> Iterator[dict[str, Any]]:
+    """Yield a piece of the strip for each stretch of nodes on one device."""
+    for device, group in groupby(steps, key=lambda step: step[0]):
+        inside = list(group)
+        ops = list(dict.fromkeys(op for _, op, _ in inside))
+        yield {
+            "device": device,
+            "nodes": len(inside),
+            "seconds": sum(seconds for *_, seconds in inside),
+            "ops": ", ".join(ops[:6]) + (", ..." if len(ops) > 6 else ""),
+        }

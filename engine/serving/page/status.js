@@ -116,6 +116,7 @@ async function place(mine, row) {
     part.append(mark, `${device}${simulated}: ${nodes} nodes, ${ms(seconds)} predicted`);
     return part;
   }), `a run: ${ms(found.makespan_s)} predicted${found.simulated.length ? " on such devices" : ""}, ${found.copies} ${found.copies === 1 ? "copy" : "copies"} between devices`);
+  for (const stage of found.stages || []) legend.append("\n" + stage);
   for (const [device, why] of Object.entries(found.unused)) legend.append(`\nunused: ${device}: ${why}`);
   for (const [device, why] of Object.entries(row.dropped)) legend.append(`\ndropped: ${device}: ${why}`);
 }
