@@ -68,15 +68,14 @@ def reference_note(model: str, nodes: Sequence[ReferenceNode], fix: str) -> str:
     share = sum(node.share for node in nodes)
     if share <= LEAST_SHARE:
         return ""
-    shown = [
-        f"{node.op} {clipped_name(node.name, 40)!r} {node.share:.0%} ({node.why})"
-        for node in nodes[:_MOST_NODES]
-    ]
+    shown = nodes[:_MOST_NODES]
+    named = [f"{node.op} {clipped_name(node.name, 40)!r} {node.share:.0%}" for node in shown]
+    why = "; ".join(dict.fromkeys(node.why for node in shown))
     more = f", and {len(nodes) - _MOST_NODES} more" if len(nodes) > _MOST_NODES else ""
     count = f"{len(nodes)} node{'s' if len(nodes) > 1 else ''}"
     return (
         f"{clipped_name(model, 40)!r}: {count} without a kernel take {share:.0%} of the predicted "
-        f"time: {', '.join(shown)}{more}; fix: {fix}"
+        f"time: {', '.join(named)}{more} ({why}); fix: {fix}"
     )
 
 

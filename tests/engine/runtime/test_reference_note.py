@@ -46,7 +46,7 @@ def test_nodes_their_shares_and_the_way_out_are_named_once(caplog):
         session.profile(feeds, runs=1)
     (note,) = notes(caplog)
     assert "'slow': 5 nodes without a kernel take " in note and "and 2 more" in note
-    assert "acos 'slow0' " in note and "(numpy reference: no kernel for acos" in note
+    assert "acos 'slow0' " in note and note.count("(numpy reference: no kernel for acos") == 1
     assert "fix: give them a form or a device that has a kernel: trireme supported-ops" in note
 
 
