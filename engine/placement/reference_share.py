@@ -34,7 +34,7 @@ class ReferenceNode:
 
 
 @dataclass(frozen=True)
-class _Part:
+class _TimedNode:
     name: str
     op: str
     seconds: float
@@ -79,7 +79,7 @@ def reference_note(model: str, nodes: Sequence[ReferenceNode], fix: str) -> str:
     )
 
 
-def _parts(placement: Placement) -> Iterator[_Part]:
+def _parts(placement: Placement) -> Iterator[_TimedNode]:
     """Yield the nodes with their predicted seconds; in place of a node with bodies, theirs."""
     names = node_names(placement.source)
     for node in placement.source.nodes:
@@ -89,7 +89,7 @@ def _parts(placement: Placement) -> Iterator[_Part]:
         turn_s = sum(part.seconds for part in inner)
         if turn_s:
             for part in inner:
-                yield _Part(part.name, part.op, part.seconds * seconds / turn_s, part.why)
+                yield _TimedNode(part.name, part.op, part.seconds * seconds / turn_s, part.why)
             continue
         why = "" if choice.device == HOST else choice.notes.get(choice.device, "")
-        yield _Part(names[node.id], node.op, seconds, why)
+        yield _TimedNode(names[node.id], node.op, seconds, why)
