@@ -211,6 +211,15 @@ def whole_slice(g: GraphRewriter, node: Node) -> tuple[int] | None:
     return same_type(g, node) if steps is not None and np.all(steps == 1) else None
 
 
+def empty_parts(g: GraphRewriter, node: Node) -> tuple[int] | None:
+    """concat(x, no elements, y) -> concat(x, y)."""
+    full = [x for x in node.used if 0 not in g.type(x).shape]
+    if not full or len(full) == len(node.used):
+        return None
+    quant = g.type(node.outputs[0]).quant
+    return (g.add("concat", full, node.attrs, [node], quant),)
+
+
 SIMPLIFY: tuple[tuple[Roots, Rule], ...] = (
     (["identity", "concat", "max", "min", "sum", "mean"], same_value),
     (["reshape", "squeeze", "unsqueeze", "flatten", "expand", "tile"], same_type),
@@ -224,4 +233,5 @@ SIMPLIFY: tuple[tuple[Roots, Rule], ...] = (
     (lambda op: op.neutral is not None, neutral_operand),
     (["pad"], zero_pad),
     (["slice"], whole_slice),
+    (["concat"], empty_parts),
 )

@@ -15,6 +15,7 @@ from trireme.ir.op import get_op
 from trireme.ir.rewriter import GraphRewriter
 from trireme.ir.rules import Rewritten, apply, rules_by_op
 from trireme.passes.quantize_folding import quant_of_node
+from trireme.support.dtypes import numpy_dtype
 from trireme.support.errors import TriremeError
 
 FOLD_LIMIT_BYTES = 16 << 20
@@ -67,6 +68,7 @@ def constant_folding(
     rules = rules_by_op(
         (["shape", "size"], static_shape),
         (["gather", "slice"], part_of_shape),
+        (sorted(ops), no_elements),
         (sorted(ops), constant_inputs),
         (["dequantize_linear"], blocks_or_floats),
     )
@@ -101,6 +103,18 @@ def _evaluated(
         return None
     return tuple(
         g.constant(array, quant=type.quant) for array, type in zip(made, types, strict=True)
+    )
+
+
+def no_elements(g: GraphRewriter, node: Node) -> tuple[int, ...] | None:
+    """A node whose results have no elements -> empty constants: few devices compile such nodes."""
+    types = [g.type(value) for value in node.outputs]
+    if get_op(node.op).has_body or any(map(g.is_output, node.outputs)):
+        return None
+    if not all(type.is_static and 0 in type.dims for type in types):
+        return None
+    return tuple(
+        g.constant(np.empty(type.dims, numpy_dtype(type.dtype)), quant=type.quant) for type in types
     )
 
 

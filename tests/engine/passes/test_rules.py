@@ -90,8 +90,9 @@ def test_products_with_a_vector_are_products_of_matrices(left, right):
     m = Model(a=f32(*left), b=f32(*right))
     graph = m.finish(m.op("matmul", m.a, m.b))
     made = optimise(graph)
-    (product,) = [node for node in made.nodes if node.op == "matmul"]
-    assert all(len(made.type(value).shape) >= 2 for value in product.used)
+    products = [node for node in made.nodes if node.op == "matmul"]
+    assert len(products) == (left != (0,))  # a product of nothing is a constant
+    assert all(len(made.type(value).shape) >= 2 for node in products for value in node.used)
     rng = np.random.default_rng(5)
     feeds = {
         "a": rng.standard_normal(left, np.float32),
@@ -178,3 +179,25 @@ def test_output_takes_its_name_along():
     made = only(m.finish(m.op("identity", y, names=["y"])), "simplify")
     assert op_names(made) == "relu"
     assert [v.name for v in made.output_values()] == ["y"]
+
+
+def test_results_without_elements_are_constants_and_leave_a_concat():
+    m = Model(x=f32(2, 3))
+    none = m.op("slice", m.op("tanh", m.x), ints(1), ints(1))
+    same = m.op("identity", m.op("slice", m.x, ints(1), ints(1)))
+    joined = m.op("concat", none, m.op("relu", m.x), same, axis=0)
+    graph = m.finish(m.op("neg", joined))
+    assert op_names(optimise(graph)) == "relu neg"
+    assert op_names(only(graph, "constant_folding")) == "relu concat neg"
+
+
+def test_an_output_without_elements_stays():
+    m = Model(x=f32(2, 3))
+    graph = m.finish(m.op("slice", m.x, ints(1), ints(1)))
+    assert op_names(only(graph, "constant_folding")) == "slice"
+
+
+def test_a_concat_of_nothing_stays():
+    m = Model(x=f32(0, 3), y=f32(0, 3))
+    graph = m.finish(m.op("concat", m.x, m.y, axis=0))
+    assert op_names(only(graph, "simplify")) == "concat"
