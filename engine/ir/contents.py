@@ -182,7 +182,7 @@ def contents_of(graph: Graph, node: Node, known: Mapping[int, Array]) -> Array |
         return None
     arrays = []
     for value in node.inputs:
-        array = None if value is None else _elements(graph.values[value], known)
+        array = None if value is None else elements_of(graph.values[value], known)
         if value is not None and array is None:
             return None
         arrays.append(array)
@@ -200,7 +200,8 @@ def _whole(
     return None if node.op == "div" else followed(node.op, arrays, node.attrs, symbols)
 
 
-def _elements(value: Value, known: Mapping[int, Array]) -> Array | None:
+def elements_of(value: Value, known: Mapping[int, Array]) -> Array | None:
+    """Return the elements of a value as an array of objects, where they are known or constant."""
     if value.id in known:
         return known[value.id]
     data = value.data
@@ -241,13 +242,16 @@ def as_target(dims: list[Dim], shape: tuple[Dim, ...] | None) -> Array | None:
     return np.array(target, np.int64)
 
 
-def refined(graph: Graph) -> tuple[dict[int, TensorType], dict[int, Array]]:
+def refined(
+    graph: Graph, given: Mapping[int, Array] | None = None
+) -> tuple[dict[int, TensorType], dict[int, Array]]:
     """Return types of values that follow from symbolic contents, and these contents, by value.
 
     A type is as the graph has it, or holds an expression where the graph has "?".
+    given: the elements of inputs that are numbers or symbols, as arrays of objects
     """
     types: dict[int, TensorType] = {}
-    known: dict[int, Array] = {}
+    known: dict[int, Array] = dict(given or {})
     values = dict(graph.values)
     now = replace(graph, values=values)
     for node in graph.nodes:

@@ -5,7 +5,7 @@ A carried value whose shape changes from turn to turn keeps its dimensions unkno
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from trireme.ir.bind_shapes import retyped
@@ -46,7 +46,7 @@ def narrowed(attrs: Mapping[str, Any], given: Types) -> Mapping[str, Any]:
     """
     form, types = repeat_of(attrs), body_types(attrs, given)
     if form is not None:
-        bodies = {"body": _settled(form, types)}
+        bodies = {"body": settled(form, types, body_of)}
     else:
         branches = {k: v for k, v in attrs.items() if isinstance(v, Graph)}
         bodies = {key: body_of(body, types) for key, body in branches.items()}
@@ -55,11 +55,15 @@ def narrowed(attrs: Mapping[str, Any], given: Types) -> Mapping[str, Any]:
     return {**attrs, **bodies}
 
 
-def _settled(form: Repeat, given: Types) -> Graph:
-    """Return the body of carried values whose types are the same from turn to turn."""
+def settled(form: Repeat, given: Types, bound: Callable[[Graph, Types], Graph]) -> Graph:
+    """Return the body of carried values whose types are the same from turn to turn.
+
+    given: the types of the inputs in the first turn
+    bound: returns a body whose inputs have these types
+    """
     types, end = list(given), form.first + form.carried
     while True:
-        made = body_of(form.body, types)
+        made = bound(form.body, types)
         before = types[form.first : end]
         after = [made.type(out) for out in made.outputs[form.made : form.made + form.carried]]
         wider = [_widened(old, new) for old, new in zip(before, after, strict=True)]

@@ -26,6 +26,7 @@ from trireme.passes.layout import layout
 from trireme.passes.move_chains import move_chains
 from trireme.passes.patterns import patterns
 from trireme.passes.quantize_folding import quantize_folding
+from trireme.passes.set_rows import set_rows
 from trireme.passes.symbolic_shapes import symbolic_shapes
 from trireme.support.errors import GraphError
 from trireme.support.records import dataclass
@@ -43,6 +44,7 @@ PASSES: Mapping[str, Run] = {
         known_branches,
         narrow_bodies,
         loop_invariants,
+        set_rows,
         simplify,
         constant_folding,
         quantize_folding,
@@ -60,7 +62,7 @@ PASSES: Mapping[str, Run] = {
 """The passes by name, in the order in which they run."""
 
 
-_BODY_PASSES = (narrow_bodies.__name__, loop_invariants.__name__)
+_BODY_PASSES = (narrow_bodies.__name__, loop_invariants.__name__, set_rows.__name__)
 """Passes that change bodies, which may then be optimised further."""
 
 

@@ -16,6 +16,7 @@ ELSEWHERE = (
     "known_branches",
     "narrow_bodies",
     "loop_invariants",
+    "set_rows",
     "symbolic_shapes",
 )
 """Passes whose switches other files test."""

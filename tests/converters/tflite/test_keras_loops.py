@@ -1,0 +1,38 @@
+"""Recurrent layers of Keras as WHILE, against LiteRT: all turns run inside native code."""
+
+import numpy as np
+import pytest
+from keras_loops import CELLS, LISTS, Layer, keras_loop
+from litert import litert_run, random_inputs
+
+from trireme import Session
+from trireme.runtime.control.repeat import NATIVE
+
+LAYERS = [Layer(cell, lists) for cell in CELLS for lists in LISTS]
+LAYERS += [
+    Layer("gru", "rows", batch=3, steps=1, inputs=5, units=7),
+    Layer("lstm", "last", batch=2, steps=40, inputs=3, units=33),
+    Layer("lstm", "rows", batch=2, steps=2, inputs=64, units=64),
+]
+
+
+def drivers(session):
+    return [one for call in session._calls for one in getattr(call, "drivers", {}).values()]
+
+
+@pytest.mark.parametrize("layer", LAYERS, ids=str)
+def test_all_turns_run_natively_with_the_bits_of_driven_ones(layer, monkeypatch):
+    data = keras_loop(layer)
+    feeds = random_inputs(data, layer.seed)
+    with Session(data, devices=["cpu"], threads=1) as session:
+        assert [driver.kernel for driver in drivers(session)] == [NATIVE]
+        found = session.run(feeds)
+    for name, want in litert_run(data, feeds, reference=False).items():
+        np.testing.assert_allclose(found[name], want, rtol=1e-5, atol=2e-6)
+    with Session(data, devices=["cpu"], threads=2) as session:
+        for name, array in session.run(feeds).items():
+            assert array.tobytes() == found[name].tobytes()
+    monkeypatch.setattr("trireme.runtime.control.repeat.native_turns", lambda *_: None)
+    with Session(data, devices=["cpu"], threads=1) as session:
+        for name, array in session.run(feeds).items():
+            assert array.tobytes() == found[name].tobytes()
