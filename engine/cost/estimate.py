@@ -58,3 +58,22 @@ def interval(estimates: Iterable[Estimate], plus_s: float = 0.0) -> tuple[float,
         apart = math.sqrt(sum(each * each for each in away))
         ends.append(total + sign * (_SHARED * sum(away) + (1 - _SHARED) * apart))
     return max(ends[0], 0.0), ends[1]
+
+
+_SOURCE_TEXTS: Mapping[Source, str] = {
+    "device": "the device's own model",
+    "roofline": "the description",
+    "reference": "the numpy reference's price",
+    "assumed": "an assumed number of turns",
+    "function": "the cost rules of Python functions",
+}
+
+
+def sources_text(sources: Mapping[Source, float]) -> list[str]:
+    """Return what the predicted time is made of, in a line; none where nothing runs here."""
+    if not sources:
+        return []
+    measured = sources.get("calibration", 0.0)
+    others = {source: share for source, share in sources.items() if source != "calibration"}
+    rows = [f", {share:.0%} from {_SOURCE_TEXTS[source]}" for source, share in others.items()]
+    return [f"  {measured:.0%} of the predicted time is from measured kernels{''.join(rows)}"]

@@ -12,7 +12,7 @@ from typing import Any
 from trireme.backend.arena import MemoryUse
 from trireme.backend.device import DeviceSpec, Resident
 from trireme.backend.links import link_ends
-from trireme.cost.estimate import Estimate, Source
+from trireme.cost.estimate import Estimate, Source, sources_text
 from trireme.cost.links import Links
 from trireme.ir.graph import Graph, Node, node_names
 from trireme.ops.repeats import bodies_of
@@ -264,7 +264,7 @@ class Placement(Shown):
             f"placement of {self.source.name!r}: {time_text(self.makespan_s)} a run predicted",
             f"  {self.score}",
             *([f"  {self.gaps}"] if self.gap or self.price_pins else []),
-            *_sources_text(self.sources),
+            *sources_text(self.sources),
             *self._device_lines(),
             *self._candidate_lines(),
         ]
@@ -360,25 +360,6 @@ def _memory_text(use: MemoryUse | None) -> str:
         return ""
     streamed = f", {bytes_text(use.streamed)} streamed" if use.streamed else ""
     return f"{bytes_text(use.needed)} of {bytes_text(use.limit)}{streamed}"
-
-
-_SOURCES: Mapping[Source, str] = {
-    "device": "the device's own model",
-    "roofline": "the description",
-    "reference": "the numpy reference's price",
-    "assumed": "an assumed number of turns",
-    "function": "the cost rules of Python functions",
-}
-
-
-def _sources_text(sources: Mapping[Source, float]) -> list[str]:
-    """Return what the predicted time is made of, in a line; none where nothing runs here."""
-    if not sources:
-        return []
-    measured = sources.get("calibration", 0.0)
-    others = {source: share for source, share in sources.items() if source != "calibration"}
-    rows = [f", {share:.0%} from {_SOURCES[source]}" for source, share in others.items()]
-    return [f"  {measured:.0%} of the predicted time is from measured kernels{''.join(rows)}"]
 
 
 def largest_values(graph: Graph, nodes: Iterable[Node], most: int = 3) -> list[str]:
