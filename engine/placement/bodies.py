@@ -46,8 +46,7 @@ def _cost(placed: Placement, devices: Mapping[str, Device]) -> BodyCost:
     source: Source = next(iter(placed.sources), "device")
     used = set(placed.device_of.values())
     name = next(iter(used), "")
-    noted = any(choice.notes.get(choice.device) for choice in placed.choices.values())
-    if len(used) == 1 and placed.tasks == 1 and devices[name].repeats_calls and not noted:
+    if used and not placed.divided and devices[name].repeats_calls:
         return BodyCost(max(placed.makespan_s - placed.launch_s[name], 0.0), source, NATIVE_TURN_S)
     return BodyCost(placed.makespan_s, source, TURN_S)
 

@@ -173,7 +173,7 @@ class Explanation:
             for other in others:
                 lines += _alternative_lines(" ", other)
             for key, body in self.placement.bodies_of(node).items():
-                lines.append(f"  {key}: {body.as_body()}, placed by itself")
+                lines.append(f"  {key}: {body.as_body(key)}, placed by itself")
                 lines.append(textwrap.indent(explain(body).pages(), "    "))
         for copy in self.copies:
             lines.append(

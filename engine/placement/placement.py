@@ -285,15 +285,36 @@ class Placement(Shown):
                 if body in self.unplaced:
                     lines.append(f"{what}numpy runs it: {self.unplaced[body]}")
                 elif body in self.bodies:
-                    lines.append(what + self.bodies[body].as_body())
+                    lines.append(what + self.bodies[body].as_body(key))
         rest = [f"  and {len(lines) - _MOST_LINES} bodies more"] if lines[_MOST_LINES:] else []
         return lines[:_MOST_LINES] + rest
 
-    def as_body(self) -> str:
-        """Return its time and the nodes of each device, for the line of a body."""
+    def as_body(self, key: str) -> str:
+        """Return its time, the nodes of each device and what drives its turns, for a body's line.
+
+        key: the attribute that holds the body
+        """
         counts = [(len(self.nodes_on(name)), name) for name in self.specs]
         nodes = ", ".join(f"{n} nodes on {name}" for n, name in counts if n)
-        return f"{time_text(self.makespan_s)} a turn, {nodes or 'no nodes'}"
+        is_driven = key == "body" and self.divided
+        driver = f"; the host drives its turns: {self.divided}" if is_driven else ""
+        return f"{time_text(self.makespan_s)} a turn, {nodes or 'no nodes'}{driver}"
+
+    @property
+    def divided(self) -> str:
+        """Why its nodes are no single task that a device compiles whole; "" where they are."""
+        for node in self.source.nodes:
+            choice = self.choices[node.id]
+            if note := choice.notes.get(choice.device):
+                return f"{node.label}: {note}"
+        used = [(len(self.nodes_on(name)), name) for name in self.specs]
+        most = max(used, default=(0, ""))[1]
+        other = next((node for node in self.source.nodes if self.device_of[node.id] != most), None)
+        if other is not None:
+            return f"{other.label} runs on {self.device_of[other.id]}, other nodes on {most}"
+        if self.copies():
+            return f"values are copied to and from {most}"
+        return f"they are {self.tasks} tasks" if self.tasks > 1 else ""
 
     @property
     def used_by_bodies(self) -> set[str]:

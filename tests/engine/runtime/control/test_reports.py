@@ -25,6 +25,17 @@ def test_the_summary_has_a_line_for_each_body():
         assert "then_branch of if 'y'" in text and "else_branch of if 'y'" in text
 
 
+def test_explain_says_why_the_host_drives_the_turns_of_a_body():
+    with Session(NESTED.model()) as session:
+        page = explain(session.placement).pages()
+        for inner in ("loop #0 (onnx:Loop_1)", "if #1 (onnx:If_2)"):
+            why = f"the host drives its turns: {inner}: the host drives control flow, placed"
+            assert why in page
+    with Session(COUNTED.model()) as session:
+        page = explain(session.placement).pages()
+        assert "  body: " in page and "the host drives its turns" not in page
+
+
 def test_pages_of_bodies_stand_below_their_node():
     with Session(NESTED.model()) as session:
         page = explain(session.placement).pages()
@@ -152,7 +163,9 @@ def test_explain_says_why_a_loop_is_not_sunk_and_that_its_body_is(device):
         assert REASONS[device] in page
         assert "no other device can run it (assumed; the host drives control flow)" in page
         assert {node["device"] for node in loop["bodies"]["body"]["nodes"]} == {device}
-        assert f"2 nodes on {device}, placed by itself" in page
+        why = f"; the host drives its turns: values are copied to and from {device}"
+        why = "" if device == "cpu" else why
+        assert f"2 nodes on {device}{why}, placed by itself" in page
         (driver,) = (d for call in session._calls for d in getattr(call, "drivers", {}).values())
         tasks = [task for task in driver.bound.contexts[0].program.plan.tasks if not task.is_copy]
         assert [(task.device, len(task.nodes)) for task in tasks] == [(device, 2)]
