@@ -19,7 +19,11 @@ LISTS = ("last", "rows", "update")
 
 @dataclass(frozen=True)
 class Layer:
-    """A recurrent layer on [batch, steps, inputs] that returns all rows, or the last."""
+    """A recurrent layer on [batch, steps, inputs] that returns all rows, or the last.
+
+    turns: the number of turns; None for one a step
+    hybrid: whether the weights are int8, quantised for a dynamic range
+    """
 
     cell: str = "gru"
     lists: str = "last"
@@ -28,6 +32,8 @@ class Layer:
     inputs: int = 13
     units: int = 20
     seed: int = 0
+    turns: int | None = None
+    hybrid: bool = False
 
     @property
     def listed(self) -> int:
@@ -101,10 +107,10 @@ def _main(layer: Layer) -> Sub:
 
 
 def _condition(layer: Layer) -> Sub:
-    """time < steps and counter < steps."""
+    """time < turns and counter < turns."""
     body = Body(_carried(layer))
     count = len(body.tensors)
-    most = body.constant(layer.steps)
+    most = body.constant(layer.steps if layer.turns is None else layer.turns)
     ends = [body.add("LESS", [k, most], T((), "bool")) for k in (1, 0)]
     return body.sub(count, [body.add("LOGICAL_AND", ends, T((), "bool"))], "cond")
 
@@ -125,10 +131,16 @@ def _body(layer: Layer) -> Sub:
 def _product(layer: Layer, body: Body, x: int, size: int, gates: int, bias: bool) -> int:
     rng = np.random.default_rng((layer.seed, len(body.tensors)))
     outs = gates * layer.units
-    operands = [x, body.constant(rng.standard_normal((outs, size)) / size**0.5, np.float32)]
+    weights = rng.standard_normal((outs, size)) / size**0.5
+    operands = [x, body.constant(weights, np.float32)]
+    if layer.hybrid:
+        scale = float(np.abs(weights).max() / 127)
+        levels = np.round(weights / scale).astype(np.int8)
+        body.tensors[-1] = constant(levels, scale)
     operands.append(body.constant(rng.standard_normal(outs) / 4, np.float32) if bias else -1)
     made = T((layer.batch, outs))
-    return body.add("FULLY_CONNECTED", operands, made, kind="FullyConnectedOptions")
+    options = {"AsymmetricQuantizeInputs": True} if layer.hybrid else {}
+    return body.add("FULLY_CONNECTED", operands, made, kind="FullyConnectedOptions", **options)
 
 
 def _split(layer: Layer, body: Body, x: int, gates: int) -> list[int]:
