@@ -20,6 +20,7 @@ from trireme.passes.branches import known_branches
 from trireme.passes.canonicalise import canonicalise
 from trireme.passes.cleanup import common_subexpressions, dead_code, simplify
 from trireme.passes.constants import FOLD_LIMIT_BYTES, constant_folding, most_bytes
+from trireme.passes.counted_loops import counted_loops
 from trireme.passes.fusion import fuse_activation, fuse_pad, fuse_residual
 from trireme.passes.invariants import loop_invariants
 from trireme.passes.layout import layout
@@ -44,6 +45,7 @@ PASSES: Mapping[str, Run] = {
         known_branches,
         narrow_bodies,
         loop_invariants,
+        counted_loops,
         set_rows,
         simplify,
         constant_folding,
@@ -62,7 +64,9 @@ PASSES: Mapping[str, Run] = {
 """The passes by name, in the order in which they run."""
 
 
-_BODY_PASSES = (narrow_bodies.__name__, loop_invariants.__name__, set_rows.__name__)
+_BODY_PASSES = tuple(
+    one.__name__ for one in (narrow_bodies, loop_invariants, counted_loops, set_rows)
+)
 """Passes that change bodies, which may then be optimised further."""
 
 

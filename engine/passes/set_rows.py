@@ -2,28 +2,26 @@
 
 TensorFlow's converter writes `list[i] = row` as a concat of the list's first i rows, the row and
 the rows after. The shapes of both slices depend on the turn, so no device compiles such a body.
-Here the counters of a loop are expressions of the turn, and the turn has bounds. Where they prove
-that a concat keeps the length of the list, it becomes a scatter_nd, which devices have.
+Where the counters of a loop and its trip count prove that a concat keeps the length of the list,
+it becomes a scatter_nd, which devices have.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
-from itertools import count
 
 import numpy as np
 
-from trireme.ir.contents import elements_of, refined
-from trireme.ir.dims import Bounds, add, multiply, range_of, substituted, subtract
-from trireme.ir.graph import UNKNOWN, Dim, Graph, Node, TensorType
-from trireme.ir.op import OpDef, get_op
+from trireme.ir.contents import elements_of
+from trireme.ir.dims import Bounds, range_of, subtract
+from trireme.ir.graph import Dim, Graph, Node, TensorType
 from trireme.ir.rewriter import GraphRewriter
 from trireme.ir.rules import Rewritten, apply, rules_by_op
-from trireme.ops.repeats import Repeat, body_types, repeat_of
-from trireme.ops.shapes import axes_of, to_ints
+from trireme.ops.repeats import body_types, repeat_of
+from trireme.ops.shapes import axes_of
 from trireme.passes.bodies import body_of, settled
-from trireme.support.dtypes import INTS, Array
+from trireme.passes.turn_counts import TurnCounts
+from trireme.support.dtypes import Array
 
 
 def set_rows(graph: Graph) -> Rewritten:
@@ -36,12 +34,13 @@ def rows_of_lists(g: GraphRewriter, root: Node) -> tuple[int, ...] | None:
     form = repeat_of(root.attrs)
     if form is None or not any(_may_set_rows(form.body, node) for node in form.body.nodes):
         return None
-    turns, fired = _Turns(g, root, form), False
+    counts, fired = TurnCounts(g, root, form), False
 
     def scattered(body: Graph, types: Sequence[TensorType]) -> Graph:
         nonlocal fired
-        made, fired = turns.scattered(body_of(body, types))
-        return made
+        rewriter = _scattered(body_of(body, types), counts)
+        fired = bool(rewriter.counts)
+        return rewriter.finish() if fired else rewriter.graph
 
     operands = [g.type(value) for value in root.inputs[form.first :] if value is not None]
     made = settled(form, body_types(root.attrs, operands), scattered)
@@ -59,104 +58,16 @@ def _may_set_rows(body: Graph, node: Node) -> bool:
     return all(one is not None and one.op == "slice" for one in ends)
 
 
-class _Turns:
-    """The turns of a loop: how many there may be, and what they decide in its body.
+def _scattered(body: Graph, counts: TurnCounts) -> GraphRewriter:
+    """Return a body of known types, rewritten."""
+    known, symbols = counts.contents(body)
 
-    name: the symbol that stands for the number of the turn
-    counts: of each input of the body an expression of the turn; None where it is no counter
-    """
+    def set_between(g: GraphRewriter, concat: Node) -> tuple[int] | None:
+        return _set_between(g, concat, known, symbols)
 
-    def __init__(self, g: GraphRewriter, root: Node, form: Repeat) -> None:
-        body = form.body
-        self.name = next(name for name in _names() if name not in body.symbols)
-        starts = [g.data(value) for value in root.inputs[form.first :][: form.carried]]
-        outs = body.outputs[form.made :][: form.carried]
-        given = body.inputs[form.first :][: form.carried]
-        counts = [self._count(body, *one) for one in zip(given, outs, starts, strict=True)]
-        self.counts: list[Dim | None] = [self.name, 1, *counts]
-        trips = g.data(root.inputs[0])
-        self._most = None if trips is None else max(to_ints(trips)[0] - 1, 0)
-
-    def _count(self, body: Graph, value: int, out: int, start: Array | None) -> Dim | None:
-        """Return a carried value as an expression of the turn."""
-        step = _step(body, value, out)
-        if step is None or start is None:
-            return None
-        return add(to_ints(start)[0], multiply(step, self.name))
-
-    def scattered(self, body: Graph) -> tuple[Graph, bool]:
-        """Return a body whose types are known with scatters, and whether there is one."""
-        made = {
-            value: np.full(body.type(value).dims, count, object)
-            for value, count in zip(body.inputs, self.counts, strict=False)
-            if count is not None
-        }
-        _, known = refined(self._bounded(body, self._most), made)
-        ends = _last_turns(body, body.outputs[0], known, self.name)
-        limits = [*ends, *([] if self._most is None else [self._most])]
-        bounded = self._bounded(body, min(limits, default=None))
-        _, known = refined(bounded, made)
-
-        def set_between(g: GraphRewriter, concat: Node) -> tuple[int] | None:
-            return _set_between(g, concat, known, bounded.symbols)
-
-        rewriter = GraphRewriter(body)
-        rewriter.walk({"concat": [set_between]})
-        return (rewriter.finish(), True) if rewriter.counts else (body, False)
-
-    def _bounded(self, body: Graph, most: int | None) -> Graph:
-        return replace(body, symbols={**body.symbols, self.name: (0, most)})
-
-
-def _names() -> Iterator[str]:
-    return (f"turn{'_' * k}" for k in count())
-
-
-def _step(body: Graph, value: int, out: int) -> int | None:
-    """Return what a turn adds to a carried integer; None where it does something else."""
-    type, node = body.type(value), body.producer(out)
-    if type.dtype not in INTS or not type.is_static or type.elements != 1:
-        return None
-    if out == value:
-        return 0
-    if node is None or node.op != "add" or node.attrs["activation"] or value not in node.used:
-        return None
-    more = body.values[node.used[1 - node.used.index(value)]].data
-    return None if more is None or more.size != 1 else to_ints(more)[0]
-
-
-def _last_turns(body: Graph, value: int, known: Mapping[int, Array], turn: str) -> list[int]:
-    """Return turns that are surely the last, from the comparisons that a condition is made of.
-
-    value: the condition at the end of a turn
-    """
-    node = body.producer(value)
-    if node is not None and node.op == "and":
-        return [last for one in node.used for last in _last_turns(body, one, known, turn)]
-    if node is None or not get_op(node.op).compares:
-        return []
-    sides = [elements_of(body.values[value], known) for value in node.used]
-    if any(one is None or one.size != 1 for one in sides):
-        return []
-    left = _left(get_op(node.op), subtract(*(one.item() for one in sides if one is not None)))
-    first, second = (substituted(left, {turn: k}) for k in (0, 1))
-    if not isinstance(first, int) or not isinstance(second, int) or second >= first:
-        return []
-    step = first - second
-    if left != subtract(first, multiply(step, turn)):
-        return []
-    return [max(-(-first // step), 0)]
-
-
-def _left(op: OpDef, difference: Dim) -> Dim:
-    """Return a number above 0 exactly where a comparison of integers holds; "?" for (un)equal.
-
-    difference: the first operand minus the second
-    """
-    below, same, above = (bool(op.reference(np.array(k), np.array(0))) for k in (-1, 0, 1))
-    if below == above:
-        return UNKNOWN
-    return add(difference if above else subtract(0, difference), int(same))
+    rewriter = GraphRewriter(body)
+    rewriter.walk({"concat": [set_between]})
+    return rewriter
 
 
 def _set_between(

@@ -16,6 +16,7 @@ ELSEWHERE = (
     "known_branches",
     "narrow_bodies",
     "loop_invariants",
+    "counted_loops",
     "set_rows",
     "symbolic_shapes",
 )

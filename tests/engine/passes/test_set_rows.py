@@ -1,53 +1,21 @@
 """set_rows: a concat that sets rows of a list in a loop becomes a scatter where that is proved."""
 
-import numpy as np
 import pytest
-from model_builder import Model, f32, ints
 from onnx import parser
 from programs import HEAD
+from row_loops import random_row_loop, row_loop
 from same_results import assert_same_results, op_names
 from sweep import sweep
 
-from trireme.ir.graph import TensorType
 from trireme.model_file.convert import convert
 from trireme.passes.pipeline import optimise
-
-END = 2**63 - 1
-COMPARISONS = ("less", "less_or_equal", "greater", "greater_or_equal")
-
-
-def row_loop(
-    length=5, count=1, first=0, step=1, gap=0, limit=5, cap=20, compares="less", trips=None, slip=0
-):
-    """A loop that sets `count` rows from i + gap on, while i + step is below a limit.
-
-    cap: the most turns that the condition allows; slip: rows that the second slice begins too late
-    """
-    number, bool_ = TensorType((), "int32"), TensorType((), "bool")
-    b = Model(turn=TensorType((), "int64"), going=bool_, i=number, s=f32("?", 2), r=f32(count, 2))
-    at = b.op("add", b.op("cast", b.op("reshape", b.i, ints(1)), to="int64"), ints(gap))
-    after = b.op("add", at, ints(count + slip))
-    parts = b.op("slice", b.s, ints(0), at, ints(0)), b.op("slice", b.s, after, ints(END), ints(0))
-    made = b.op("concat", parts[0], b.op("mul", b.r, b.r), parts[1], axis=0)
-    following = b.op("add", b.i, np.array(step, np.int32))
-    sides = following, np.array(limit, np.int32)
-    ends = b.op(compares, *(sides if compares.startswith("less") else sides[::-1]))
-    more = b.op("and", ends, b.op("less", b.turn, np.array(cap)))
-    body = b.finish(more, following, made)
-    m = Model(s=f32(length, 2), r=f32(count, 2))
-    given = None if trips is None else m.constant("trips", np.array(trips))
-    start = m.constant("first", np.array(first, np.int32))
-    made = m.add_node(
-        "loop", [given, None, start, m.s, m.r], {"body": body, "carried": 2}, outputs=2
-    )
-    return m.finish(*made)
 
 
 def scattered(graph):
     """The graph after the pass, and whether the pass changed it."""
-    made = optimise(graph, passes=["set_rows", "dead_code"])
+    made = optimise(graph, passes=["counted_loops", "set_rows", "dead_code"])
     assert_same_results(graph, made)
-    (loop,) = made.nodes
+    loop = made.nodes[-1]
     return made, "scatter_nd" in op_names(loop.attrs["body"])
 
 
@@ -89,21 +57,7 @@ def test_the_bounds_of_the_turn_decide(changes, is_set):
 @pytest.mark.parametrize("seed", sweep(range(400), always=range(0, 400, 10)))
 def test_random_lists_keep_their_results(seed):
     print("seed", seed)
-    rng = np.random.default_rng(seed)
-    scattered(
-        row_loop(
-            length=int(rng.integers(1, 6)),
-            count=int(rng.integers(1, 3)),
-            first=int(rng.integers(-1, 4)),
-            step=int(rng.integers(0, 3)),
-            gap=int(rng.integers(-1, 2)),
-            limit=int(rng.integers(-1, 7)),
-            cap=int(rng.integers(0, 6)),
-            compares=COMPARISONS[rng.integers(4)],
-            trips=None if rng.integers(2) else int(rng.integers(0, 6)),
-            slip=int(rng.integers(4) == 0),
-        )
-    )
+    scattered(random_row_loop(seed))
 
 
 COUNTED = """
