@@ -29,8 +29,8 @@ def counted_loops(graph: Graph) -> Rewritten:
 
 def counted(g: GraphRewriter, root: Node) -> tuple[int, ...] | None:
     """loop(-, go), body of (i + 1 < n and c) -> loop(n, go), body of (c); true where c is empty."""
-    form = repeat_of(root.attrs)
-    if form is None or (root.inputs[0] is not None and g.data(root.inputs[0]) is None):
+    form, trips = repeat_of(root.attrs), (*root.inputs, None)[0]
+    if form is None or (trips is not None and g.data(trips) is None):
         return None
     body, counts = form.body, TurnCounts(g, root, form)
     known, _ = counts.contents(body)

@@ -31,7 +31,7 @@ class TurnCounts:
     def __init__(self, g: GraphRewriter, root: Node, form: Repeat) -> None:
         body = form.body
         self.turn = next(name for name in _names() if name not in body.symbols)
-        trips = g.data(root.inputs[0])
+        trips = g.data((*root.inputs, None)[0])
         self.last = None if trips is None else max(to_ints(trips)[0], 0) - 1
         starts = [g.data(value) for value in root.inputs[form.first :][: form.carried]]
         outs = body.outputs[form.made :][: form.carried]

@@ -79,3 +79,13 @@ def test_a_trip_count_of_a_run_stays():
     m = Model(n=TensorType((), "int64"), x=TensorType((2,), "float32"))
     graph = m.finish(m.op("loop", m.n, None, m.x, body=body, carried=1))
     assert optimise(graph, passes=["counted_loops"]) is graph
+
+
+def test_a_loop_without_operands_is_counted():
+    b = Model(turn=TensorType((), "int64"), going=GOING)
+    body = b.finish(b.op("less", b.turn, np.array(3)), b.op("mul", b.turn, b.turn))
+    m = Model()
+    graph = m.finish(m.add_node("loop", [], {"body": body, "carried": 0}, outputs=1)[0])
+    made = optimise(graph)
+    assert_same_results(graph, made)
+    assert made.type(made.outputs[0]).shape == (4,)
