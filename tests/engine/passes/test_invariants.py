@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from onnx import parser
 from programs import HEAD, f32, peer
+from same_results import op_names
 
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import TensorType
@@ -88,3 +89,78 @@ def test_a_captured_constant_becomes_one_of_the_body(op):
 
 def first_type():
     return TensorType((), "int64")
+
+
+CHOSEN = """
+g (float[{rows},2,3] xs, float[2,4] h) => (float[2,4] y)
+{{
+    turns = Constant <value = int64 {{4}}> ()
+    w = Constant <value = float[3,4] {{{weights}}}> ()
+    u = Constant <value = float[4,4] {{{weights}, 1, 2, 3, 4}}> ()
+    y = Loop (turns, , h) <body = turn
+        (int64 i, bool going, float[2,4] s) => (bool more, float[2,4] t)
+        {{ more = Identity(going)  x = Gather <axis = 0> (xs, i)  {nodes} }}
+    >
+}}
+"""
+
+
+def chosen(nodes, rows):
+    """A loop whose turns read a row of xs."""
+    weights = ", ".join(str(k / 8) for k in range(-5, 7))
+    text = CHOSEN.format(nodes=nodes, rows=rows, weights=weights)
+    return parser.parse_model(HEAD + text).SerializeToString()
+
+
+PRODUCT = "p = MatMul(x, w)"
+
+
+@pytest.mark.parametrize(
+    ("nodes", "rows", "outside", "inside"),
+    [
+        (f"{PRODUCT} q = Add(p, s) t = Tanh(q)", 8, "fully_connected loop", "gather add"),
+        (f"{PRODUCT} q = Add(p, s) t = Tanh(q)", 9, "loop", "gather fully_connected"),
+        (f"{PRODUCT} r = Relu(p) t = Add(r, s)", 4, "fully_connected loop", "gather add"),
+        (
+            f"a = MatMul(s, u) {PRODUCT} q = Add(p, a) t = Tanh(q)",
+            4,
+            "fully_connected loop",
+            "gather fully_connected",
+        ),
+    ],
+)
+def test_products_of_rows_that_turns_choose_are_one_product(nodes, rows, outside, inside):
+    data = chosen(nodes, rows)
+    made = optimise(convert(data), disable=["known_branches"])
+    assert op_names(made) == outside
+    assert op_names(made.nodes[-1].attrs["body"]) == inside
+    feeds = {
+        "xs": np.linspace(-1, 1, rows * 6, dtype=np.float32).reshape(rows, 2, 3),
+        "h": np.linspace(-1, 2, 8, dtype=np.float32).reshape(2, 4),
+    }
+    found = run_reference(made, feeds)["y"]
+    np.testing.assert_allclose(found, peer(data, feeds)["y"], rtol=1e-4, atol=1e-5)
+
+
+STEADY = """
+g (int64 n, float[2] x, float[2] c) => (float[2] y, float[2] d)
+{
+    y, d, e = Loop (n, , x, c, x) <body = turn
+        (int64 i, bool going, float[2] s, float[2] k, float[2] unread)
+        => (bool more, float[2] t, float[2] k2, float[2] same)
+        { more = Identity(going)  t = Add(s, k)  k2 = Identity(k)  same = Identity(unread) }
+    >
+}
+"""
+
+
+def test_a_carried_value_that_no_turn_changes_is_a_capture():
+    data = parser.parse_model(HEAD + STEADY).SerializeToString()
+    made = optimise(convert(data))
+    assert op_names(made) == "loop identity"
+    assert made.nodes[0].attrs["carried"] == 1 and len(made.nodes[0].inputs) == 4
+    for turns in (0, 3):
+        feeds = {"n": np.array(turns), "x": f32(1, 2), "c": f32(3, 4)}
+        found = run_reference(made, feeds)
+        for name, want in peer(data, feeds).items():
+            np.testing.assert_array_equal(found[name], want)
