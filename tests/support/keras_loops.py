@@ -23,6 +23,7 @@ class Layer:
 
     turns: the number of turns; None for one a step
     hybrid: whether the weights are int8, quantised for a dynamic range
+    masked: whether a step of zeros keeps the states
     """
 
     cell: str = "gru"
@@ -34,6 +35,7 @@ class Layer:
     seed: int = 0
     turns: int | None = None
     hybrid: bool = False
+    masked: bool = False
 
     @property
     def listed(self) -> int:
@@ -83,6 +85,7 @@ def _carried(layer: Layer) -> list[T]:
         T((layer.listed, b, n)),
         *states,
         T((layer.steps, b, layer.inputs)),
+        *([T((layer.steps, b, 1), "bool")] if layer.masked else []),
     ]
 
 
@@ -94,7 +97,7 @@ def _main(layer: Layer) -> Sub:
     states = [body.constant(np.zeros((b, n)), np.float32) for _ in range(layer.states)]
     first = body.add(
         "WHILE",
-        [zero, zero, empty, *states, rows],
+        [zero, zero, empty, *states, rows, *_mask(layer, body, rows)],
         *_carried(layer),
         kind="WhileOptions",
         CondSubgraphIndex=1,
@@ -104,6 +107,17 @@ def _main(layer: Layer) -> Sub:
     if layer.lists != "last":
         made = body.add("TRANSPOSE", [made, body.constant([1, 0, 2])], T((b, t, n)))
     return body.sub(1, [made, first + 3], "main")
+
+
+def _mask(layer: Layer, body: Body, rows: int) -> list[int]:
+    """Add what finds steps with a number that is not 0, where the layer is masked."""
+    if not layer.masked:
+        return []
+    shape = layer.steps, layer.batch
+    zero, axis = body.constant(0, np.float32), body.constant([2])
+    found = body.add("NOT_EQUAL", [rows, zero], T((*shape, layer.inputs), "bool"))
+    made = T((*shape, 1), "bool")
+    return [body.add("REDUCE_ANY", [found, axis], made, kind="ReducerOptions", KeepDims=True)]
 
 
 def _condition(layer: Layer) -> Sub:
@@ -119,13 +133,20 @@ def _body(layer: Layer) -> Sub:
     body = Body(_carried(layer))
     count, one = len(body.tensors), body.constant(1)
     counter = body.add("ADD", [0, one], T((), "int32"), kind="AddOptions")
-    x = body.add(
-        "GATHER", [count - 1, 1], T((layer.batch, layer.inputs)), kind="GatherOptions", Axis=0
-    )
+    given = list(range(3 + layer.states, count))
+    x = body.add("GATHER", [given[0], 1], T((layer.batch, layer.inputs)), kind="GatherOptions")
     made = (_gru if layer.cell == "gru" else _lstm)(layer, body, x)
+    if layer.masked:
+        now = body.add("GATHER", [given[1], 1], T((layer.batch, 1), "bool"), kind="GatherOptions")
+        times = body.constant([1, layer.units])
+        wide = body.add("TILE", [now, times], T((layer.batch, layer.units), "bool"))
+        made = [
+            body.add("SELECT_V2", [wide, new, 3 + k], T((layer.batch, layer.units)))
+            for k, new in enumerate(made)
+        ]
     listed = _set_row(layer, body, made[0], one)
     time = body.add("ADD", [1, one], T((), "int32"), kind="AddOptions")
-    return body.sub(count, [counter, time, listed, *made, count - 1], "body")
+    return body.sub(count, [counter, time, listed, *made, *given], "body")
 
 
 def _product(layer: Layer, body: Body, x: int, size: int, gates: int, bias: bool) -> int:

@@ -17,6 +17,8 @@ LAYERS += [
     Layer("gru", "rows", turns=0),
     Layer("lstm", "update", turns=5),
     Layer("lstm", "rows", hybrid=True),
+    Layer("lstm", "rows", masked=True),
+    Layer("gru", "last", batch=2, masked=True),
 ]
 
 
@@ -28,6 +30,8 @@ def drivers(session):
 def test_all_turns_run_natively_with_the_bits_of_driven_ones(layer, monkeypatch):
     data = keras_loop(layer)
     feeds = random_inputs(data, layer.seed)
+    if layer.masked:
+        feeds["t0"][0, 1::3] = 0
     with Session(data, devices=["cpu"], threads=1) as session:
         assert [driver.kernel for driver in drivers(session)] == [NATIVE]
         found = session.run(feeds)
