@@ -7,6 +7,7 @@ from row_loops import random_row_loop, row_loop
 from same_results import assert_same_results, op_names
 from sweep import sweep
 
+from trireme.ir.graph import Quant
 from trireme.model_file.convert import convert
 from trireme.passes.pipeline import optimise
 
@@ -58,6 +59,14 @@ def test_the_bounds_of_the_turn_decide(changes, is_set):
 def test_random_lists_keep_their_results(seed):
     print("seed", seed)
     scattered(random_row_loop(seed))
+
+
+ONE, OTHER = Quant((0.5,), (3,)), Quant((0.25,), (3,))
+
+
+@pytest.mark.parametrize(("rows", "is_set"), [(ONE, True), (OTHER, False)])
+def test_stored_integers_are_scattered_as_they_are(rows, is_set):
+    assert scattered(row_loop(quants=(ONE, rows)))[1] is is_set
 
 
 COUNTED = """
