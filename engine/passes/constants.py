@@ -15,7 +15,7 @@ from trireme.ir.op import get_op
 from trireme.ir.rewriter import GraphRewriter
 from trireme.ir.rules import Rewritten, apply, rules_by_op
 from trireme.passes.quantize_folding import quant_of_node
-from trireme.support.dtypes import numpy_dtype
+from trireme.support.dtypes import INTS, numpy_dtype
 from trireme.support.errors import TriremeError
 
 FOLD_LIMIT_BYTES = 16 << 20
@@ -107,9 +107,15 @@ def _evaluated(
 
 
 def no_elements(g: GraphRewriter, node: Node) -> tuple[int, ...] | None:
-    """A node whose results have no elements -> empty constants: few devices compile such nodes."""
-    types = [g.type(value) for value in node.outputs]
-    if get_op(node.op).has_body or any(map(g.is_output, node.outputs)):
+    """A node whose results have no elements -> empty constants: few devices compile such nodes.
+
+    Integers that are fed may be wrong indices, so a node that reads such beside its data stays.
+    """
+    op, types = get_op(node.op), [g.type(value) for value in node.outputs]
+    if op.has_body or any(map(g.is_output, node.outputs)):
+        return None
+    fed = [value for value in node.used[1:] if g.data(value) is None]
+    if not op.elementwise and any(g.type(value).dtype in INTS for value in fed):
         return None
     if not all(type.is_static and 0 in type.dims for type in types):
         return None

@@ -8,6 +8,7 @@ from same_results import op_names
 
 import trireme.ir.op
 from trireme.ir.builder import scalar
+from trireme.ir.graph import TensorType
 from trireme.ir.interpreter import run_reference
 from trireme.ir.op import OpDef
 from trireme.ops.shapes import same_type
@@ -189,6 +190,12 @@ def test_results_without_elements_are_constants_and_leave_a_concat():
     graph = m.finish(m.op("neg", joined))
     assert op_names(optimise(graph)) == "relu neg"
     assert op_names(only(graph, "constant_folding")) == "relu concat neg"
+
+
+def test_a_node_that_may_find_a_wrong_index_stays_without_elements():
+    m = Model(x=f32(3, 0), at=TensorType((2,), "int64"))
+    graph = m.finish(m.op("neg", m.op("gather", m.x, m.at, axis=0)))
+    assert op_names(optimise(graph)) == "gather neg"
 
 
 def test_an_output_without_elements_stays():
