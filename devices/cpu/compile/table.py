@@ -35,7 +35,7 @@ from trireme.devices.cpu.kernels.int8 import softmax_16 as int8_softmax_16
 from trireme.devices.cpu.kernels.int8 import svdf as int8_svdf
 from trireme.devices.cpu.kernels.lowering import TABLE, Rule, native_reason
 from trireme.devices.cpu.kernels.movement import gather as lookup
-from trireme.devices.cpu.kernels.movement import indexed, masks, move, pads, states
+from trireme.devices.cpu.kernels.movement import indexed, masks, move, pads, states, stored_concat
 from trireme.devices.cpu.kernels.nbits import linear as nbits_linear
 
 __all__ = [
@@ -68,6 +68,7 @@ __all__ = [
     "nbits_linear",
     "pads",
     "states",
+    "stored_concat",
     "products",
     "ranking",
     "recurrent",

@@ -1,12 +1,17 @@
-"""pad in all modes, depth_to_space, space_to_depth and reverse on the cpu device, by dtype."""
+"""pad in all modes, depth_to_space, space_to_depth and reverse on the cpu device, by dtype; and the
+ops that only move stored integers.
+"""
 
 import numpy as np
 import pytest
-from cpu_run import agree, node_graph, run
+from cpu_run import agree, node_graph, run, sample_graph
 
 import trireme.ops  # noqa: F401
 from trireme.devices.cpu.codegen.target import available_isas
+from trireme.devices.cpu.kernels.movement.move import MOVES
+from trireme.ir.graph import Quant
 from trireme.ir.interpreter import interpret
+from trireme.ir.op import Sample, get_op, ops_with
 
 SEED = 20261128
 BEST = available_isas()[0]
@@ -44,3 +49,52 @@ def test_blocks(cpus, mode, layout, dtype):
     for op, shape in (("depth_to_space", deep), ("space_to_depth", flat)):
         x = rng.integers(0, 99, shape).astype(dtype)
         agree(cpus, BEST, *node_graph(op, [x], attrs), rtol=0)
+
+
+ONE = Quant((0.25,), (3,))
+
+
+def stored(op, sample):
+    """Return a sample of an op with its float32 inputs as int8 of one quantisation."""
+    inputs = [
+        x.astype(np.int8) if k not in sample.constants and x.dtype == np.float32 else x
+        for k, x in enumerate(sample.inputs)
+    ]
+    quants = tuple(ONE if x.dtype == np.int8 else None for x in inputs)
+    return Sample(tuple(inputs), sample.attrs, sample.constants, quants, (ONE,) * 4)
+
+
+def is_plain(sample):
+    """Whether the first input is an array of finite floats, and no activation follows."""
+    x = sample.inputs[0]
+    if x is None or not x.ndim or 0 in sample.constants or sample.attrs.get("activation"):
+        return False
+    is_whole = all(one is not None for one in sample.inputs)
+    return is_whole and x.dtype == np.float32 and bool(np.isfinite(x).all())
+
+
+@pytest.mark.parametrize("name", sorted({*MOVES, *ops_with(lambda op: op.moves)}))
+def test_stored_integers_of_one_quantisation_are_moved_as_bytes(cpus, name):
+    """A table of 256 entries takes a nanosecond a byte; a copy takes a fiftieth of that."""
+    op, rng = get_op(name), np.random.default_rng(SEED)
+    for sample in filter(is_plain, op.samples(rng)):
+        graph, feeds = sample_graph(op, stored(op, sample))
+        if feeds:
+            (executable,) = cpus[BEST, 1].compile([graph])
+            assert not any("table" in kernel for kernel in executable.kernels.values())
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2])
+def test_a_concat_copies_what_has_its_scale(cpus, axis):
+    """The other input goes through a table: halves of 0.25 are steps of 0.5."""
+    rng = np.random.default_rng(SEED)
+    shape = [[2, 3, 5], [2, 3, 5], [2, 3, 5]]
+    shape[1][axis] = 7
+    inputs = [rng.integers(-128, 128, one).astype(np.int8) for one in shape]
+    quants = (ONE, Quant((0.5,), (-4,)), ONE)
+    graph, feeds = node_graph("concat", inputs, {"axis": axis}, (), quants, 1, (ONE,))
+    agree(cpus, BEST, graph, feeds, rtol=0)
+    _, kernels, _ = run(cpus[BEST, 1], graph, feeds)
+    (name,) = kernels.values()
+    assert "concat_b8" in name
+    assert "table_q8" in name

@@ -50,7 +50,6 @@ from trireme.ops.integer import (
     TABLES_16,
     AddParams,
     add_params,
-    concat_tables,
     mul_params,
     prelu_params,
     stored_dtypes,
@@ -290,29 +289,6 @@ def _lower_dequantize(context: Context, node: Node) -> Sequence[Step]:
     return [conversion_step(context, node, conversion_of(context.graph, node))]
 
 
-def _lower_concat(context: Context, node: Node) -> Sequence[Step]:
-    """Return one step an input: its bytes, through a table where its scale is another."""
-    graph = context.graph
-    tables = concat_tables(call_of(graph, node))
-    out = context.type(node.outputs[0]).dims
-    axis = node.attrs["axis"] % len(out)
-    inner = math.prod(out[axis + 1 :])
-    count, stride = math.prod(out[:axis]), out[axis] * inner
-    steps, start = [], 0
-    for value, table in zip(node.used, tables, strict=True):
-        length = context.type(value).dims[axis] * inner
-        identity = np.arange(256, dtype=np.uint8)
-        entries = identity if table is None else table
-        if length * count:
-            steps.append(table_step(context, node, value, entries, (count, length, stride, start)))
-        start += length
-    return steps
-
-
-def _concat_reason(graph: Graph, node: Node) -> str | None:
-    return stored_reason(graph, node, lambda: concat_tables(call_of(graph, node)))
-
-
 _BOTH = (*STORED_8, *STORED_16)
 TABLE.add(BINARY, Rule(_binary_reason, lower_binary), STORED_8)
 TABLE.add(("add", "sub", "mul"), Rule(_binary_reason, lower_binary), STORED_16)
@@ -322,4 +298,3 @@ TABLE.add(
 TABLE.add(TABLES_16, Rule(_table_reason, _lower_table), STORED_16)
 TABLE.add("quantize", Rule(_table_reason, _lower_quantize), _BOTH)
 TABLE.add("dequantize", Rule(dequantize_reason, _lower_dequantize), _BOTH)
-TABLE.add("concat", Rule(_concat_reason, _lower_concat), STORED_8)

@@ -47,6 +47,11 @@ def copy_step(context: Context, node: Node, copy: Copy, output: int, name: str) 
     return _step(context, node, copy, node.used[0], output, name)
 
 
+def move_step(context: Context, node: Node, move: Move) -> Step:
+    """Return the step of one of a node's copies."""
+    return _step(context, node, move.copy, move.source, move.target, node.op)
+
+
 def _step(context: Context, node: Node, copy: Copy, source: int, target: int, name: str) -> Step:
     """Return the step of a copy. Offsets are in the addresses, so that the parts of a split or a
     concat share a kernel.
@@ -274,10 +279,7 @@ MOVES: dict[str, MovesOf] = {
 
 
 def _lower(context: Context, node: Node) -> list[Step]:
-    steps = [
-        _step(context, node, move.copy, move.source, move.target, node.op)
-        for move in MOVES[node.op](context.graph, node)
-    ]
+    steps = [move_step(context, node, move) for move in MOVES[node.op](context.graph, node)]
     if node.attrs.get("activation"):
         steps.append(activation_step(context, node.attrs["activation"], node.outputs[0], node.id))
     return steps
