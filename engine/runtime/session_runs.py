@@ -169,6 +169,9 @@ class SessionRuns(SessionFaults, Closing):
             lock = queue.lock
             for _ in queue.first:  # as `queue.run`, quicker
                 try:
+                    direct = self._direct
+                    if direct is not None and out is None:
+                        return direct(feeds)
                     return self._run(feeds, out)
                 except BaseException as error:
                     again = self._run_again(error, feeds, out)
