@@ -126,14 +126,17 @@ class StepPool:
         return self._ready
 
     def bind(self, call: PoolCall) -> Callable[[], None]:
-        """Return a function that runs a call; it raises DeviceError when the pool is closed."""
+        """Return a function that runs a call; it raises DeviceError when the pool is closed.
+
+        A call without work for workers needs none, so it does not wait until they are there.
+        """
         call.words[runtime.CALL_CONTEXT] = self._workers.context.ctypes.data
         call.words[runtime.CALL_TRIES] &= self.threads > 1
         self._calls.add(call)
         native, pointer = self.native.run, call.pointer
 
         def run() -> None:
-            if not self._ready:
+            if not self._ready and (call.shared or self._closed):
                 self._run_with_care(call)
                 return
             try:

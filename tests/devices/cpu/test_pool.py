@@ -16,6 +16,7 @@ import trireme.ops  # noqa: F401
 from trireme.backend.registry import open_device
 from trireme.devices.cpu.options import NO_CACHE
 from trireme.devices.cpu.runtime import native as runtime
+from trireme.devices.cpu.runtime.pool import StepPool
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import TensorType
 from trireme.support.errors import DeviceError
@@ -130,6 +131,22 @@ def test_steps_of_more_chunks_than_a_share_holds(device, monkeypatch):
 def test_a_closed_device_says_so(device):
     call, _, _ = bound(device)
     call.launch()
+    device.close()
+    with pytest.raises(DeviceError, match="closed"):
+        call.launch()
+
+
+def test_a_call_without_work_for_workers_starts_none(device, monkeypatch):
+    builder = GraphBuilder("small")
+    graph = builder.finish(builder.add("relu", builder.input("x", TensorType((16,), "float32"))))
+    x, y = (device.alloc(64) for _ in range(2))
+    call = device.compile([graph])[0].bind([x, y], None)
+    with monkeypatch.context() as patched:
+        patched.setattr(StepPool, "_run_with_care", lambda *_: pytest.fail("it was run with care"))
+        for value in (-1.0, 2.0):
+            x.handle.view(np.float32)[:16] = value
+            call.launch()
+            assert (y.handle.view(np.float32)[:16] == max(value, 0)).all()
     device.close()
     with pytest.raises(DeviceError, match="closed"):
         call.launch()
