@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from trireme.runtime.program_session import ProgramSession
@@ -210,6 +211,18 @@ class OpenSession(ProgramSession):
             with self._alone():
                 found = moving_in(self._open, feeds)
         return found or MovingIO([False] * len([*self.inputs, *self.outputs]), 0)
+
+    def _in_place(
+        self, inputs: Mapping[str, Array], outputs: Mapping[str, Array]
+    ) -> Callable[[], bool] | None:
+        """See TakesRequests."""
+        if self._open is not None or self._failover is not None:
+            return None
+        from trireme.runtime.bound_context import run_on_arrays
+
+        with self._alone():
+            run = run_on_arrays(self._context, inputs, outputs)
+        return None if run is None else partial(self._run_on_arrays, self._context, run)
 
     def _with_states(self, feeds: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return what a program for the shapes of the feeds is fed: states beside the feeds."""

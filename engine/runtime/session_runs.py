@@ -185,6 +185,27 @@ class SessionRuns(SessionFaults, Closing):
         made: dict[str, Array] = queue.run(partial(self._run_in, feeds, out))
         return made
 
+    def _run_on_arrays(self, context: ExecutionContext, run: Callable[[], None]) -> bool:
+        """Run what is bound to arrays in the turn of a context; False where `run` has to do it."""
+        queue = self._contexts
+        if queue.line:
+            return False
+        lock = queue.lock
+        for _ in queue.first:
+            try:
+                if self._closed or self._context is not context:
+                    return False
+                run()
+                return True
+            except BaseException:
+                self._finish()
+                raise
+            finally:
+                lock.release()
+                if queue.line:
+                    queue.ring()
+        return False
+
     def _run_in(
         self, feeds: Mapping[str, Any], out: Mapping[str, Array] | None, number: int
     ) -> dict[str, Array]:

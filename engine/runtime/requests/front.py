@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -73,6 +73,15 @@ class TakesRequests:
 
     def _moving(self, feeds: Mapping[str, Array]) -> MovingIO:
         """Return what runs of feeds read and write where it is."""
+        raise NotImplementedError
+
+    def _in_place(
+        self, inputs: Mapping[str, Array], outputs: Mapping[str, Array]
+    ) -> Callable[[], bool] | None:
+        """Return what runs on these arrays without a copy; None where `run` has to do it.
+
+        It returns whether it ran.
+        """
         raise NotImplementedError
 
     @contextmanager
@@ -174,7 +183,10 @@ class TakesRequests:
         outputs = bound_outputs(self.outputs, shapes, out)
         names = [value.name for value in (*self.inputs, *self.outputs)]
         copies = copies_of(inputs, outputs, names, self._moving(inputs))
-        return BoundRun(inputs, outputs, copies, self.run, self.run_async)
+        in_place = self._in_place(inputs, outputs)
+        return BoundRun(
+            inputs, outputs, () if in_place else copies, self.run, self.run_async, in_place
+        )
 
     def _runner(self) -> RequestRunner:
         if self._requests is None:
