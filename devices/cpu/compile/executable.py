@@ -180,7 +180,10 @@ class Bound:
 
     def _without_python(self) -> NativeSteps | None:
         """Return all steps where native code may run them by itself now."""
-        return self._sole if self._pool.ready and not len(self._faults) else None
+        sole = self._sole
+        if sole is None or len(self._faults) or not self._pool.can_run(sole.call):
+            return None
+        return sole
 
     def launch(self, profile: bool = False) -> Event:
         """Run the program; it is complete when this returns."""

@@ -280,7 +280,7 @@ class CpuResizable:
 
     def pointer(self) -> int:
         """Return the call that native code may run by itself, 0 while it needs Python."""
-        return self.call.pointer if self._pool.ready else 0
+        return self.call.pointer if self._pool.can_run(self.call) else 0
 
     def stamped(self) -> Stamped:
         """Return nothing to stamp: profiles are of the executables of one shape."""

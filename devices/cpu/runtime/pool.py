@@ -120,23 +120,22 @@ class StepPool:
         """
         return self.threads + (SPARE_CALLS if self.threads >= len(all_cores()) else 0)
 
-    @property
-    def ready(self) -> bool:
-        """Whether native code alone can run calls: the workers exist and sleep in it."""
-        return self._ready
+    def can_run(self, call: PoolCall) -> bool:
+        """Whether native code alone can run a call.
+
+        The workers exist and sleep in it, or the call has no work for them.
+        """
+        return self._ready or not (call.shared or self._closed)
 
     def bind(self, call: PoolCall) -> Callable[[], None]:
-        """Return a function that runs a call; it raises DeviceError when the pool is closed.
-
-        A call without work for workers needs none, so it does not wait until they are there.
-        """
+        """Return a function that runs a call; it raises DeviceError when the pool is closed."""
         call.words[runtime.CALL_CONTEXT] = self._workers.context.ctypes.data
         call.words[runtime.CALL_TRIES] &= self.threads > 1
         self._calls.add(call)
         native, pointer = self.native.run, call.pointer
 
         def run() -> None:
-            if not self._ready and (call.shared or self._closed):
+            if not self._ready and (call.shared or self._closed):  # not `can_run`, quicker
                 self._run_with_care(call)
                 return
             try:
