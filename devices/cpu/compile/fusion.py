@@ -19,6 +19,7 @@ from trireme.devices.cpu.kernels.f32.elementwise import (
 from trireme.devices.cpu.kernels.lowering import TABLE, Context, Step, native_reason
 from trireme.devices.cpu.patterns.attention import Attention, find_attention, with_shared_code
 from trireme.devices.cpu.patterns.dynamic_range import chosen_hybrid, lower_levels, lower_product
+from trireme.devices.cpu.patterns.moved_assigns import MovedAssign, find_moved_assigns
 from trireme.devices.cpu.patterns.stored_products import StoredProduct, find_stored_products
 from trireme.ir.graph import Graph, Node
 from trireme.ir.interpreter import is_quantized
@@ -30,7 +31,7 @@ MOST_NODES = 32
 """Nodes of one chain: LLVM takes longer than linear in a block's length, and a pass over memory
 costs little beside 32 ops. Equal pieces of a long chain are one kernel."""
 
-Pattern = Attention | Levels | HybridProduct | StoredProduct
+Pattern = Attention | Levels | HybridProduct | StoredProduct | MovedAssign
 
 
 @dataclass(frozen=True)
@@ -53,8 +54,8 @@ Reason = Callable[[Graph, Node], str | None]
 def patterns_of(context: Context) -> list[Pattern]:
     """Return the patterns that are one kernel in a graph of one shape."""
     graph = context.graph
-    stored = find_stored_products(graph)
-    return [*with_shared_code(find_attention(graph)), *stored, *chosen_hybrid(context)]
+    stored, assigns = find_stored_products(graph), find_moved_assigns(graph)
+    return [*with_shared_code(find_attention(graph)), *stored, *assigns, *chosen_hybrid(context)]
 
 
 def grouped(
@@ -122,7 +123,7 @@ def _inputs(graph: Graph, nodes: Sequence[Node]) -> tuple[int, ...]:
 
 def lower_group(context: Context, group: Group) -> Sequence[Step]:
     """Return the steps of a native group."""
-    if isinstance(group.pattern, (Attention, StoredProduct)):
+    if isinstance(group.pattern, (Attention, StoredProduct, MovedAssign)):
         return group.pattern.lower(context)
     if isinstance(group.pattern, Levels):
         return lower_levels(context, group.pattern)

@@ -10,6 +10,7 @@ from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import TensorType
 from trireme.ir.interpreter import interpret
 from trireme.placement.explain import explain
+from trireme.runtime.options import AS_GIVEN
 
 SHAPE = (3, 4)
 TYPE = TensorType(SHAPE, "float32")
@@ -56,16 +57,27 @@ def random_graph(seed, is_tame):
 
 
 def mixed(b, rng, known):
-    kind = rng.choice(["add", "mul", "tanh", "flip", "matmul"])
+    kind = rng.choice(["add", "mul", "tanh", "flip", "matmul", "window", "reverse"])
     one, two = rng.choice(known), rng.choice(known)
     if kind in ("add", "mul"):
         return b.add("tanh", b.add(kind, one, two))
     if kind == "tanh":
         return b.add("tanh", one)
+    if kind == "window":
+        return window(b, one, two)
+    if kind == "reverse":
+        return b.add("reverse", one, axes=(0,))
     turned = b.add("reshape", one, b.constant("turned", np.array(SHAPE[::-1])))
     if kind == "matmul":
         return b.add("tanh", b.add("matmul", b.add("matmul", one, turned), two))
     return b.add("reshape", turned, b.constant("back", np.array(SHAPE)))
+
+
+def window(b, one, two):
+    """Return the last rows of two values."""
+    rows = b.add("concat", one, two, axis=0)
+    ends = [b.constant(f"{name} of {rows}", np.array([k])) for name, k in (("from", 2), ("to", 5))]
+    return b.add("slice", rows, *ends, b.constant(f"axis of {rows}", np.array([0])))
 
 
 def agrees(graph, seed, **options):
@@ -151,6 +163,57 @@ def test_states_may_change_places():
         zero = np.zeros(SHAPE, np.float32)
         runs = [next(iter(session.run({"x": zero}).values()))[0, 0] for _ in range(4)]
         assert runs == [-1, 1, -1, 1]
+
+
+def kernels_of(graph):
+    """Return the kernel of each node, by op."""
+    with Session(graph, devices=["cpu"]) as session:
+        (executable,) = session.program.executables
+        return {node.op: executable.kernels[node.id] for node in session.graph.nodes}
+
+
+def window_graph(is_looked_at):
+    b = GraphBuilder("window")
+    x = b.input("x", TYPE)
+    old = b.add("variable", b.constant("zero", np.zeros(SHAPE, np.float32)), state="s")
+    last = window(b, old, x)
+    b.add("assign", last, state="s")
+    return b.finish(b.add("tanh", last if is_looked_at else old, names=["y"]))
+
+
+@pytest.mark.parametrize("is_looked_at", [False, True])
+def test_what_is_moved_only_to_become_a_state_is_copied_once(is_looked_at):
+    kernels = kernels_of(window_graph(is_looked_at))
+    assert (kernels["slice"] == kernels["assign"]) is not is_looked_at
+    agrees(window_graph(is_looked_at), 0)
+
+
+@pytest.mark.parametrize("seen_as", ["it is", "transposed"])
+def test_states_may_change_places_reversed(seen_as):
+    """What is moved lies in a state, which the other assign writes."""
+    b, shapes = GraphBuilder("swap"), {"s1": (1, 12), "s2": (12, 1)}
+    read = {}
+    for name, shape in shapes.items():
+        start = np.arange(12, dtype=np.float32).reshape(shape) + len(read)
+        read[name] = b.add("variable", b.constant(f"{name} 0", start), state=name)
+    if seen_as == "transposed":  # a view, as one of the axes has size 1
+        seen = {name: b.add("transpose", value, perm=(1, 0)) for name, value in read.items()}
+        moved = {name: b.add("reverse", value, axes=(0, 1)) for name, value in seen.items()}
+    else:
+        moved = {
+            name: b.add("transpose", b.add("reverse", value, axes=(0, 1)), perm=(1, 0))
+            for name, value in read.items()
+        }
+    b.add("assign", moved["s2"], state="s1")
+    b.add("assign", moved["s1"], state="s2")
+    x = b.input("x", TensorType((1, 1), "float32"))
+    graph, states = b.finish(b.add("add", x, read["s1"], names=["y"])), {}
+    feed = np.zeros((1, 1), np.float32)
+    with Session(graph, devices=["cpu"], execution_options=AS_GIVEN) as session:
+        assert len(session.plan.tasks) == 1
+        for _ in range(3):
+            (want,) = interpret(graph, {graph.inputs[0]: feed}, states=states).values()
+            np.testing.assert_array_equal(session.run({"x": feed})["y"], want)
 
 
 def test_a_read_without_a_later_write_takes_no_copy():

@@ -21,7 +21,9 @@ from trireme.devices.cpu.kernels.lowering import (
     TABLE,
     At,
     Context,
+    Operand,
     Rule,
+    StateMemory,
     Step,
     float_reason,
 )
@@ -44,19 +46,20 @@ class Move:
 
 def copy_step(context: Context, node: Node, copy: Copy, output: int, name: str) -> Step:
     """Return the step of a copy from input 0 to an output."""
-    return _step(context, node, copy, node.used[0], output, name)
+    return _step(context, node, copy, node.used[0], context.operand(output), name)
 
 
-def move_step(context: Context, node: Node, move: Move) -> Step:
-    """Return the step of one of a node's copies."""
-    return _step(context, node, move.copy, move.source, move.target, node.op)
+def move_step(context: Context, node: Node, move: Move, target: StateMemory | None = None) -> Step:
+    """Return the step of one of a node's copies; target: the memory it goes to instead."""
+    write = context.operand(move.target) if target is None else target
+    return _step(context, node, move.copy, move.source, write, node.op)
 
 
-def _step(context: Context, node: Node, copy: Copy, source: int, target: int, name: str) -> Step:
+def _step(context: Context, node: Node, copy: Copy, source: int, write: Operand, name: str) -> Step:
     """Return the step of a copy. Offsets are in the addresses, so that the parts of a split or a
     concat share a kernel.
     """
-    read, write = context.operand(source), context.operand(target)
+    read = context.operand(source)
     if isinstance(read, int):
         read, copy = _at(read, copy.source_at * copy.item), replace(copy, source_at=0)
     if isinstance(write, int):
