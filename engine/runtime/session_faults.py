@@ -5,12 +5,12 @@ A session without failover, such as a region of open shapes, gives hangs up and 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from trireme.runtime.io_binding import Runs, TasksInOrder
+from trireme.runtime.io_binding import DirectRun, Runs, TasksInOrder
 from trireme.runtime.session_facts import SessionFacts
 from trireme.support.fault_events import FaultEvent
 
@@ -44,7 +44,7 @@ class SessionFaults(SessionFacts):
     _context: ExecutionContext
     _calls: list[BoundCall]
     _binding: IOBinding
-    _direct: Callable[[Mapping[str, Any]], dict[str, Array]] | None
+    _direct: DirectRun | None
     _closing: ExitStack
     _closed: bool
 
@@ -148,9 +148,13 @@ class SessionFaults(SessionFacts):
         if self._watched_runs is not None:
             runs = TasksInOrder(partial(self._watched_runs.run, self._runs, self._context))
         apart = self._closed or self._is_watched
-        self._direct = None if apart else self._binding.direct(runs)
+        self._direct = None if apart else self._direct_of(runs)
         if self._is_watched is not self._has_to_watch():
             self._choose_direct()
+
+    def _direct_of(self, runs: Runs) -> DirectRun | None:
+        """Return feeds to outputs as one function; None where not everything is copied."""
+        return self._binding.direct(runs)
 
     def _has_to_watch(self) -> bool:
         return self._failover is not None and self._failover.watches

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from trireme.runtime.contexts import ContextCount, ContextQueue
 from trireme.runtime.failover.events import EventLog
 from trireme.runtime.failover.staged import StagedOutputs
-from trireme.runtime.io_binding import RunInContext, TasksInOrder
+from trireme.runtime.io_binding import DirectRun, RunInContext, TasksInOrder
 from trireme.runtime.requests.checks import checked_timeout
 from trireme.runtime.session_faults import SessionFaults
 from trireme.support.arguments import check_arguments, checked, later_names
@@ -60,7 +60,7 @@ class SessionRuns(SessionFaults, Closing):
         self._streams: Streams | None = None
         self._beside: dict[int, RunInContext] = {}
         self._count = ContextCount(1, "it runs one set of shapes of a session")
-        self._direct: Callable[[Mapping[str, Any]], dict[str, Array]] | None = None
+        self._direct: DirectRun | None = None
         self._closing = ExitStack()
         self._closing.callback(self._contexts.stop)
         end = weakref.finalize(self, self._closing.close)
@@ -76,7 +76,7 @@ class SessionRuns(SessionFaults, Closing):
         self._program, self._context = program, context
         self._calls, self._binding = context.calls, context.ports
         self._runs = Executors(program.plan, self._calls, mode)
-        self._direct = self._binding.direct(self._runs)
+        self._direct = self._direct_of(self._runs)
         self._closing.callback(self._runs.close)
         self._beside.clear()
 

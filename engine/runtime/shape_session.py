@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from trireme.runtime.context import ExecutionContext
     from trireme.runtime.dynamic.polymorphic import PolymorphicGraph
     from trireme.runtime.executors import Mode
+    from trireme.runtime.io_binding import DirectRun, Runs
     from trireme.runtime.options import ExecutionOptions
     from trireme.runtime.prepare import Prepared
     from trireme.runtime.program import Program
@@ -66,6 +67,18 @@ class ShapeSession(ProgramSession):
             return super()._run(feeds, out)
         with self._whole_graph.turn:
             return super()._run(feeds, out)
+
+    def _direct_of(self, runs: Runs) -> DirectRun | None:
+        direct = super()._direct_of(runs)
+        if direct is None or self._whole_graph.runs_at_once:
+            return direct
+        turn = self._whole_graph.turn
+
+        def in_turn(feeds: Mapping[str, Any]) -> dict[str, Array]:
+            with turn:
+                return direct(feeds)
+
+        return in_turn
 
     def _memory(self, program: Program) -> ExecutionContext:
         places = None if self._places is None else self._places(program.plan.graph)

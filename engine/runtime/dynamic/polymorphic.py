@@ -68,7 +68,7 @@ class PolymorphicGraph:
 
     def reset_after_fork(self) -> None:
         """Be free, in a forked child, of the runs of other threads."""
-        self.turn = threading.Lock()
+        self.turn = threading.RLock()
 
     def region(
         self,

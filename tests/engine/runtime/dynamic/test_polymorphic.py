@@ -1,5 +1,7 @@
 """A device that compiles a graph once for every shape serves an open session with one program."""
 
+import threading
+
 import numpy as np
 import pytest
 from toy_device import ToyDevice
@@ -8,6 +10,7 @@ from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import TensorType
 from trireme.ir.interpreter import run_reference
 from trireme.runtime.dynamic.closed import ClosedGraph, why_not_closed
+from trireme.runtime.dynamic.polymorphic import PolymorphicGraph
 from trireme.runtime.options import ExecutionOptions
 from trireme.runtime.session import Session
 from trireme.support.errors import CompileError, RunError, ShapeError
@@ -189,3 +192,20 @@ def test_a_late_stage_is_compiled_once_for_every_shape():
     largest, *asked = [shapes[0] for shapes in device.asked]
     assert largest == (20, 256)  # memory is planned for the bound
     assert asked == [(3, 256), (12, 256), (5, 256)]
+
+
+def test_runs_on_shared_scratch_memory_take_turns(monkeypatch):
+    """Where no call changes its shape, sessions of all shapes share the scratch memory."""
+    monkeypatch.setattr(PolymorphicGraph, "resizable", None)
+    b = GraphBuilder("turns")
+    x = b.input("x", TensorType(("n", 8), "float32"))
+    feeds, over = {"x": np.ones((2, 8), np.float32)}, threading.Event()
+    with Session(b.finish(b.add("softmax", x, names=["y"])), devices=["cpu"]) as session:
+        session.run(feeds)
+        turn = session._open._open._polymorphic.turn
+        other = threading.Thread(target=lambda: (session.run(feeds), over.set()))
+        with turn:
+            other.start()
+            assert not over.wait(0.2)
+        assert over.wait(20)
+        other.join()
