@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 from litert import interpreter
 from streaming_net import FRAME, StreamingNet
+from sweep import sweep
 
-from trireme import Session
+from trireme import ExecutionOptions, Session
 
 SEED = 20261129
 FRAMES = np.random.default_rng(SEED).integers(-128, 128, (50, *FRAME)).astype(np.int8)
@@ -53,6 +54,29 @@ def test_fifty_frames_have_the_bits_of_litert(data, wanted, threads):
                 assert score.tobytes() == want.tobytes()
                 assert plain.run({x: one})[y].tobytes() == want.tobytes()
                 assert item[y].tobytes() == want.tobytes()
+
+
+WAYS = {
+    "serial": dict(mode="serial"),
+    "parallel": dict(mode="parallel"),
+    "interactive": dict(execution_options=ExecutionOptions(execution="interactive")),
+    "dynamic": dict(execution_options=ExecutionOptions(schedule="dynamic")),
+    "an instance": dict(devices=["cpu#1"]),
+    "npu": dict(devices=["npu", "cpu"]),
+}
+
+
+@pytest.mark.parametrize("way", sweep(WAYS, always=["interactive", "an instance"]))
+def test_every_way_to_run_has_the_bits_of_litert(data, wanted, way):
+    """Bound runs and plain runs take turns, in place or not."""
+    with Session(data, **{"devices": ["cpu"], **WAYS[way]}) as session:
+        x, y = ends(session)
+        frame = np.empty(FRAME, np.int8)
+        bound = session.bind({x: frame})
+        for k, (one, want) in enumerate(zip(FRAMES[:20], wanted[:20], strict=True)):
+            frame[...] = one
+            made = bound.run() if k % 3 else session.run({x: one})
+            assert made[y].tobytes() == want.tobytes()
 
 
 def test_states_go_back_to_a_frame(data, wanted):
