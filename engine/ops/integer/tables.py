@@ -62,9 +62,10 @@ def unary_table(op: str, call: Call, dtypes: tuple[str, ...] = EIGHT_BIT) -> Arr
     """Return the outputs of a unary op for each stored input: y = lookup(table, x).
 
     quantize (of a quantised input, to another quantisation), relu, clip, leaky_relu and hard_swish
-    follow LiteRT's fixed-point reference; the others round their float32 result once, as its lookup
-    tables do. Other inputs of the node (min and max of clip) must be constants. On int16, sigmoid
-    and tanh follow LiteRT's table; an op without a fixed-point formula has no form.
+    follow LiteRT's fixed-point reference; sqrt cuts its float32 result, and the others round theirs
+    once, as its lookup tables do. Other inputs of the node (min and max of clip) must be constants.
+    On int16, sigmoid and tanh follow LiteRT's table; an op without a fixed-point formula has no
+    form.
 
     dtypes: the stored dtypes that the caller has; only quantize goes from one width to another
     Shapes: [256] or [65536] of the output's dtype, indexed by the stored bits as unsigned
@@ -205,6 +206,19 @@ def _high_multiply_16(a: Array, b: int) -> Array:
     return _saturate_16((a * b + (1 << 14)) >> 15)
 
 
+def _square_root(call: Call, stored: Array) -> Array:
+    """The float32 root over the scale of y, cut toward zero; NaN gives the least integer.
+
+    Source: TensorFlow Lite, elementwise.cc: SqrtEvalQuantized
+    """
+    _, y = _quants(call)
+    low, high = dtype_limits(call.outputs[0].dtype)
+    with np.errstate(invalid="ignore"):
+        wide = np.trunc(np.sqrt(dequantized(stored, call.type(0))) / np.float32(y.scale))
+    wide = wide.astype(np.float64) + y.zero_point
+    return np.where(np.isnan(wide), low, np.clip(wide, low, high))
+
+
 def _through_float(op: str, call: Call, stored: Array) -> Array:
     """The op's float result, rounded once to float32 and once to an integer."""
     _, y = _quants(call)
@@ -235,7 +249,9 @@ _FIXED: dict[str, Callable[[Call, Array], Array]] = {
     "clip": _clip,
     "leaky_relu": _leaky_relu,
     "hard_swish": _hard_swish,
+    "sqrt": _square_root,
 }
 _ON_INT16: dict[str, Callable[[Call, Array], Array]] = {"sigmoid": sigmoid_16, "tanh": tanh_16}
-TABLES_16 = (*_ON_INT16, *(name for name in _FIXED if name != "hard_swish"))
-"""The ops with a table of int16; LiteRT has no hard_swish of int16."""
+_EIGHT_BIT_ALONE = ("hard_swish", "sqrt")
+TABLES_16 = (*_ON_INT16, *(name for name in _FIXED if name not in _EIGHT_BIT_ALONE))
+"""The ops with a table of int16."""
