@@ -25,7 +25,6 @@ def _both(most: int, reason: str, *codes: str) -> dict[tuple[str, str], Differen
 
 
 DIFFERENCES: dict[tuple[str, str], Difference] = {
-    ("ABS", "int8"): Difference(1, _FIXED),
     **_both(250, "LiteRT shifts a small quotient by over 31 bits: it gives an end", "DIV"),
     **_both(1, _COMPARED, "EQUAL", "NOT_EQUAL", "LESS", "LESS_EQUAL"),
     **_both(1, _COMPARED, "GREATER", "GREATER_EQUAL"),
@@ -33,7 +32,6 @@ DIFFERENCES: dict[tuple[str, str], Difference] = {
     **_both(5, _FIXED, "LOG_SOFTMAX"),
     ("NEG", "int8"): Difference(255, "LiteRT negates the stored integer, whatever the scales"),
     ("RESIZE_BILINEAR", "uint8"): Difference(87, "LiteRT interpolates uint8 in floats"),
-    ("RSQRT", "int8"): Difference(1, _FIXED),
     **_both(1, "LiteRT sums exponentials of fewer bits", "SOFTMAX"),
     ("SQUARED_DIFFERENCE", "int8"): Difference(1, _FIXED),
     ("SUM", "int8"): Difference(255, "LiteRT gives -1 everywhere"),

@@ -16,6 +16,7 @@ from trireme.ops.integer.arithmetic import (
     round_half_away,
     rounding_divide_by_power_of_two,
 )
+from trireme.ops.integer.normalization import inverse_square_root
 from trireme.ops.integer.sixteen import sigmoid_16, tanh_16
 from trireme.ops.integer.types import (
     CLAMPS,
@@ -61,16 +62,17 @@ def lookup(table: Array, x: Array) -> Array:
 def unary_table(op: str, call: Call, dtypes: tuple[str, ...] = EIGHT_BIT) -> Array:
     """Return the outputs of a unary op for each stored input: y = lookup(table, x).
 
-    quantize (of a quantised input, to another quantisation), relu, clip, leaky_relu and hard_swish
-    follow LiteRT's fixed-point reference; sqrt cuts its float32 result, and the others round theirs
-    once, as its lookup tables do. Other inputs of the node (min and max of clip) must be constants.
-    On int16, sigmoid and tanh follow LiteRT's table; an op without a fixed-point formula has no
-    form.
+    quantize (of a quantised input, to another quantisation), relu, clip, abs, leaky_relu, rsqrt and
+    hard_swish follow LiteRT's fixed-point reference; sqrt cuts its float32 result, and the others
+    round theirs once, as its lookup tables do. Other inputs of the node (min and max of clip) must
+    be constants. On int16, sigmoid and tanh follow LiteRT's table; an op without a fixed-point
+    formula has no form.
 
     dtypes: the stored dtypes that the caller has; only quantize goes from one width to another
     Shapes: [256] or [65536] of the output's dtype, indexed by the stored bits as unsigned
     Errors: GraphError, if the op's integer form is no table or its types are not quantised so
-    Source: TensorFlow Lite, activations.cc, reference hard_swish.h, leaky_relu.h, requantize.h
+    Source: TensorFlow Lite, activations.cc, elementwise.cc, reference hard_swish.h, leaky_relu.h,
+            requantize.h
     """
     if get_op(op).integer_form != "table":
         raise GraphError(f"{op} has no table form on quantised values")
@@ -206,6 +208,33 @@ def _high_multiply_16(a: Array, b: int) -> Array:
     return _saturate_16((a * b + (1 << 14)) >> 15)
 
 
+def _absolute(call: Call, stored: Array) -> Array:
+    y = call.outputs[0]
+    pair, zero = quantize_multiplier(_ratio(call)), _quants(call)[1].zero_point
+    return requantize(np.abs(_shifted(call, stored)), *pair, zero, *dtype_limits(y.dtype))
+
+
+_RSQRT_SHIFT = 20
+"""The bits behind the point of the inverse root of a stored integer."""
+
+
+def _inverse_root(call: Call, stored: Array) -> Array:
+    """The inverse root of the integer, times that of the scale; at 0 the greatest integer.
+
+    Source: TensorFlow Lite, elementwise.cc: RsqrtEvalQuantizedInt8
+    """
+    x, y = _quants(call)
+    low, high = dtype_limits(call.outputs[0].dtype)
+    real = 1.0 / (np.sqrt(np.float32(x.scale)).item() * np.float32(y.scale).item())
+    multiplier, shift = quantize_multiplier(real)
+    shifted = _shifted(call, stored)
+    roots = np.array([inverse_square_root(max(int(v), 0)) for v in shifted]).T
+    narrow = multiply_by_quantized(1, roots[0], roots[1] + _RSQRT_SHIFT)
+    wide = multiply_by_quantized(narrow, multiplier, shift - _RSQRT_SHIFT) + y.zero_point
+    found = np.where(shifted == 0, high, np.clip(wide, low, high))
+    return np.where(shifted < 0, low, found)
+
+
 def _square_root(call: Call, stored: Array) -> Array:
     """The float32 root over the scale of y, cut toward zero; NaN gives the least integer.
 
@@ -246,12 +275,14 @@ def _concat_table(x: TensorType, y: TensorType, dtypes: tuple[str, ...]) -> Arra
 _FIXED: dict[str, Callable[[Call, Array], Array]] = {
     "quantize": _requantized,
     **{name: partial(_clamped, limits=limits) for name, limits in CLAMPS.items() if name},
+    "abs": _absolute,
     "clip": _clip,
     "leaky_relu": _leaky_relu,
     "hard_swish": _hard_swish,
+    "rsqrt": _inverse_root,
     "sqrt": _square_root,
 }
 _ON_INT16: dict[str, Callable[[Call, Array], Array]] = {"sigmoid": sigmoid_16, "tanh": tanh_16}
-_EIGHT_BIT_ALONE = ("hard_swish", "sqrt")
+_EIGHT_BIT_ALONE = ("abs", "hard_swish", "rsqrt", "sqrt")
 TABLES_16 = (*_ON_INT16, *(name for name in _FIXED if name not in _EIGHT_BIT_ALONE))
 """The ops with a table of int16."""
