@@ -96,9 +96,15 @@ fully_connected = _linear("fully_connected", q.fully_connected_params)
 matmul = _linear("matmul", q.matmul_params)
 
 
-def _added(p: q.AddParams, a: Array, b: Array) -> Array:
+def _on_one_scale(p: q.AddParams | q.CompareParams, a: Array, b: Array) -> tuple[Array, Array]:
+    """Return a' and b' of AddParams or CompareParams."""
     left = q.multiply_by_quantized(_wide(a, p.a_zero) << p.left_shift, p.a_multiplier, p.a_shift)
     right = q.multiply_by_quantized(_wide(b, p.b_zero) << p.left_shift, p.b_multiplier, p.b_shift)
+    return left, right
+
+
+def _added(p: q.AddParams, a: Array, b: Array) -> Array:
+    left, right = _on_one_scale(p, a, b)
     return q.requantize(left + right, p.y_multiplier, p.y_shift, p.y_zero, p.low, p.high)
 
 
@@ -200,6 +206,27 @@ def through_float(op: str) -> Quantized:
         return q.quantized(result, call.outputs[0]) if call.outputs[0].quant else result
 
     return run
+
+
+def compare(op: str) -> Quantized:
+    """Return a comparison on stored integers: see CompareParams; int16 are compared as floats."""
+
+    def run(call: Call, a: Array, b: Array) -> Array:
+        if q.stored_dtypes(call) == q.SIXTEEN_BIT:
+            return np.asarray(through_float(op)(call, a, b))
+        return np.asarray(get_op(op).reference(*_on_one_scale(q.compare_params(call), a, b)))
+
+    return run
+
+
+def squared_difference(call: Call, a: Array, b: Array) -> Array:
+    """Return (a - b)^2: see SquaredDifferenceParams; int16 go through floats."""
+    if q.stored_dtypes(call) == q.SIXTEEN_BIT:
+        return np.asarray(through_float("squared_difference")(call, a, b))
+    p = q.squared_difference_params(call)
+    left, right = _on_one_scale(p.sides, a, b)
+    square = np.square(left - right)
+    return q.requantize(square, p.multiplier, p.shift, p.y_zero, p.low, p.high)
 
 
 def concat(call: Call, *arrays: Array) -> Array:

@@ -15,7 +15,6 @@ class Difference:
 
 
 _FIXED = "LiteRT has fixed-point steps, which round in between; here float32 is rounded once"
-_COMPARED = "LiteRT rounds both sides to fixed point first, so that near values are equal"
 
 
 def _both(most: int, reason: str, *codes: str) -> dict[tuple[str, str], Difference]:
@@ -26,14 +25,11 @@ def _both(most: int, reason: str, *codes: str) -> dict[tuple[str, str], Differen
 
 DIFFERENCES: dict[tuple[str, str], Difference] = {
     **_both(250, "LiteRT shifts a small quotient by over 31 bits: it gives an end", "DIV"),
-    **_both(1, _COMPARED, "EQUAL", "NOT_EQUAL", "LESS", "LESS_EQUAL"),
-    **_both(1, _COMPARED, "GREATER", "GREATER_EQUAL"),
     **_both(1, "LiteRT's reference rounds halves away from zero", "FULLY_CONNECTED"),
     **_both(5, _FIXED, "LOG_SOFTMAX"),
     ("NEG", "int8"): Difference(255, "LiteRT negates the stored integer, whatever the scales"),
     ("RESIZE_BILINEAR", "uint8"): Difference(87, "LiteRT interpolates uint8 in floats"),
     **_both(1, "LiteRT sums exponentials of fewer bits", "SOFTMAX"),
-    ("SQUARED_DIFFERENCE", "int8"): Difference(1, _FIXED),
     ("SUM", "int8"): Difference(255, "LiteRT gives -1 everywhere"),
 }
 

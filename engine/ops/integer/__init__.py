@@ -19,6 +19,12 @@ from trireme.ops.integer.arithmetic import (
     rounding_divide_by_power_of_two,
     rounding_doubling_high_multiply,
 )
+from trireme.ops.integer.differences import (
+    CompareParams,
+    SquaredDifferenceParams,
+    compare_params,
+    squared_difference_params,
+)
 from trireme.ops.integer.linear import (
     AddParams,
     FloatSumParams,
@@ -82,6 +88,7 @@ __all__ = [
     "SIXTEEN_BIT",
     "TABLES_16",
     "AddParams",
+    "CompareParams",
     "FloatSumParams",
     "LinearParams",
     "MulParams",
@@ -92,9 +99,11 @@ __all__ = [
     "ScaledParams",
     "Softmax16Params",
     "SoftmaxParams",
+    "SquaredDifferenceParams",
     "WideParams",
     "add_params",
     "clamp_limits",
+    "compare_params",
     "concat_tables",
     "conv_16_params",
     "conv_params",
@@ -131,6 +140,7 @@ __all__ = [
     "same_quant",
     "softmax_16_params",
     "softmax_params",
+    "squared_difference_params",
     "stored_dtypes",
     "sub_params",
     "unary_table",
