@@ -289,16 +289,14 @@ def resize(call: Call, x: Array, *rest: Array | None) -> Any:
     Modes without an integer form are computed in floats.
     """
     q.same_quant(call, q.stored_dtypes(call))
-    attrs, y = call.attrs, call.outputs[0]
+    attrs = call.attrs
     if attrs["mode"] == "nearest":
         return get_op("resize").reference(x, *rest, **attrs)
     if x.dtype == np.int16:
         raise GraphError("resize has no linear form on int16")
     if q.resize_reason(call) is not None:
         return through_float("resize")(call, x, *rest)
-    how = str(attrs["coordinate_transformation_mode"])
-    rows = q.resize_axis(x.shape[1], y.dims[1], how)
-    columns = q.resize_axis(x.shape[2], y.dims[2], how)
+    rows, columns = q.resize_axes(call)
     wide = _wide(x)
     f = rows.fraction.astype(np.int64)[:, None, None]
     g = columns.fraction.astype(np.int64)[:, None]

@@ -121,6 +121,13 @@ def _by_sizes(call: Call) -> bool:
     return all(abs(x[axis] * float(scale) - y[axis]) < _EXACT for axis, scale in pairs)
 
 
+def resize_axes(call: Call) -> tuple[ResizeAxis, ResizeAxis]:
+    """Return the rows and the columns of a linear resize of [N,H,W,C]: see ResizeAxis."""
+    x, y = call.type(0).dims, call.outputs[0].dims
+    how = str(call.attrs["coordinate_transformation_mode"])
+    return resize_axis(x[1], y[1], how), resize_axis(x[2], y[2], how)
+
+
 def resize_axis(size_in: int, size_out: int, mode: str) -> ResizeAxis:
     """Return the elements and weights of linear resizing along one axis: see ResizeAxis.
 
