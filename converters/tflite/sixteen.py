@@ -51,7 +51,8 @@ def _product(x: int) -> Callable[[_Tensors], str | None]:
     """Return the check of a product: `x` is its input beside the weights, which are input 1."""
 
     def reason(tensors: _Tensors) -> str | None:
-        w, bias = tensors[1], tensors[x + 1 if x > 1 else 2] if len(tensors) > x + 2 else None
+        at = max(x, 1) + 1
+        w, bias = tensors[1], tensors[at] if len(tensors) > at + 1 else None
         ends = (tensors[x], tensors[-1])
         if any(tensor is None or not _is_sixteen(tensor) for tensor in ends):
             return "input and output must both be int16"

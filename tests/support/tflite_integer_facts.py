@@ -36,7 +36,7 @@ DIFFERENCES: dict[tuple[str, str], Difference] = {
 _EIGHT, _SIXTEEN = ("int8", "uint8"), ("int16",)
 REFUSED: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("BITCAST", "CAST", "UNIQUE"), (*_EIGHT, *_SIXTEEN)),
-    **dict.fromkeys(("L2_NORMALIZATION", "RELU_0_TO_1"), _EIGHT),
+    "L2_NORMALIZATION": _EIGHT,
     **dict.fromkeys(("FLOOR_DIV", "FLOOR_MOD", "REDUCE_PROD"), ("int8", "int16")),
     **dict.fromkeys(
         (
@@ -44,14 +44,12 @@ REFUSED: dict[str, tuple[str, ...]] = {
             "BATCH_MATMUL",
             "BROADCAST_TO",
             "CONCATENATION",
-            "DEPTHWISE_CONV_2D",
             "DIV",
             "DYNAMIC_UPDATE_SLICE",
             "EMBEDDING_LOOKUP",
             "EQUAL",
             "EXP",
             "FILL",
-            "FULLY_CONNECTED",
             "GATHER_ND",
             "GELU",
             "GREATER",
