@@ -229,7 +229,7 @@ def _inverse_root(call: Call, stored: Array) -> Array:
     multiplier, shift = quantize_multiplier(real)
     shifted = _shifted(call, stored)
     roots = np.array([inverse_square_root(max(int(v), 0)) for v in shifted]).T
-    narrow = multiply_by_quantized(1, roots[0], roots[1] + _RSQRT_SHIFT)
+    narrow = multiply_by_quantized(np.asarray(1), roots[0], roots[1] + _RSQRT_SHIFT)
     wide = multiply_by_quantized(narrow, multiplier, shift - _RSQRT_SHIFT) + y.zero_point
     found = np.where(shifted == 0, high, np.clip(wide, low, high))
     return np.where(shifted < 0, low, found)
