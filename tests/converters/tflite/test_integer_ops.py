@@ -10,6 +10,7 @@ from litert import litert_run
 from tflite_integer_cases import DTYPES, MAKERS
 from tflite_integer_facts import DIFFERENCES, FLOATS_IN_LITERT, NO_INTEGERS, REFUSED
 
+from trireme import Session
 from trireme.converters.tflite.walk import OPERATORS, convert
 from trireme.ir.interpreter import run_reference
 from trireme.support.errors import TriremeError
@@ -64,6 +65,21 @@ def test_integers_have_the_bits_of_the_reference_kernel(code):
         assert max(worst.values(), default=0) == (known.most if known else 0), f"{dtype}: {apart}"
         assert bool(errors) == (dtype in REFUSED.get(code, ())), f"{dtype}: {errors}"
     assert bool(ran) == (code not in FLOATS_IN_LITERT)
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("code", sorted(MAKERS))
+def test_the_cpu_has_the_bits_of_the_interpreter(code):
+    for dtype in DTYPES:
+        cases = list(MAKERS[code](dtype))
+        for case in {each.name: each for each in (cases[0], cases[-1])}.values():
+            try:
+                wanted = run_reference(convert(case.data), case.feeds)
+            except TriremeError:
+                continue
+            with Session(case.data, devices=["cpu"], threads=1) as session:
+                for name, array in session.run(case.feeds).items():
+                    np.testing.assert_array_equal(array, wanted[name], err_msg=case.name)
 
 
 def test_every_operator_has_cases_or_a_reason():
