@@ -3,12 +3,14 @@
 A new operator of the converter needs cases in `MAKERS`, or a reason in `NO_INTEGERS`.
 """
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import tflite_integer_products  # noqa: F401  adds its makers
 from litert import litert_run
 from tflite_integer_cases import DTYPES, MAKERS
-from tflite_integer_facts import DIFFERENCES, FLOATS_IN_LITERT, NO_INTEGERS, REFUSED
+from tflite_integer_facts import DIFFERENCES, FLOATS_IN_LITERT, NO_INTEGERS, REFUSED, Difference
 
 from trireme import Session
 from trireme.converters.tflite.walk import OPERATORS, convert
@@ -80,6 +82,20 @@ def test_the_cpu_has_the_bits_of_the_interpreter(code):
             with Session(case.data, devices=["cpu"], threads=1) as session:
                 for name, array in session.run(case.feeds).items():
                     np.testing.assert_array_equal(array, wanted[name], err_msg=case.name)
+
+
+def test_the_guide_lists_the_differences():
+    text = (Path(__file__).parents[3] / "docs/how-to/run-a-tflite-model.md").read_text()
+    _, table = text.split("## Compare with LiteRT")
+    rows = [
+        line.strip("| ").split(" | ") for line in table.split("##")[0].splitlines() if "|" in line
+    ]
+    listed = {
+        (code, dtype): Difference(int(steps), why)
+        for code, dtypes, steps, why in rows[2:]
+        for dtype in dtypes.split(", ")
+    }
+    assert listed == DIFFERENCES
 
 
 def test_every_operator_has_cases_or_a_reason():
