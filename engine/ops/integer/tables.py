@@ -283,6 +283,6 @@ _FIXED: dict[str, Callable[[Call, Array], Array]] = {
     "sqrt": _square_root,
 }
 _ON_INT16: dict[str, Callable[[Call, Array], Array]] = {"sigmoid": sigmoid_16, "tanh": tanh_16}
-_EIGHT_BIT_ALONE = ("abs", "hard_swish", "rsqrt", "sqrt")
+_EIGHT_BIT_ALONE = ("hard_swish", "rsqrt")
 TABLES_16 = (*_ON_INT16, *(name for name in _FIXED if name not in _EIGHT_BIT_ALONE))
 """The ops with a table of int16."""
