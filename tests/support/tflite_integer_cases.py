@@ -3,7 +3,7 @@
 `MAKERS` holds the maker of cases of each operator that takes quantised values. A maker yields the
 cases of a dtype, for int16 those of "16x8": activations of int16 and weights of int8. Elementwise
 operators see all codes, or pairs of all 8-bit codes. Scales are powers of two, whose results are
-exact halves, or random.
+exact halves, decimals, or random.
 """
 
 import itertools
@@ -86,11 +86,16 @@ def pairs(dtype):
 
 
 def quants(count):
-    """Yield `count` quantisations by a name; the first ones make exact halves, the last is y's."""
+    """Yield `count` quantisations by a name, of which the last is y's.
+
+    The first ones make exact halves. Decimals make halves but for the rounding of the scales.
+    """
     for step in (1, 2):
         halves = [Scaled(0.25 * step)] * (count - 1)
         yield f"halves {step}", [*halves, Scaled(0.5)]
         yield f"halves {step}, zeros", [*(Scaled(0.25 * step, 5),) * (count - 1), Scaled(0.5, -3)]
+    for x, y in ((0.05, 0.1), (0.05, 0.02), (0.3, 0.6)):
+        yield f"decimals {x} {y}", [*(Scaled(x, 3),) * (count - 1), Scaled(y, -5)]
     rng = np.random.default_rng(SEED)
     for number in range(_RANDOM):
         scales = 0.05 * np.exp(rng.uniform(-1.5, 1.5, count))

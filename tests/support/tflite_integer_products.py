@@ -13,9 +13,11 @@ from trireme.tools.stress.tflite_builder import T, constant
 
 
 def scales_of_products(channels, depth):
-    """Yield the scales (x, weights by channel, y) of a product; the first make exact halves."""
+    """Yield the scales (x, weights by channel, y) of a product; see `quants`."""
     for zero in (0, 5):
         yield f"halves {zero}", Scaled(0.25, zero), (0.5,), Scaled(0.25, -zero)
+    for y in (0.25, 0.3, 1.0):
+        yield f"decimals {y}", Scaled(0.05, 3), (0.01,), Scaled(y, -5)
     rng = np.random.default_rng(SEED)
     for number, count in enumerate((1, channels, 1, channels)):
         x, w = float(0.05 * np.exp(rng.normal())), 0.01 * np.exp(rng.normal(0, 0.4, count))
@@ -84,7 +86,7 @@ def transpose_conv(dtype):
 @maker("FULLY_CONNECTED")
 def fully_connected(dtype):
     for act in (NONE, RELU6):
-        shapes = (48, 24), (16, 24), (48, 16)
+        shapes = (256, 24), (16, 24), (256, 16)
         options = {"FusedActivationFunction": act}
         yield from product(dtype, "FULLY_CONNECTED", "FullyConnectedOptions", *shapes, **options)
 
