@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import partial
 
@@ -63,10 +64,10 @@ def unary_table(op: str, call: Call, dtypes: tuple[str, ...] = EIGHT_BIT) -> Arr
     """Return the outputs of a unary op for each stored input: y = lookup(table, x).
 
     quantize (of a quantised input, to another quantisation), relu, clip, abs, leaky_relu, rsqrt and
-    hard_swish follow LiteRT's fixed-point reference; sqrt cuts its float32 result, and the others
-    round theirs once, as its lookup tables do. Other inputs of the node (min and max of clip) must
-    be constants. On int16, sigmoid and tanh follow LiteRT's table; an op without a fixed-point
-    formula has no form.
+    hard_swish follow LiteRT's fixed-point reference; sqrt cuts its float32 result, gelu rounds each
+    step to float32, and the others round once, as its lookup tables do. Other inputs of the node
+    (min and max of clip) must be constants. On int16, sigmoid and tanh follow LiteRT's table; an op
+    without a fixed-point formula has no form.
 
     dtypes: the stored dtypes that the caller has; only quantize goes from one width to another
     Shapes: [256] or [65536] of the output's dtype, indexed by the stored bits as unsigned
@@ -248,13 +249,34 @@ def _square_root(call: Call, stored: Array) -> Array:
     return np.where(np.isnan(wide), low, np.clip(wide, low, high))
 
 
+def _gelu(call: Call, stored: Array) -> Array:
+    """x / 2 times a factor, each step rounded to float32.
+
+    Source: TensorFlow Lite, reference gelu.h: GeluTransform, GeluTransformApproximate
+    """
+    x = dequantized(stored, call.type(0))
+    with np.errstate(all="ignore"):
+        if call.attrs["approximate"] == "tanh":
+            inner = np.float32(math.sqrt(2 / math.pi)) * (x + np.float32(0.044715) * x * x * x)
+            factor = np.float32(1) + np.tanh(inner.astype(np.float64)).astype(np.float32)
+        else:
+            scaled = x * np.float32(-math.sqrt(0.5))
+            factor = np.array([math.erfc(value) for value in scaled], np.float32)
+        return _quantized_once(call, np.float32(0.5) * x * factor)
+
+
 def _through_float(op: str, call: Call, stored: Array) -> Array:
     """The op's float result, rounded once to float32 and once to an integer."""
-    _, y = _quants(call)
     real = dequantized(stored, call.type(0)).astype(np.float64)
     with np.errstate(all="ignore"):
         result = np.asarray(get_op(op).reference(real, **call.attrs)).astype(np.float32)
-        wide = round_half_away(result * (np.float32(1) / np.float32(y.scale))) + y.zero_point
+        return _quantized_once(call, result)
+
+
+def _quantized_once(call: Call, result: Array) -> Array:
+    """Return float32 times the inverse of the scale, rounded half away; NaN is the least."""
+    _, y = _quants(call)
+    wide = round_half_away(result * (np.float32(1) / np.float32(y.scale))) + y.zero_point
     low, high = dtype_limits(call.outputs[0].dtype)
     return np.where(np.isnan(wide), low, np.clip(wide, low, high))
 
@@ -277,12 +299,13 @@ _FIXED: dict[str, Callable[[Call, Array], Array]] = {
     **{name: partial(_clamped, limits=limits) for name, limits in CLAMPS.items() if name},
     "abs": _absolute,
     "clip": _clip,
+    "gelu": _gelu,
     "leaky_relu": _leaky_relu,
     "hard_swish": _hard_swish,
     "rsqrt": _inverse_root,
     "sqrt": _square_root,
 }
 _ON_INT16: dict[str, Callable[[Call, Array], Array]] = {"sigmoid": sigmoid_16, "tanh": tanh_16}
-_EIGHT_BIT_ALONE = ("hard_swish", "rsqrt")
+_EIGHT_BIT_ALONE = ("gelu", "hard_swish", "rsqrt")
 TABLES_16 = (*_ON_INT16, *(name for name in _FIXED if name not in _EIGHT_BIT_ALONE))
 """The ops with a table of int16."""
