@@ -22,7 +22,6 @@ def _both(most: int, reason: str, *codes: str) -> dict[tuple[str, str], Differen
 
 DIFFERENCES: dict[tuple[str, str], Difference] = {
     **_both(250, "LiteRT shifts a small quotient by over 31 bits; else one step", "DIV"),
-    **_both(1, "LiteRT rounds halves away from zero", "FULLY_CONNECTED"),
     **_both(5, "LiteRT has fixed-point steps, here float32 is rounded once", "LOG_SOFTMAX"),
     ("NEG", "int8"): Difference(255, "LiteRT negates stored integers, whatever the scales"),
     ("RESIZE_BILINEAR", "uint8"): Difference(1, "LiteRT interpolates in floats"),
