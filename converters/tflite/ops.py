@@ -228,8 +228,6 @@ def l2_normalization(use: OperatorUse) -> None:
 
 def relu_0_to_1(use: OperatorUse) -> None:
     """RELU_0_TO_1 as a clip."""
-    if use.quant(0) is not None:
-        raise use.fail("RELU_0_TO_1 of quantised values is not supported")
     use.done("clip", use.value(0), use.float_constant(0.0), use.float_constant(1.0))
 
 

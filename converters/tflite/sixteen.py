@@ -51,7 +51,8 @@ def _product(x: int) -> Callable[[_Tensors], str | None]:
     """Return the check of a product: `x` is its input beside the weights, which are input 1."""
 
     def reason(tensors: _Tensors) -> str | None:
-        w, bias = tensors[1], tensors[x + 1 if x > 1 else 2] if len(tensors) > x + 2 else None
+        at = max(x, 1) + 1
+        w, bias = tensors[1], tensors[at] if len(tensors) > at + 1 else None
         ends = (tensors[x], tensors[-1])
         if any(tensor is None or not _is_sixteen(tensor) for tensor in ends):
             return "input and output must both be int16"
@@ -72,40 +73,59 @@ def _to_unit(tensors: _Tensors) -> str | None:
 
 
 SIXTEEN_BIT: dict[str, Callable[[_Tensors], str | None]] = {
+    "ABS": _arithmetic,
     "ADD": _arithmetic,
     "AVERAGE_POOL_2D": _same,
     "BATCH_TO_SPACE_ND": _same,
+    "BROADCAST_TO": _same,
     "CONCATENATION": _same,
     "CONV_2D": _product(0),
     "DEPTHWISE_CONV_2D": _product(0),
     "DEQUANTIZE": _any,
+    "DYNAMIC_UPDATE_SLICE": _same,
+    "EMBEDDING_LOOKUP": _same,
     "EXPAND_DIMS": _same,
+    "FILL": _same,
     "FULLY_CONNECTED": _product(0),
     "GATHER": _same,
+    "GATHER_ND": _same,
     "LEAKY_RELU": _arithmetic,
     "LOGISTIC": _to_unit,
+    "MATRIX_DIAG": _same,
+    "MATRIX_SET_DIAG": _same,
     "MAXIMUM": _same,
     "MAX_POOL_2D": _same,
     "MEAN": _any,
     "MINIMUM": _same,
+    "MIRROR_PAD": _same,
     "MUL": _arithmetic,
     "PACK": _same,
     "PAD": _same,
+    "PADV2": _same,
     "QUANTIZE": _any,
+    "REDUCE_MAX": _same,
+    "REDUCE_MIN": _same,
     "RELU": _arithmetic,
     "RELU6": _arithmetic,
     "RESHAPE": _same,
     "RESIZE_NEAREST_NEIGHBOR": _same,
+    "REVERSE_SEQUENCE": _same,
+    "REVERSE_V2": _same,
+    "SELECT": _same,
+    "SELECT_V2": _same,
     "SHAPE": _any,
     "SLICE": _same,
     "SOFTMAX": _to_unit,
     "SPACE_TO_BATCH_ND": _same,
     "SPLIT": _same,
+    "SPLIT_V": _same,
+    "SQRT": _arithmetic,
     "SQUEEZE": _same,
     "STRIDED_SLICE": _same,
     "SUB": _arithmetic,
     "TANH": _to_unit,
     "TILE": _same,
+    "TOPK_V2": _same,
     "TRANSPOSE": _same,
     "TRANSPOSE_CONV": _product(2),
     "UNPACK": _same,

@@ -10,7 +10,7 @@ from trireme.ir.dtype_rules import Like
 from trireme.ir.graph import Value
 from trireme.ir.op import Sample, define
 from trireme.ops.elementwise import binary_samples
-from trireme.ops.quantized import through_float
+from trireme.ops.quantized import compare
 from trireme.ops.quantized_samples import with_quantized
 from trireme.ops.shapes import Types, broadcast, one
 from trireme.support.dtypes import ANY, BOOL, REALS
@@ -41,7 +41,7 @@ for _name, _sign, _compare, _dtypes in (
         _infer_compare,
         _compare,
         samples=with_quantized(_name, _compare_samples),
-        quantized=through_float(_name),
+        quantized=compare(_name),
         dtypes=(_dtypes, Like("a")),
         elementwise=True,
         commutes=_name in ("equal", "not_equal"),

@@ -156,7 +156,7 @@ _binary(
     "squared_difference",
     "y = (a - b)^2. Source: TFLite SQUARED_DIFFERENCE",
     lambda a, b: np.square(a - b),
-    quantized=quantized.through_float("squared_difference"),
+    quantized=quantized.squared_difference,
     rtol=2e-6,
     commutes=True,
 )

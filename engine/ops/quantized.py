@@ -95,11 +95,17 @@ fully_connected = _linear("fully_connected", q.fully_connected_params)
 matmul = _linear("matmul", q.matmul_params)
 
 
-def _added(p: q.AddParams, a: Array, b: Array) -> Array:
+def _on_one_scale(p: q.AddParams | q.CompareParams, a: Array, b: Array) -> tuple[Array, Array]:
+    """Return a' and b' of AddParams or CompareParams."""
     left = q.multiply_by_quantized(_wide(a, p.a_zero) << p.left_shift, p.a_multiplier, p.a_shift)
     right = q.multiply_by_quantized(_wide(b, p.b_zero) << p.left_shift, p.b_multiplier, p.b_shift)
-    total = left + right
-    return q.requantize(total, p.y_multiplier, p.y_shift, p.y_zero, p.low, p.high, p.rounding)
+    return left, right
+
+
+def _added(p: q.AddParams, a: Array, b: Array) -> Array:
+    left, right = _on_one_scale(p, a, b)
+    scale = (p.y_multiplier, p.y_shift)
+    return q.requantize(left + right, *scale, p.y_zero, p.low, p.high, p.rounding)
 
 
 def add(call: Call, a: Array, b: Array) -> Array:
@@ -205,6 +211,27 @@ def through_float(op: str) -> Quantized:
     return run
 
 
+def compare(op: str) -> Quantized:
+    """Return a comparison on stored integers: see CompareParams; int16 are compared as floats."""
+
+    def run(call: Call, a: Array, b: Array) -> Array:
+        if q.stored_dtypes(call) == q.SIXTEEN_BIT:
+            return np.asarray(through_float(op)(call, a, b))
+        return np.asarray(get_op(op).reference(*_on_one_scale(q.compare_params(call), a, b)))
+
+    return run
+
+
+def squared_difference(call: Call, a: Array, b: Array) -> Array:
+    """Return (a - b)^2: see SquaredDifferenceParams; int16 go through floats."""
+    if q.stored_dtypes(call) == q.SIXTEEN_BIT:
+        return np.asarray(through_float("squared_difference")(call, a, b))
+    p = q.squared_difference_params(call)
+    left, right = _on_one_scale(p.sides, a, b)
+    square = np.square(left - right)
+    return q.requantize(square, p.multiplier, p.shift, p.y_zero, p.low, p.high, p.rounding)
+
+
 def concat(call: Call, *arrays: Array) -> Array:
     """Return the inputs one after another, requantised where their quantisation differs."""
     tables = q.concat_tables(call, q.stored_dtypes(call))
@@ -265,16 +292,14 @@ def resize(call: Call, x: Array, *rest: Array | None) -> Any:
     Modes without an integer form are computed in floats.
     """
     q.same_quant(call, q.stored_dtypes(call))
-    attrs, y = call.attrs, call.outputs[0]
+    attrs = call.attrs
     if attrs["mode"] == "nearest":
         return get_op("resize").reference(x, *rest, **attrs)
     if x.dtype == np.int16:
         raise GraphError("resize has no linear form on int16")
     if q.resize_reason(call) is not None:
         return through_float("resize")(call, x, *rest)
-    how = str(attrs["coordinate_transformation_mode"])
-    rows = q.resize_axis(x.shape[1], y.dims[1], how)
-    columns = q.resize_axis(x.shape[2], y.dims[2], how)
+    rows, columns = q.resize_axes(call)
     wide = _wide(x)
     f = rows.fraction.astype(np.int64)[:, None, None]
     g = columns.fraction.astype(np.int64)[:, None]
@@ -282,5 +307,5 @@ def resize(call: Call, x: Array, *rest: Array | None) -> Any:
     mixed = lower * (1024 - f) + upper * f
     total = mixed[:, :, columns.lower] * (1024 - g) + mixed[:, :, columns.upper] * g
     rounding = q.rounding_of(call, Rounding.HALF_AWAY)
-    zero = q.quant_of(y, "output").zero_point if rounding is Rounding.HALF_EVEN else 0
+    zero = q.quant_of(call.outputs[0], "output").zero_point if rounding is Rounding.HALF_EVEN else 0
     return q.divide(total - (zero << 20), 1 << 20, rounding) + zero

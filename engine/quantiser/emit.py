@@ -13,7 +13,7 @@ from trireme.ir.op import get_op
 from trireme.quantiser.encode import bias_of, per_tensor, stored, weights_of
 from trireme.quantiser.half import HALF, REAL, add_half
 from trireme.quantiser.memo import EncodingMemo
-from trireme.quantiser.scheme import QuantScheme, form_of, is_product
+from trireme.quantiser.scheme import QuantScheme, channel_axis, form_of, is_product
 from trireme.quantiser.select import Selection, data_inputs, half_of
 from trireme.support.dtypes import Array
 from trireme.support.errors import InternalError
@@ -289,9 +289,9 @@ class _Emitter:
             real = self._data(node.used[1])
             if real is None:
                 raise InternalError(f"{node.label} has no constant weights")
-            axis = real.ndim - 1 if node.op == "conv_transpose" else 0
-            bias = bias if self.scheme.bounds_weights else None
-            self.memo.weights[key] = weights_of(real, axis, x_scale, bias, self.scheme.weights)
+            axis = channel_axis(node.op, real.ndim)
+            dtypes = (self.scheme.weights, self.scheme.bias)
+            self.memo.weights[key] = weights_of(real, axis, x_scale, bias, dtypes)
         return self.memo.weights[key]
 
     def _float_bias(self, node: Node, channels: int) -> int:

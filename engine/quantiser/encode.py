@@ -11,8 +11,11 @@ from trireme.ir.graph import Quant
 from trireme.ops.integer import dtype_limits, round_half_away
 from trireme.support.dtypes import Array, numpy_dtype
 
-_BIAS_ROOM = 2.0**30
-"""The most steps of a bias of int32: the sums of products that are added need the rest of it."""
+_BIAS_ROOM = {"int32": 2.0**30, "int64": 2.0**39}
+"""The most steps of a bias. The sums of products that are added need the rest of int32.
+
+Beside int16 values a bias has 40 bits in Arm's Vela, and LiteRT's kernels take more.
+"""
 _MOST_BIAS = {"int32": 2**31 - 1, "int64": 2**46}
 """The greatest bias; LiteRT multiplies sums of 64 bits below 2**47."""
 
@@ -62,29 +65,36 @@ def stored(real: Array, quant: Quant, dtype: str) -> Array:
 
 
 def weights_of(
-    real: Array, axis: int, x_scale: float, bias: Array | None, dtype: str
+    real: Array, axis: int, x_scale: float, bias: Array | None, dtypes: tuple[str, str]
 ) -> tuple[Array, Quant]:
     """Return weights as integers, symmetric around 0 with a scale for each index of `axis`.
 
-    A scale is at least so large that the bias fits int32. Integers end at -127. A channel that is
-    zero takes the scale of the largest.
+    A scale is at least so large that the bias fits. Integers end at -127. A channel that is zero
+    takes the scale of the largest.
 
-    bias: of int32; None where there is none, or it has 64 bits
+    bias: what becomes integers with the scales of the weights; None where nothing does
+    dtypes: of the weights, and of the bias
     Shapes: bias [O], O the size of the axis
     """
-    most = dtype_limits(dtype)[1]
-    wide = np.moveaxis(np.asarray(real, np.float64), axis, 0)
-    peaks = np.abs(wide.reshape(wide.shape[0], -1)).max(axis=1, initial=0.0)
+    most = dtype_limits(dtypes[0])[1]
+    peaks = channel_peaks(real, axis)
     scales = np.where(peaks > 0, peaks, peaks.max(initial=0.0)) / most
     if bias is not None:
-        scales = np.maximum(scales, np.abs(bias.astype(np.float64)) / (x_scale * _BIAS_ROOM))
+        room = x_scale * _BIAS_ROOM[dtypes[1]]
+        scales = np.maximum(scales, np.abs(bias.astype(np.float64)) / room)
     scales = np.where(scales > 0, scales, 1.0).astype(np.float32)
     scales = np.maximum(scales, np.finfo(np.float32).tiny)
     shape = [1] * real.ndim
     shape[axis] = -1
     ratio = round_half_away(real / scales.astype(np.float64).reshape(shape))
-    integers = np.clip(ratio, -most, most).astype(numpy_dtype(dtype))
+    integers = np.clip(ratio, -most, most).astype(numpy_dtype(dtypes[0]))
     return integers, Quant(tuple(map(float, scales)), (0,) * len(scales), axis)
+
+
+def channel_peaks(real: Array, axis: int) -> Array:
+    """Return the largest magnitude at each index of an axis, in float64."""
+    wide = np.moveaxis(np.asarray(real, np.float64), axis, 0)
+    return np.asarray(np.abs(wide.reshape(wide.shape[0], -1)).max(axis=1, initial=0.0))
 
 
 def bias_of(real: Array, x_scale: float, weights: Quant, dtype: str) -> tuple[Array, Quant]:

@@ -31,6 +31,7 @@ from trireme.quantiser.products import (
     choose_products,
     forms_of,
 )
+from trireme.quantiser.raised import raised_scales
 from trireme.quantiser.repair import RepairData, Repaired, repair
 from trireme.quantiser.reporting import Found, Written, report_of, report_of_rows
 from trireme.quantiser.request import QuantRequest
@@ -172,7 +173,8 @@ class _Quantisation:
             with self.step("naming culprits"):
                 worst = culprits(build, best.method, yardstick, noises, found.repaired)
         found = replace(found, yardstick=yardstick)
-        written = Written(best.real, build, best.method, noises, worst, precision)
+        raised = raised_scales(build.graph, inside)
+        written = Written(best.real, build, best.method, noises, worst, precision, raised)
         report = report_of(self.scheme, found, written, self.seconds)
         made = build(best.method, integer_io=True) if self.asked.integer_io else inside
         return QuantizedGraph(**vars_of(made.graph), quantization=report)

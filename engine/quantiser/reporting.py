@@ -65,6 +65,7 @@ class Written:
 
     real: the float graph that they stand for
     noises: of values of `real`, by id
+    raised: the sentences on weights whose scale a bias raises
     """
 
     real: Graph
@@ -73,6 +74,7 @@ class Written:
     noises: Mapping[int, Noise]
     culprits: Culprits
     precision: PrecisionReport | None
+    raised: tuple[str, ...]
 
     def tensors(self) -> tuple[TensorReport, ...]:
         """Return the row of each value of integers."""
@@ -108,7 +110,7 @@ def report_of(
         floats=_floats(written.real, written.build.selection),
         outputs=output_reports(written.real, written.noises),
         culprits=written.culprits.rows,
-        warnings=found.warnings(written.build.statistics),
+        warnings=(*found.warnings(written.build.statistics), *written.raised),
         repairs=found.repaired,
         precision=written.precision,
         products=found.chosen.products,

@@ -111,7 +111,7 @@ class QuantRequest:
             raise GraphError(
                 f"io is {self.io}, and values of {scheme.name} are {scheme.activations}"
             )
-        if self.products == "float32" and not scheme.bounds_weights:
+        if self.products == "float32" and not scheme.has_float_sums:
             raise GraphError(f"products of {scheme.name} make integers, not float32")
         if self.products == "float32" and self.budget is not None:
             raise GraphError("a budget places integers, which products of float32 do not make")

@@ -58,9 +58,9 @@ class QuantScheme:
     ops: frozenset[str] | None = None
 
     @property
-    def bounds_weights(self) -> bool:
-        """Whether a bias bounds the scales of weights, so that it fits int32."""
-        return self.bias == "int32"
+    def has_float_sums(self) -> bool:
+        """Whether products of its integers may make floats."""
+        return self.activations != "int16"
 
     @property
     def values(self) -> str:
@@ -104,6 +104,11 @@ class WeightScheme:
 def form_of(op: OpDef) -> IntegerForm:
     """Return the integer form of an op; one that only moves elements keeps its quantisation."""
     return "same" if op.moves and not op.integer_form else op.integer_form
+
+
+def channel_axis(op: str, rank: int) -> int:
+    """Return the axis of a product's weights that has the channels of its output."""
+    return rank - 1 if op == "conv_transpose" else 0
 
 
 def is_product(node: Node) -> bool:

@@ -44,7 +44,10 @@ def int8_lstm(v, seed=SEED, hidden_zero=0, single=False, gain=1.0):
         integers(net, (-most, most), np.int32, units, scale=2.0**-20 if v.norms else 0.0004)
     if v.projection:
         integers(net, INT8, np.int8, outputs, units, scale=0.01)
-        integers(net, (-900, 900), np.int32, outputs, scale=0.0001)
+        if v.projection_bias:
+            integers(net, (-900, 900), np.int32, outputs, scale=0.0001)
+        else:
+            net.skip()
     else:
         net.skip(2)
     scale, zero = (0.011, 7) if v.projection else (0.0078, 0)
@@ -99,6 +102,7 @@ def int8_models():
         "coupled, peepholes": replace(plain, coupled=True, peepholes=True),
         "cell clip": replace(plain, cell_clip=0.5),
         "projection": replace(plain, projection=5),
+        "projection without bias": replace(plain, projection=5, projection_bias=False),
         "projection, clip": replace(plain, projection=5, proj_clip=0.6),
         "norms": replace(plain, norms=True),
         "all": Lstm("int8", False, True, 5, True, False, True, TANH, 3.0, 1.1),

@@ -89,6 +89,7 @@ class Lstm:
     cell_clip: float = 0.0
     proj_clip: float = 0.0
     sizes: Sizes = Sizes()
+    projection_bias: bool = True
 
 
 def direction(net, v):
@@ -112,7 +113,10 @@ def direction(net, v):
         net.vector(UNITS)
     if v.projection:
         net.weight(outputs, UNITS)
-        net.vector(outputs)
+        if v.projection_bias:
+            net.vector(outputs)
+        else:
+            net.skip()
     else:
         net.skip(2)
 
@@ -266,6 +270,7 @@ def float_models():
         "relu": replace(plain, activation=RELU),
         "relu6": replace(plain, activation=RELU6),
         "projection": replace(plain, projection=5),
+        "projection without bias": replace(plain, projection=5, projection_bias=False),
         "projection, clips": replace(plain, projection=5, cell_clip=0.3, proj_clip=0.2),
         "norms": replace(plain, norms=True),
         "all": Lstm("float32", False, True, 5, True, False, False, TANH, 0.4, 0.3),

@@ -117,6 +117,9 @@ def quantised(dtype):
 
 
 def quantised_only():
+    for scale in (0.05, 0.25):
+        x, y = q8("int8", (1, 256), scale, -128), q8("int8", (1, 256), 0.02, -128)
+        case(f"int8 SQRT {scale}", one_op("SQRT", [x], [y]))
     parts = [q8("uint8", (2, 5), 0.05, 4), q8("uint8", (2, 6), 0.07, -20)]
     case(
         "uint8 CONCATENATION",

@@ -151,10 +151,7 @@ def lower_linear(state: NpuLowering, node: Node, call: Call) -> None:
 
 
 def _integers(call: Call) -> tuple[Neighbours, Neighbours]:
-    how = str(call.attrs["coordinate_transformation_mode"])
-    x, y = call.type(0).dims, call.outputs[0].dims
-    made = [q.resize_axis(x[axis], y[axis], how) for axis in (1, 2)]
-    rows, cols = (Neighbours(m.lower, m.upper, m.fraction) for m in made)
+    rows, cols = (Neighbours(m.lower, m.upper, m.fraction) for m in q.resize_axes(call))
     return rows, cols
 
 

@@ -105,15 +105,12 @@ def refuse_quantized_resize(graph: Graph, node: Node) -> str | None:
 
 def lower_quantized_resize(low: Lowering, chain: list[Node]) -> None:
     """Emit a resize of stored integers: see quantize.ResizeAxis."""
-    node, graph = chain[0], low.graph
+    node = chain[0]
     if node.attrs["mode"] == "nearest":
         lower_move(low, chain)
         return
-    x, y = graph.type(node.used[0]).dims, graph.type(node.outputs[0]).dims
     along = []
-    for axis in (1, 2):
-        how = str(node.attrs["coordinate_transformation_mode"])
-        plan = q.resize_axis(x[axis], y[axis], how)
+    for plan in q.resize_axes(call_of(low.graph, node)):
         picks = np.stack([plan.lower, plan.upper], axis=1)
         along.append(Taps(picks, np.stack([1024 - plan.fraction, plan.fraction], axis=1)))
     _emit(low, chain, 1, along, "int")

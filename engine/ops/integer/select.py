@@ -36,7 +36,7 @@ class PoolParams:
 
 @dataclass(frozen=True, eq=False)
 class ResizeAxis:
-    """Linear resizing along one axis in tenths of a bit: weights are in 1/1024.
+    """Linear resizing along one axis: weights are in 1/1024.
 
         along rows then columns, with (r0, r1, f) of rows and (c0, c1, g) of columns:
         v = x[r0,c0] (1024-f)(1024-g) + x[r1,c0] f (1024-g) + x[r0,c1] (1024-f) g + x[r1,c1] f g
@@ -46,15 +46,17 @@ class ResizeAxis:
     The weights of a pixel add up to 2**20. Fractions before the first or beyond the last element
     are outside 0..1024, where lower and upper are the same element.
 
-    exact: whether all positions are whole 1024ths
+    int8 takes multiples of a rounded step as coordinates, so a long axis drifts: from 640 to
+    1000 elements the last coordinate is 0.35 elements off. uint8, which LiteRT interpolates in
+    floats, takes each coordinate rounded.
+
     Shapes: lower, upper, fraction int32 [output size]
-    Source: TensorFlow Lite, reference resize_bilinear.h (int8); uint8 follows the same rule here
+    Source: TensorFlow Lite, reference resize_bilinear.h: ResizeBilinearInteger
     """
 
     lower: Array
     upper: Array
     fraction: Array
-    exact: bool
 
 
 def same_quant(call: Call, dtypes: tuple[str, ...] = EIGHT_BIT) -> None:
@@ -125,7 +127,14 @@ def whole_positions(call: Call) -> bool:
     if not (x.is_static and y.is_static) or how not in _INTEGER_COORDINATES or not _by_sizes(call):
         return False
     sizes = zip(x.dims, y.dims, strict=True)
-    return all(resize_axis(*pair, how).exact for pair in sizes if pair[0] != pair[1])
+    return all(_is_whole(*pair, how) for pair in sizes if pair[0] != pair[1])
+
+
+def _is_whole(size_in: int, size_out: int, mode: str) -> bool:
+    over, under = 1024 * size_in, size_out
+    if mode == "align_corners" and size_out > 1:
+        over, under = 1024 * (size_in - 1), size_out - 1
+    return over % under == 0 and (mode != "half_pixel" or over // under % 2 == 0)
 
 
 def _by_sizes(call: Call) -> bool:
@@ -140,27 +149,51 @@ def _by_sizes(call: Call) -> bool:
     return all(abs(x[axis] * float(scale) - y[axis]) < _EXACT for axis, scale in pairs)
 
 
-def resize_axis(size_in: int, size_out: int, mode: str) -> ResizeAxis:
+def resize_axes(call: Call) -> tuple[ResizeAxis, ResizeAxis]:
+    """Return the rows and the columns of a linear resize of [N,H,W,C]: see ResizeAxis."""
+    x, y = call.type(0).dims, call.outputs[0].dims
+    how = str(call.attrs["coordinate_transformation_mode"])
+    exact = call.type(0).dtype == "uint8"
+    rows, columns = (resize_axis(x[axis], y[axis], how, exact=exact) for axis in (1, 2))
+    return rows, columns
+
+
+def resize_axis(size_in: int, size_out: int, mode: str, *, exact: bool = False) -> ResizeAxis:
     """Return the elements and weights of linear resizing along one axis: see ResizeAxis.
 
     `mode` is ONNX's coordinate_transformation_mode, one of _INTEGER_COORDINATES.
+    exact: whether each coordinate is rounded by itself, not the step from one to the next
     Errors: GraphError, if the mode has no integer form
     """
     if mode not in _INTEGER_COORDINATES:
         raise GraphError(f"resize: mode {mode!r} has no integer form")
-    of, by = size_in, size_out
-    if mode == "align_corners" and size_out > 1:
-        of, by = size_in - 1, size_out - 1
-    scale = (1024 * of + by // 2) // by
-    exact = scale * by == 1024 * of and (mode != "half_pixel" or scale % 2 == 0)
-    position = np.arange(size_out, dtype=np.int64) * scale
-    if mode == "half_pixel":
-        position = position + scale // 2 - 512
+    place = _rounded_places if exact else _multiples_of_a_step
+    position = place(size_in, size_out, mode)
     lower = np.maximum(_cut(position, 1024), 0)
     upper = np.minimum(_cut(position + 1023, 1024), size_in - 1)
     lower = np.minimum(lower, size_in - 1)
     lower, upper, fraction = (a.astype(np.int32) for a in (lower, upper, position - 1024 * lower))
-    return ResizeAxis(lower, upper, fraction, exact)
+    return ResizeAxis(lower, upper, fraction)
+
+
+def _multiples_of_a_step(size_in: int, size_out: int, mode: str) -> Array:
+    """Return coordinates in 1024ths, multiples of a step that is rounded to one."""
+    scale = (1024 * size_in + size_out // 2) // size_out
+    if mode == "align_corners" and size_out > 1:
+        scale = (1024 * (size_in - 1) + (size_out - 1) // 2) // (size_out - 1)
+    position = np.arange(size_out, dtype=np.int64) * scale
+    return position + scale // 2 - 512 if mode == "half_pixel" else position
+
+
+def _rounded_places(size_in: int, size_out: int, mode: str) -> Array:
+    """Return coordinates in 1024ths, each rounded to nearest."""
+    at = np.arange(size_out, dtype=np.int64)
+    over, under = at * size_in, size_out
+    if mode == "align_corners" and size_out > 1:
+        over, under = at * (size_in - 1), size_out - 1
+    if mode == "half_pixel":
+        over, under = (2 * at + 1) * size_in - size_out, 2 * size_out
+    return (2048 * over + under) // (2 * under)
 
 
 def _cut(x: Array, divisor: int) -> Array:

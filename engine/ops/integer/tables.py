@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import partial
 
@@ -16,6 +17,7 @@ from trireme.ops.integer.arithmetic import (
     round_half_away,
     rounding_divide_by_power_of_two,
 )
+from trireme.ops.integer.normalization import inverse_square_root
 from trireme.ops.integer.sixteen import sigmoid_16, tanh_16
 from trireme.ops.integer.types import (
     CLAMPS,
@@ -63,17 +65,19 @@ def lookup(table: Array, x: Array) -> Array:
 def unary_table(op: str, call: Call, dtypes: tuple[str, ...] = EIGHT_BIT) -> Array:
     """Return the outputs of a unary op for each stored input: y = lookup(table, x).
 
-    quantize (of a quantised input, to another quantisation), relu, clip, leaky_relu and hard_swish
-    follow LiteRT's fixed-point reference; the others round their float32 result once, as its lookup
-    tables do. Other inputs of the node (min and max of clip) must be constants. On int16, sigmoid
-    and tanh follow LiteRT's table; an op without a fixed-point formula has no form. Where the
-    output's type rounds halves to even, the table is what ONNX's operators make of each number, one
-    after another: dequantised, computed and quantised, each in float32.
+    quantize (of a quantised input, to another quantisation), relu, clip, abs, leaky_relu, rsqrt and
+    hard_swish follow LiteRT's fixed-point reference; sqrt cuts its float32 result, gelu rounds each
+    step to float32, and the others round once, as its lookup tables do. Other inputs of the node
+    (min and max of clip) must be constants. On int16, sigmoid and tanh follow LiteRT's table; an op
+    without a fixed-point formula has no form. Where the output's type rounds halves to even, the
+    table is what ONNX's operators make of each number, one after another: dequantised, computed and
+    quantised, each in float32.
 
     dtypes: the stored dtypes that the caller has; only quantize goes from one width to another
     Shapes: [256] or [65536] of the output's dtype, indexed by the stored bits as unsigned
     Errors: GraphError, if the op's integer form is no table or its types are not quantised so
-    Source: TensorFlow Lite, activations.cc, reference hard_swish.h, leaky_relu.h, requantize.h
+    Source: TensorFlow Lite, activations.cc, elementwise.cc, reference hard_swish.h, leaky_relu.h,
+            requantize.h
     """
     if get_op(op).integer_form != "table":
         raise GraphError(f"{op} has no table form on quantised values")
@@ -219,13 +223,75 @@ def _high_multiply_16(a: Array, b: int) -> Array:
     return _saturate_16((a * b + (1 << 14)) >> 15)
 
 
+def _absolute(call: Call, stored: Array) -> Array:
+    y = call.outputs[0]
+    pair, zero = quantize_multiplier(_ratio(call)), _quants(call)[1].zero_point
+    magnitude, limits = np.abs(_shifted(call, stored)), dtype_limits(y.dtype)
+    return requantize(magnitude, *pair, zero, *limits, Rounding.TWICE)
+
+
+_RSQRT_SHIFT = 20
+"""The bits behind the point of the inverse root of a stored integer."""
+
+
+def _inverse_root(call: Call, stored: Array) -> Array:
+    """The inverse root of the integer, times that of the scale; at 0 the greatest integer.
+
+    Source: TensorFlow Lite, elementwise.cc: RsqrtEvalQuantizedInt8
+    """
+    x, y = _quants(call)
+    low, high = dtype_limits(call.outputs[0].dtype)
+    real = 1.0 / (np.sqrt(np.float32(x.scale)).item() * np.float32(y.scale).item())
+    multiplier, shift = quantize_multiplier(real)
+    shifted = _shifted(call, stored)
+    roots = np.array([inverse_square_root(max(int(v), 0)) for v in shifted]).T
+    narrow = multiply_by_quantized(np.asarray(1), roots[0], roots[1] + _RSQRT_SHIFT)
+    wide = multiply_by_quantized(narrow, multiplier, shift - _RSQRT_SHIFT) + y.zero_point
+    found = np.where(shifted == 0, high, np.clip(wide, low, high))
+    return np.where(shifted < 0, low, found)
+
+
+def _square_root(call: Call, stored: Array) -> Array:
+    """The float32 root over the scale of y, cut toward zero; NaN gives the least integer.
+
+    Source: TensorFlow Lite, elementwise.cc: SqrtEvalQuantized
+    """
+    _, y = _quants(call)
+    low, high = dtype_limits(call.outputs[0].dtype)
+    with np.errstate(invalid="ignore"):
+        wide = np.trunc(np.sqrt(dequantized(stored, call.type(0))) / np.float32(y.scale))
+    wide = wide.astype(np.float64) + y.zero_point
+    return np.where(np.isnan(wide), low, np.clip(wide, low, high))
+
+
+def _gelu(call: Call, stored: Array) -> Array:
+    """x / 2 times a factor, each step rounded to float32.
+
+    Source: TensorFlow Lite, reference gelu.h: GeluTransform, GeluTransformApproximate
+    """
+    x = dequantized(stored, call.type(0))
+    with np.errstate(all="ignore"):
+        if call.attrs["approximate"] == "tanh":
+            inner = np.float32(math.sqrt(2 / math.pi)) * (x + np.float32(0.044715) * x * x * x)
+            factor = np.float32(1) + np.tanh(inner.astype(np.float64)).astype(np.float32)
+        else:
+            scaled = x * np.float32(-math.sqrt(0.5))
+            factor = np.array([math.erfc(value) for value in scaled], np.float32)
+        return _quantized_once(call, np.float32(0.5) * x * factor)
+
+
 def _through_float(op: str, call: Call, stored: Array) -> Array:
     """The op's float result, rounded once to float32 and once to an integer."""
-    _, y = _quants(call)
     real = dequantized(stored, call.type(0)).astype(np.float64)
     with np.errstate(all="ignore"):
         result = np.asarray(get_op(op).reference(real, **call.attrs)).astype(np.float32)
-        wide = round_half_away(result * (np.float32(1) / np.float32(y.scale))) + y.zero_point
+        return _quantized_once(call, result)
+
+
+def _quantized_once(call: Call, result: Array) -> Array:
+    """Return float32 times the inverse of the scale, rounded half away; NaN is the least."""
+    _, y = _quants(call)
+    wide = round_half_away(result * (np.float32(1) / np.float32(y.scale))) + y.zero_point
     low, high = dtype_limits(call.outputs[0].dtype)
     return np.where(np.isnan(wide), low, np.clip(wide, low, high))
 
@@ -259,10 +325,15 @@ def _concat_table(x: TensorType, y: TensorType, dtypes: tuple[str, ...]) -> Arra
 _FIXED: dict[str, Callable[[Call, Array], Array]] = {
     "quantize": _requantized,
     **{name: partial(_clamped, limits=limits) for name, limits in CLAMPS.items() if name},
+    "abs": _absolute,
     "clip": _clip,
+    "gelu": _gelu,
     "leaky_relu": _leaky_relu,
     "hard_swish": _hard_swish,
+    "rsqrt": _inverse_root,
+    "sqrt": _square_root,
 }
 _ON_INT16: dict[str, Callable[[Call, Array], Array]] = {"sigmoid": sigmoid_16, "tanh": tanh_16}
-TABLES_16 = (*_ON_INT16, *(name for name in _FIXED if name != "hard_swish"))
-"""The ops with a table of int16; LiteRT has no hard_swish of int16."""
+_EIGHT_BIT_ALONE = ("gelu", "hard_swish", "rsqrt")
+TABLES_16 = (*_ON_INT16, *(name for name in _FIXED if name not in _EIGHT_BIT_ALONE))
+"""The ops with a table of int16."""

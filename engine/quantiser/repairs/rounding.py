@@ -63,9 +63,10 @@ def rounded(
     for batch, costs in plan:
         grams = _grams(graph, batch, quants, trial.scheme.activations, feeds, threads)
         for node, cost in zip(batch, costs, strict=True):
-            is_bound = scheme.bounds_weights and node.id not in trial.selection.to_floats
-            bias = edit.data(node.id, 2) if is_bound else None
-            _round(edit, node, grams.pop(node.id), quants[node.used[0]].scale, bias)
+            makes_integers = node.id not in trial.selection.to_floats
+            bias = edit.data(node.id, 2) if makes_integers else None
+            x_scale = quants[node.used[0]].scale
+            _round(edit, node, grams.pop(node.id), x_scale, bias, scheme.bias)
             count, done = count + 1, done + cost
             on_work(round(done / _GFLOP), round(total / _GFLOP))
     late = f" within {limit_gflop:g} GFLOP" if count < len(shallow) else ""
@@ -118,11 +119,13 @@ def _patches(graph: Graph, node: Node, x: Array, most: int) -> Array:
     return made
 
 
-def _round(edit: GraphEdit, node: Node, grams: Array, x_scale: float, bias: Array | None) -> None:
+def _round(
+    edit: GraphEdit, node: Node, grams: Array, x_scale: float, bias: Array | None, bias_dtype: str
+) -> None:
     """Round the weights of a node; the scales of an integer bias bound those of the weights."""
     w = edit.data(node.id, 1)
     assert w is not None, node.label
-    nearest, quant = weights_of(w, 0, x_scale, bias, _DTYPE)
+    nearest, quant = weights_of(w, 0, x_scale, bias, (_DTYPE, bias_dtype))
     scales = np.asarray(quant.scales)
     groups = len(grams)
     steps = (w.reshape(len(w), -1) / scales[:, None]).reshape(groups, len(w) // groups, -1)

@@ -94,6 +94,8 @@ IN_SESSIONS = [
     "lstm plain",
     "one step of lstm peepholes",
     "lstm all, coupled",
+    "lstm projection",
+    "lstm projection without bias",
     "two-way lstm, coupled True, aux weights",
     "sequence rnn 1 False",
     "rnn 4",
@@ -101,6 +103,7 @@ IN_SESSIONS = [
     "lstm int8 True",
     "svdf int8 False",
     "int8 lstm all 23",
+    "int8 lstm projection without bias 23",
     "one step of int8 lstm plain",
     "int8 svdf 2",
 ]
@@ -168,6 +171,7 @@ def test_random_int8_lstms_have_the_bits_of_litert(seed):
         cell_clip=float(rng.choice([0.0, 0.7])),
         proj_clip=float(rng.choice([0.0, 0.7])),
         sizes=sizes,
+        projection_bias=bool(rng.random() < 0.6),
     )
     print("seed", seed, v)
     gain = float(rng.choice([0.3, 1.0, 5.0]))

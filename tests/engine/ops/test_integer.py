@@ -228,10 +228,11 @@ def test_concat_tables_leave_equal_types_alone():
     assert other[0] == 0
 
 
+@pytest.mark.parametrize("exact", [False, True])
 @pytest.mark.parametrize("mode", ["asymmetric", "half_pixel", "align_corners"])
-def test_resize_axis_stays_inside_and_weighs_to_one(mode):
+def test_resize_axis_stays_inside_and_weighs_to_one(mode, exact):
     for size_in, size_out in itertools.product((1, 2, 5, 17), (1, 3, 8, 33)):
-        axis = q.resize_axis(size_in, size_out, mode)
+        axis = q.resize_axis(size_in, size_out, mode, exact=exact)
         assert axis.lower.min() >= 0
         assert max(axis.lower.max(), axis.upper.max()) < size_in
         mixed = axis.upper != axis.lower

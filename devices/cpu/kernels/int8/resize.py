@@ -26,7 +26,7 @@ from trireme.devices.cpu.kernels.int8.arithmetic import (
 from trireme.devices.cpu.kernels.lowering import TABLE, Context, Rule, Step, begin, deal, finish
 from trireme.ir.graph import Graph, Node, Rounding
 from trireme.ir.op import call_of
-from trireme.ops.integer import ResizeAxis, resize_axis, resize_reason, same_quant
+from trireme.ops.integer import ResizeAxis, resize_axes, resize_reason, same_quant
 from trireme.support.dtypes import Array
 from trireme.support.records import dataclass
 
@@ -153,17 +153,11 @@ def _table(axis: ResizeAxis, step: int) -> Array:
     return np.ascontiguousarray(np.stack(columns, axis=1), np.int32)
 
 
-def _axes(graph: Graph, node: Node) -> tuple[ResizeAxis, ResizeAxis]:
-    x, y = (graph.type(i).dims for i in (node.used[0], node.outputs[0]))
-    how = str(node.attrs["coordinate_transformation_mode"])
-    return resize_axis(x[1], y[1], how), resize_axis(x[2], y[2], how)
-
-
 def _lower(context: Context, node: Node) -> Sequence[Step]:
     if node.attrs["mode"] == "nearest":
         return lower_nearest(context, node)
     x, y = (context.type(i) for i in (node.used[0], node.outputs[0]))
-    rows, columns = _axes(context.graph, node)
+    rows, columns = resize_axes(call_of(context.graph, node))
     n, height, width, channels = x.dims
     even = y.quant is not None and y.quant.rounding is Rounding.HALF_EVEN
     zero = y.quant.zero_point if y.quant is not None and even else None
@@ -193,7 +187,7 @@ def _reason(graph: Graph, node: Node) -> str | None:
 
     def known() -> None:
         same_quant(call_of(graph, node))
-        _axes(graph, node)
+        resize_axes(call_of(graph, node))
 
     return view_reason(graph, node) or stored_reason(graph, node, known)
 
