@@ -97,12 +97,10 @@ def divide(use: Use) -> int:
     """div with a rounding mode: none, toward zero or down."""
     dtype, mode = use.dtype, use.args.get("rounding_mode")
     a, b = (use.operand(use.args[name], dtype) for name in ("self", "other"))
-    if dtype in FLOATS or mode is None:
-        quotient = use.add("div", a, b)
-        if mode is None:
-            return quotient
-        return use.add("floor", quotient) if mode == "floor" else truncated(use, quotient)
-    return use.add("floor_div" if mode == "floor" else "div", a, b)
+    if mode == "floor":
+        return use.add("floor_div", a, b)
+    quotient = use.add("div", a, b)
+    return truncated(use, quotient) if mode == "trunc" and dtype in FLOATS else quotient
 
 
 def truncated(use: Use, value: int) -> int:
@@ -128,12 +126,9 @@ def round_decimals(use: Use) -> int:
 
 
 def remainder(use: Use) -> int:
-    """remainder, of the divisor's sign."""
-    dtype = use.dtype
-    a, b = (use.operand(use.args[name], dtype) for name in ("self", "other"))
-    if dtype not in FLOATS:
-        return use.add("mod", a, b)
-    return use.add("sub", a, use.add("mul", b, use.add("floor", use.add("div", a, b))))
+    """remainder, of the divisor's sign; a zero of the dividend's."""
+    a, b = (use.operand(use.args[name], use.dtype) for name in ("self", "other"))
+    return use.add("mod", a, b, zero="dividend")
 
 
 def fmod(use: Use) -> int:
