@@ -36,8 +36,8 @@ class Format:
         until a file given to `on_open` changes.
     identifier: bytes 4 to 8 of its files, where the format has an identifier
     start: the first bytes of its files, where those name the format
-    has_signatures: whether a file may hold several graphs; the converter then takes `signature` and
-        `on_note` too
+    has_signatures: whether a file may hold several graphs; the converter then takes `signature`
+    has_notes: whether the converter takes `on_note`
     has_python_ops: whether functions of the user may stand for ops of the format; the converter
         then takes `python_ops` too
     classes: full names of classes whose objects the converter takes beside files; it then takes
@@ -52,6 +52,7 @@ class Format:
     identifier: bytes = b""
     start: bytes = b""
     has_signatures: bool = False
+    has_notes: bool = False
     has_python_ops: bool = False
     classes: tuple[str, ...] = ()
     has_usual_sizes: bool = False
@@ -60,13 +61,20 @@ class Format:
 _FORMATS: dict[str, Format] = {
     one.name: one
     for one in (
-        Format("onnx", ".onnx", "trireme.converters.onnx:convert", has_python_ops=True),
+        Format(
+            "onnx",
+            ".onnx",
+            "trireme.converters.onnx:convert",
+            has_python_ops=True,
+            has_notes=True,
+        ),
         Format(
             "tflite",
             ".tflite",
             "trireme.converters.tflite.walk:convert",
             b"TFL3",
             has_signatures=True,
+            has_notes=True,
             has_python_ops=True,
             has_usual_sizes=True,
         ),
@@ -117,8 +125,8 @@ def convert(
     mmap: map the file; False reads it
     on_open: called with every file that the graph is made of
     signature: selects one graph of a .tflite file with several; the default is the first
-    on_note: called with the names of the other graphs, without `signature` (default: a warning is
-        logged)
+    on_note: called with a sentence: the names of the other graphs, without `signature`; an ONNX
+        opset that is newer than the newest known (default: a warning is logged)
     python_ops: functions of the user: for a .trm file those that its graph calls, by name; for an
         .onnx file those that stand for ops, by "domain::Op"; for a .tflite file by the operator
     Errors: ModelFileError, if the file is damaged or of no known kind; ConvertError, listing every
@@ -159,7 +167,7 @@ def _taken_by(format: Format, options: Mapping[str, Any]) -> dict[str, Any]:
     """Return those options that the converter of a format takes."""
     taken = {
         "signature": format.has_signatures,
-        "on_note": format.has_signatures,
+        "on_note": format.has_notes,
         "open_inputs": format.has_usual_sizes,
         "example_inputs": format.classes,
         "dynamic_shapes": format.classes,
