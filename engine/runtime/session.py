@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from trireme.placement.options import FixedPlacement, PlacementOptions
     from trireme.runtime.executors import Mode
     from trireme.runtime.options import ExecutionOptions
-    from trireme.runtime.signatures import OtherSignatures
+    from trireme.runtime.signatures import SiblingSessions
     from trireme.runtime.states.rules import StateRules
     from trireme.support.dtypes import Array
 
@@ -159,7 +159,7 @@ class Session(PreparedSession, TakesRequests):
         self._tied, self._step, self._asked, self._shapes_to_store = None, None, asked, None
         self._behind = None
         log = LoadLog(asked)
-        self._others: OtherSignatures | None = None
+        self._siblings: SiblingSessions | None = None
         self._key = stored_key(vars(asked))
         shared = self._key is not None and PROGRAMS.has(self._key.key)
         self._stored = None if self._key is None or shared else self._key.open()
@@ -292,14 +292,14 @@ class Session(PreparedSession, TakesRequests):
         own = self._asked.execution_options
         if own is not None and signature == own.signature:
             return self.run(feeds, out)
-        from trireme.runtime.signatures import OtherSignatures
+        from trireme.runtime.signatures import SiblingSessions
 
         self._check_open()
         with self._contexts.alone():
-            if self._others is None:
-                self._others = OtherSignatures(partial(of_signature, Session, self._asked))
-                self._closing.callback(self._others.close)
-        return self._others.run(self, signature, feeds, out)
+            if self._siblings is None:
+                self._siblings = SiblingSessions(partial(of_signature, Session, self._asked))
+                self._closing.callback(self._siblings.close)
+        return self._siblings.run(self, signature, feeds, out)
 
     def reset(self) -> None:
         """Give every state its initial value, those of other signatures too.
@@ -307,8 +307,8 @@ class Session(PreparedSession, TakesRequests):
         Errors: RunError, if a stream is under way
         """
         super().reset()
-        if self._others is not None:
-            self._others.reset()
+        if self._siblings is not None:
+            self._siblings.reset()
 
 
 def _prepared(asked: Asked) -> Session:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from trireme.runtime.program_session import ProgramSession
 
 
-class OtherSignatures:
+class SiblingSessions:
     """The sessions of a session's other signatures, each opened at its first run."""
 
     def __init__(self, open_session: Callable[[str], ProgramSession]) -> None:
