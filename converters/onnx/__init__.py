@@ -30,6 +30,7 @@ def convert(
     on_open: OnOpen = ignore_file,
     on_note: OnNote = log_note,
     python_ops: Mapping[str, PythonOp] | None = None,
+    optional_inputs: Sequence[str] = (),
 ) -> Graph:
     """Return the graph of an ONNX model, with the model's own tensor names.
 
@@ -40,11 +41,13 @@ def convert(
     on_open: called with every file that is read
     on_note: called with a sentence where the model's opset is newer than `NEWEST_OPSET`
     python_ops: functions of the user that stand for ops, by "domain::Op"
+    optional_inputs: names of inputs with an initializer that stay inputs; the others are constants
     Errors: ModelFileError, if the file is damaged, hostile or not ONNX; ConvertError, listing every
         op that is not supported, or naming the node that cannot be expressed
     """
     model, files = read_model(source, use_mmap, on_open)
-    graph = convert_model(model, files, shapes or {}, name, python_ops or {})
+    given = (shapes or {}, name, python_ops or {}, optional_inputs)
+    graph = convert_model(model, files, *given)
     for note in newer_opsets(model):
         on_note(note)
     return graph

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from trireme.converters.onnx.adapt import adapt
@@ -10,6 +10,7 @@ from trireme.converters.onnx.control import CONTROL
 from trireme.converters.onnx.domains import DOMAINS
 from trireme.converters.onnx.file import OLDEST_OPSET, Files, domain_of, in_order, opsets_of
 from trireme.converters.onnx.functions import attributes_for, body_for, body_opsets, fill_in
+from trireme.converters.onnx.optional import check_optional, weights_of
 from trireme.converters.onnx.proto import AttributeProto, NodeProto, TensorShapeProto
 from trireme.converters.onnx.scope import Common, NodeUse, Scope
 from trireme.converters.onnx.sequences import MAKES, READS
@@ -20,10 +21,8 @@ from trireme.converters.onnx.unfold import refuse_endless
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import Graph, TensorType
 from trireme.ir.python_op import OP, PythonOp
-from trireme.support.dtypes import Array
 from trireme.support.errors import ConvertError, ModelFileError, TriremeError
 
-Decoder = Callable[[Any, Files, str], Array]
 _ATTRIBUTE = AttributeProto
 
 
@@ -33,6 +32,7 @@ def convert_model(
     shapes: Mapping[str, Sequence[int]],
     name: str | None,
     python_ops: Mapping[str, PythonOp],
+    optional_inputs: Sequence[str],
 ) -> Graph:
     """Return the graph of a model; see `trireme.converters.onnx.convert`."""
     opsets = opsets_of(model.opset_import, "the model")
@@ -54,7 +54,8 @@ def convert_model(
         opsets,
     )
     try:
-        outputs = convert_graph(scope, model.graph, shapes)
+        check_optional(model, optional_inputs)
+        outputs = convert_graph(scope, model.graph, shapes, optional_inputs)
         return scope.builder.finish(*outputs)
     except (ConvertError, ModelFileError):
         raise
@@ -67,10 +68,15 @@ def domain_of_function(function: Any) -> str:
     return "" if function.domain in ("", "ai.onnx") else str(function.domain)
 
 
-def convert_graph(scope: Scope, graph: Any, shapes: Mapping[str, Sequence[int]]) -> list[int]:
-    """Add a whole graph to a scope and return its outputs, with the model's names."""
+def convert_graph(
+    scope: Scope, graph: Any, shapes: Mapping[str, Sequence[int]], fed: Sequence[str]
+) -> list[int]:
+    """Add a whole graph to a scope and return its outputs, with the model's names.
+
+    fed: the inputs whose initializers are left out
+    """
     where = f"graph '{graph.name}'"
-    weights = bind_weights(scope, graph, where)
+    weights = bind_weights(scope, graph, where, fed)
     bind_inputs(scope, graph, weights, shapes, where)
     return convert_nodes(scope, graph, where, True)
 
@@ -101,16 +107,14 @@ def convert_nodes(scope: Scope, graph: Any, where: str, named: bool) -> list[int
     return outputs
 
 
-def bind_weights(scope: Scope, graph: Any, where: str) -> set[str]:
+def bind_weights(scope: Scope, graph: Any, where: str, left_out: Sequence[str] = ()) -> set[str]:
     """Bind the initializers as constants and return their names."""
-    weights: list[tuple[str, Any, Decoder]] = [
-        *((w.name, w, tensor_array) for w in graph.initializer),
-        *((w.values.name, w, sparse_array) for w in graph.sparse_initializer),
-    ]
     names: set[str] = set()
-    for name, proto, decoder in weights:
+    for name, proto, decoder in weights_of(graph):
         if name in names:
             raise ModelFileError(f"{where}: two initializers are called '{name}'")
+        if name in left_out:
+            continue
         data = decoder(proto, scope.common.files, where)
         scope.names[name] = scope.builder.constant(name, data)
         names.add(name)
