@@ -209,5 +209,5 @@ def test_the_look_alike_of_onnx_runtime_lists_and_takes_them():
     for extra in FEEDS:
         feeds = {"x": X, **extra}
         np.testing.assert_array_equal(ours.run(None, feeds)[0], peer.run(None, feeds)[0])
-    with pytest.raises(compat.capi.onnxruntime_pybind11_state.InvalidArgument):
+    with pytest.raises(trireme.TriremeError, match="Invalid input name: nope"):
         ours.run(None, {"x": X, "nope": X})
