@@ -8,13 +8,13 @@ from typing import Any
 from trireme.converters.onnx.adapt import adapt
 from trireme.converters.onnx.control import CONTROL
 from trireme.converters.onnx.domains import DOMAINS
-from trireme.converters.onnx.file import OLDEST_OPSET, Files, domain_of, in_order, opsets_of
+from trireme.converters.onnx.file import Files, domain_of, in_order, opsets_of
 from trireme.converters.onnx.functions import attributes_for, body_for, body_opsets, fill_in
 from trireme.converters.onnx.optional import check_optional, weights_of
 from trireme.converters.onnx.proto import AttributeProto, NodeProto, TensorShapeProto
 from trireme.converters.onnx.scope import Common, NodeUse, Scope
 from trireme.converters.onnx.sequences import MAKES, READS
-from trireme.converters.onnx.support import python_op_of, refuse_unsupported
+from trireme.converters.onnx.support import python_op_of, refuse_too_old, refuse_unsupported
 from trireme.converters.onnx.table import entry_of
 from trireme.converters.onnx.tensors import sparse_array, tensor_array, tensor_type
 from trireme.converters.onnx.unfold import refuse_endless
@@ -41,13 +41,7 @@ def convert_model(
         raise ModelFileError("two of the model's functions have one name")
     refuse_unsupported(model.graph, opsets, functions, python_ops)
     refuse_endless(model.graph, opsets, functions)
-    if opsets.get("", OLDEST_OPSET) < OLDEST_OPSET and any(
-        not domain_of(node) for node in model.graph.node
-    ):
-        raise ConvertError(
-            f"the model is of opset {opsets['']}, expected {OLDEST_OPSET} or newer",
-            fix="onnx.version_converter.convert_version(model, 13)",
-        )
+    refuse_too_old(model.graph, opsets)
     scope = Scope(
         Common(functions, files, python_ops),
         GraphBuilder(name or model.graph.name or "onnx"),
