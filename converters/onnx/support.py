@@ -18,7 +18,7 @@ from trireme.converters.onnx.file import (
 from trireme.converters.onnx.functions import has_body, since, static_body
 from trireme.converters.onnx.microsoft import BLOCKED
 from trireme.converters.onnx.scope import MOST_DEPTH
-from trireme.converters.onnx.sequences import MAKES, READS
+from trireme.converters.onnx.sequences import MAKES, MAPS, READS
 from trireme.converters.onnx.table import entry_of
 from trireme.ir.python_op import PythonOp
 from trireme.support.errors import ConvertError, ModelFileError
@@ -130,5 +130,5 @@ def is_ours(domain: str, op: str) -> bool:
     """Whether a rule here converts the op, so that no function body of ONNX's is needed."""
     if domain in DOMAINS:
         return op in DOMAINS[domain]
-    known = op in CONTROL or op in MAKES or op in READS
+    known = any(op in table for table in (CONTROL, MAKES, MAPS, READS))
     return not domain and (known or entry_of(op) is not None)

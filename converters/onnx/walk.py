@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from trireme.converters.onnx.adapt import adapt
@@ -13,7 +13,8 @@ from trireme.converters.onnx.functions import attributes_for, body_for, body_ops
 from trireme.converters.onnx.optional import check_optional, weights_of
 from trireme.converters.onnx.proto import AttributeProto, NodeProto, TensorShapeProto
 from trireme.converters.onnx.scope import Common, NodeUse, Scope
-from trireme.converters.onnx.sequences import MAKES, READS
+from trireme.converters.onnx.sequence_inputs import as_tensors, element_name
+from trireme.converters.onnx.sequences import EITHER, MAKES, MAPS, READS
 from trireme.converters.onnx.support import python_op_of, refuse_too_old, refuse_unsupported
 from trireme.converters.onnx.table import entry_of
 from trireme.converters.onnx.tensors import sparse_array, tensor_array, tensor_type
@@ -88,17 +89,27 @@ def convert_nodes(scope: Scope, graph: Any, where: str, named: bool) -> list[int
         convert_node(scope, node, label)
     outputs: list[int] = []
     given: set[int] = set()
-    for output in graph.output:
-        value = scope.find(output.name)
-        if value is None and scope.sequence(output.name) is not None:
-            raise ConvertError(f"{where}: output '{output.name}' is a sequence, not a tensor")
-        if value is None:
-            raise ModelFileError(f"{where}: output '{output.name}' is never made")
-        if named and (scope.builder.values[value].name != output.name or value in given):
-            value = scope.builder.add("identity", value, names=[output.name], source="onnx:output")
+    for name, value in made_outputs(scope, graph, where):
+        if named and (scope.builder.values[value].name != name or value in given):
+            value = scope.builder.add("identity", value, names=[name], source="onnx:output")
         outputs.append(value)
         given.add(value)
     return outputs
+
+
+def made_outputs(scope: Scope, graph: Any, where: str) -> Iterator[tuple[str, int]]:
+    """Yield the outputs of a graph; a sequence of the whole graph as an output for each element."""
+    for output in graph.output:
+        value = scope.find(output.name)
+        sequence = scope.sequence(output.name) if value is None else None
+        if sequence is not None and scope.outer is not None:
+            raise ConvertError(f"{where}: output '{output.name}' is a sequence, not a tensor")
+        if sequence is not None:
+            yield from ((element_name(output.name, i), one) for i, one in enumerate(sequence))
+        elif value is None:
+            raise ModelFileError(f"{where}: output '{output.name}' is never made")
+        else:
+            yield output.name, value
 
 
 def bind_weights(scope: Scope, graph: Any, where: str, left_out: Sequence[str] = ()) -> set[str]:
@@ -119,7 +130,8 @@ def bind_inputs(
     scope: Scope, graph: Any, weights: set[str], shapes: Mapping[str, Sequence[int]], where: str
 ) -> None:
     """Bind the inputs without an initializer, with open dimensions from `shapes`."""
-    protos = [proto for proto in graph.input if proto.name not in weights]
+    required = [proto for proto in graph.input if proto.name not in weights]
+    protos, sequences = as_tensors(required, shapes, where)
     unknown = sorted(set(shapes) - {proto.name for proto in protos})
     if unknown:
         names = ", ".join(proto.name for proto in protos)
@@ -133,6 +145,8 @@ def bind_inputs(
     for name, type in types.items():
         dims = tuple(bound.get(dim, dim) if isinstance(dim, str) else dim for dim in type.shape)
         scope.names[name] = scope.builder.input(name, TensorType(dims, type.dtype))
+    for name, elements in sequences.items():
+        scope.sequences[name] = [scope.names[one] for one in elements]
 
 
 def input_type(
@@ -244,8 +258,10 @@ def convert_use(use: NodeUse) -> Sequence[int | list[int] | None]:
     if not use.domain:
         if use.op in READS:
             return READS[use.op](use)
-        if use.op in MAKES and (use.op != "Identity" or use.input(0) is None):
+        if use.op in MAKES and (use.op not in EITHER or use.input(0) is None):
             return (MAKES[use.op](use),)
+        if use.op in MAPS:
+            return MAPS[use.op](use, convert_body)
         if use.op in CONTROL:
             return CONTROL[use.op](use, convert_body)
         original = (use.op, list(use.inputs), dict(use.attrs))
