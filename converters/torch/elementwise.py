@@ -321,7 +321,7 @@ ELEMENTWISE: dict[str, Any] = {
     "neg": negative,
     "ne Tensor Scalar": compare("not_equal"),
     "pow Tensor_Scalar Tensor_Tensor Scalar": power,
-    "remainder Tensor Scalar": remainder,
+    "remainder Tensor Scalar Scalar_Tensor": remainder,
     "round": whole("round"),
     "round decimals": round_decimals,
     "sign": sign,
