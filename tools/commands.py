@@ -13,13 +13,14 @@ from trireme.ir.bind_shapes import with_known_sizes
 from trireme.ir.graph import Graph, Value
 from trireme.model_file import save
 from trireme.model_file.branches import convert_at
+from trireme.model_file.convert import optional_inputs
 from trireme.model_file.export import export
 from trireme.passes.pipeline import optimise
 from trireme.runtime.interactive import summary
 from trireme.runtime.session import Session
 from trireme.support.errors import ConvertError, DeviceError, RunError
 from trireme.support.units import bytes_text, rate_text, time_text
-from trireme.tools.feeds import make_feeds
+from trireme.tools.feeds import make_feeds, named_inputs
 from trireme.tools.image import load_labels, top_k
 from trireme.tools.output import emit, write_arrays
 from trireme.tools.parsed import model_shapes, open_session
@@ -63,7 +64,7 @@ def run(options: argparse.Namespace) -> int:
     with prepared_session(options) as session:
         if options.load_state:
             session.set_state(options.load_state)
-        feeds = make_feeds(options, session.inputs)
+        feeds = make_feeds(options, named_inputs(options, session))
         steps: list[str] = []
         if options.nodes:
             outputs = session.run_nodes(feeds, lambda step: steps.append(str(step)))
@@ -130,7 +131,7 @@ def faults_of(session: Session) -> dict[str, Any]:
 def info(options: argparse.Namespace) -> int:
     """Show what is in a model."""
     graph = load(options)
-    inputs = with_known_sizes(graph)
+    inputs, optional = with_known_sizes(graph), optional_inputs(options.model)
     counts: dict[str, int] = {}
     for node in graph.nodes:
         counts[node.op] = counts.get(node.op, 0) + 1
@@ -139,6 +140,7 @@ def info(options: argparse.Namespace) -> int:
     data = {
         "name": graph.name,
         "inputs": [_value_json(value) for value in inputs],
+        "optional_inputs": [_value_json(value) for value in optional],
         "outputs": [_value_json(value) for value in graph.output_values()],
         "nodes": len(graph.nodes),
         "ops": counts,
@@ -147,6 +149,7 @@ def info(options: argparse.Namespace) -> int:
     }
     lines = [f"{graph.name}: {len(graph.nodes)} nodes, {bytes_text(nbytes)} of constants"]
     lines += [f"  input  {value.name} {value.type}" for value in inputs]
+    lines += [f"  input  {value.name} {value.type} (optional)" for value in optional]
     lines += [f"  output {value.name} {value.type}" for value in graph.output_values()]
     lines += [f"  {count:5} {op}" for op, count in sorted(counts.items(), key=_most_first)]
     if options.graph:

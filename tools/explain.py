@@ -47,6 +47,8 @@ ARGUMENTS = (
     ),
 )
 _ZEROS = "tried on zeros, which choose the branches: --input NAME=x.npy gives others"
+_MOST_OPTIONAL = 8
+"""How many optional inputs are named: some exporters list every weight."""
 _MOST_ADVICE = 2
 """How many pieces of advice a summary has; --all prints the others."""
 
@@ -62,11 +64,11 @@ def explain(options: argparse.Namespace) -> int:
         return 0
     with prepared_session(options) as session:
         served: ProgramSession = session
-        sizes: list[str] = []
+        sizes = _optional(session)
         if session.has_open_shapes:
             own = make_feeds(options, usual_inputs(session.graph)) if given else None
             feeds = _tried(session, own)
-            sizes = [remark(session.graph)] if not given else []
+            sizes += [remark(session.graph)] if not given else []
             sizes += [_ZEROS] if not given and _chooses(session.graph) else []
             if len(session.stages) > 1 or not all(one.has_plan for one in session.stages):
                 return _show_stages(options, session, sizes)
@@ -77,6 +79,15 @@ def explain(options: argparse.Namespace) -> int:
             )
         _show(options, served.placement, served.plan, session, sizes)
     return 0
+
+
+def _optional(session: Session) -> list[str]:
+    """Return a remark for each input that a run need not feed."""
+    return [
+        f"optional input {value.name} {value.type}: a constant here; a run that feeds it has a "
+        "session of its own"
+        for value in session.optional_inputs[:_MOST_OPTIONAL]
+    ]
 
 
 def _chooses(graph: Graph) -> bool:

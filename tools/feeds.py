@@ -10,6 +10,7 @@ import numpy as np
 from trireme.ir.bind_shapes import value_at
 from trireme.ir.graph import Value
 from trireme.runtime.feeds import random_array
+from trireme.runtime.session import Session
 from trireme.support.dtypes import Array
 from trireme.support.errors import RunError
 from trireme.tools.image import load_image
@@ -40,6 +41,15 @@ def make_feeds(options: argparse.Namespace, inputs: Sequence[Value]) -> dict[str
         else:
             feeds[value.name] = _from_source(value, source, rng)
     return feeds
+
+
+def named_inputs(options: argparse.Namespace, session: Session) -> list[Value]:
+    """Return the inputs of a session, and the optional ones that --input names."""
+    named = {row.rpartition("=")[0] for row in options.input}
+    required = session.inputs
+    if named <= {value.name for value in required}:
+        return required
+    return [*required, *(value for value in session.optional_inputs if value.name in named)]
 
 
 def _given_inputs(rows: Sequence[str], inputs: Sequence[Value]) -> Mapping[str, str]:

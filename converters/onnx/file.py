@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import field as fresh
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,8 @@ from trireme.support.records import dataclass
 Model = Any
 """An onnx.ModelProto; the onnx package has no types that mypy could use."""
 OLDEST_OPSET = 6
+NEWEST_OPSET = 28
+"""The newest opset whose changes `adapt` and `table` know."""
 MOST_DENSE = 1 << 28
 """The most elements of all sparse tensors of a model, made dense."""
 _DEFAULT = ("", "ai.onnx")
@@ -120,6 +122,16 @@ def opsets_of(imports: Iterable[Any], where: str) -> dict[str, int]:
         if not known or versions.setdefault(domain, item.version) != item.version:
             raise ModelFileError(f"{where}: opset {domain or 'ai.onnx'} {item.version} is no good")
     return versions
+
+
+def newer_opsets(model: Model) -> Iterator[str]:
+    """Yield a note for the user where the model is of an opset newer than `NEWEST_OPSET`."""
+    version = opsets_of(model.opset_import, "the model").get("", NEWEST_OPSET)
+    if version > NEWEST_OPSET:
+        yield (
+            f"the model is of opset {version}, newer than {NEWEST_OPSET}, the newest known: "
+            "an op whose meaning changed since gives other results"
+        )
 
 
 def domain_of(node: Any) -> str:

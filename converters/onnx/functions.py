@@ -28,6 +28,12 @@ def schema_of(op: str, domain: str, version: int) -> Schema | None:
         return None
 
 
+def since(op: str, version: int) -> int:
+    """Return the opset that last changed an op of the default domain; 0 where it is unknown."""
+    schema = schema_of(op, "", version)
+    return 0 if schema is None else int(schema.since_version)
+
+
 def has_body(op: str, domain: str, version: int) -> bool:
     """Whether ONNX defines the op by a function body."""
     schema = schema_of(op, domain, version)

@@ -9,7 +9,7 @@ import onnx
 from trireme.converters.onnx.control import CONTROL
 from trireme.converters.onnx.domains import DOMAINS
 from trireme.converters.onnx.functions import has_body
-from trireme.converters.onnx.sequences import MAKES, READS
+from trireme.converters.onnx.sequences import MAKES, MAPS, READS
 from trireme.converters.onnx.table import OpEntry, entry_of, our_name
 from trireme.ir.op import has_op
 
@@ -45,7 +45,7 @@ def _of_onnx(name: str) -> Conversion:
     if name in CONTROL:
         return Conversion(name, our_name(name), True)
     entry = entry_of(name)
-    if name in READS or (name in MAKES and entry is None):
+    if name in READS or name in MAPS or (name in MAKES and entry is None):
         return Conversion(name, "a list of tensors, while the model is converted")
     if entry is not None:
         op = entry.op or (our_name(name) if has_op(our_name(name)) else "")

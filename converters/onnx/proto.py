@@ -37,3 +37,4 @@ ModelProto = MESSAGES.ModelProto
 NodeProto = MESSAGES.NodeProto
 TensorProto = MESSAGES.TensorProto
 TensorShapeProto = MESSAGES.TensorShapeProto
+ValueInfoProto = MESSAGES.ValueInfoProto

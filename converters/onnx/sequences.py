@@ -1,13 +1,14 @@
 """Sequences of tensors with a known length: lists of values, no nodes.
 
-Exporters write them for split, chunk and unbind. A sequence that is an input or output of a graph,
-or is built in a loop, cannot be expressed.
+Exporters write them for split, chunk and unbind. One that is an input or output of the model is a
+tensor for each element (`sequence_inputs`). One that is built in a loop cannot be expressed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from trireme.converters.onnx.control import Convert
 from trireme.converters.onnx.scope import GIVE_SIZES, NodeUse
 
 
@@ -81,8 +82,24 @@ def split(use: NodeUse) -> list[int]:
     return [use.add("squeeze", value, use.constant([axis], "int64")) for value in made]
 
 
+def map_each(use: NodeUse, convert: Convert) -> list[list[int]]:
+    """SequenceMap(sequence, sequences or tensors..): the body on each element, unrolled."""
+    first, body = sequence(use), use.attrs["body"]
+    columns = [use.scope.sequence(name) or [] for name in use.proto.input]
+    rows: list[list[int]] = []
+    for place in range(len(first)):
+        names = {}
+        for column, (formal, elements) in enumerate(zip(body.input, columns, strict=True)):
+            if elements and len(elements) != len(first):
+                raise use.error(f"sequences of {len(first)} and {len(elements)} elements")
+            names[formal.name] = elements[place] if elements else use.need(column)
+        rows.append(convert(use.scope.inner(names=names), body, False))
+    return [[row[at] for row in rows] for at in range(len(body.output))]
+
+
 MAKES: dict[str, Callable[[NodeUse], list[int]]] = {
     "Identity": lambda use: list(sequence(use)),
+    "OptionalGetElement": lambda use: list(sequence(use)),
     "SequenceConstruct": construct,
     "SequenceEmpty": lambda use: [],
     "SequenceErase": erase,
@@ -90,6 +107,10 @@ MAKES: dict[str, Callable[[NodeUse], list[int]]] = {
     "SplitToSequence": split,
 }
 """Ops that make a sequence."""
+EITHER = ("Identity", "OptionalGetElement")
+"""Those that make a tensor of a tensor."""
+MAPS: dict[str, Callable[[NodeUse, Convert], list[list[int]]]] = {"SequenceMap": map_each}
+"""Ops whose body makes the elements of sequences."""
 
 
 def at(use: NodeUse) -> Sequence[int]:

@@ -8,11 +8,17 @@ from typing import Any
 
 from trireme.converters.onnx.control import CONTROL
 from trireme.converters.onnx.domains import DOMAINS
-from trireme.converters.onnx.file import bodies_of, domain_of, label_of, opsets_of
-from trireme.converters.onnx.functions import has_body, static_body
+from trireme.converters.onnx.file import (
+    OLDEST_OPSET,
+    bodies_of,
+    domain_of,
+    label_of,
+    opsets_of,
+)
+from trireme.converters.onnx.functions import has_body, since, static_body
 from trireme.converters.onnx.microsoft import BLOCKED
 from trireme.converters.onnx.scope import MOST_DEPTH
-from trireme.converters.onnx.sequences import MAKES, READS
+from trireme.converters.onnx.sequences import MAKES, MAPS, READS
 from trireme.converters.onnx.table import entry_of
 from trireme.ir.python_op import PythonOp
 from trireme.support.errors import ConvertError, ModelFileError
@@ -48,6 +54,26 @@ def refuse_unsupported(
     if any(domain == BLOCKED for domain, _ in missing):
         fix = SAVE_UNBLOCKED
     raise ConvertError(f"{len(missing)} ops are not supported", facts=facts, fix=fix)
+
+
+def refuse_too_old(graph: Any, opsets: Mapping[str, int]) -> None:
+    """Refuse a model of an opset below `OLDEST_OPSET` with an op that has changed since.
+
+    Errors: ConvertError
+    """
+    version = opsets.get("", OLDEST_OPSET)
+    if version >= OLDEST_OPSET:
+        return
+    for index, node in enumerate(graph.node):
+        is_same = not bodies_of(node) and since(node.op_type, version) == since(
+            node.op_type, OLDEST_OPSET
+        )
+        if not domain_of(node) and not is_same:
+            raise ConvertError(
+                f"the model is of opset {version}, expected {OLDEST_OPSET} or newer: "
+                f"{label_of(node, index)} has changed since",
+                fix="onnx.version_converter.convert_version(model, 13)",
+            )
 
 
 @dataclass
@@ -104,5 +130,5 @@ def is_ours(domain: str, op: str) -> bool:
     """Whether a rule here converts the op, so that no function body of ONNX's is needed."""
     if domain in DOMAINS:
         return op in DOMAINS[domain]
-    known = op in CONTROL or op in MAKES or op in READS
+    known = any(op in table for table in (CONTROL, MAKES, MAPS, READS))
     return not domain and (known or entry_of(op) is not None)

@@ -33,6 +33,8 @@ _DTYPES = {name.replace("_", "").upper(): name for name in NAMES} | {
     "FLOAT": "float32",
     "DOUBLE": "float64",
     "FLOAT4E2M1": "float4_e2m1fn",
+    "FLOAT6E2M3": "float6_e2m3fn",
+    "FLOAT6E3M2": "float6_e3m2fn",
     "FLOAT8E8M0": "float8_e8m0fnu",
 }
 """Names of dtypes, by ONNX's name of the element type."""
@@ -40,6 +42,8 @@ _LONGEST_NAME = 4096
 """The longest path that Linux takes."""
 _PACKED = {"int4": 2, "uint4": 2, "float4_e2m1fn": 2, "int2": 4, "uint2": 4}
 """Elements a byte of packed dtypes."""
+_SIX_BITS = ("float6_e2m3fn", "float6_e3m2fn")
+"""Dtypes of which raw data packs four in three bytes."""
 
 
 def dtype_of(code: int, where: str) -> str:
@@ -151,7 +155,11 @@ def _from_bytes(data: bytes | Array, dtype: str, dims: tuple[int, ...], where: s
     target, per_byte = numpy_dtype(dtype), _PACKED.get(dtype, 1)
     count = math.prod(dims)
     size = -(-count // per_byte) if per_byte > 1 else count * target.itemsize
+    if dtype in _SIX_BITS:
+        size = -(-count * 6 // 8)
     _expect(where, len(data), size, "bytes of data", dims)
+    if dtype in _SIX_BITS:
+        return _unpacked_6(np.frombuffer(data, np.uint8))[:count].view(target).reshape(dims)
     if per_byte == 1:
         stored = target if target.kind == "V" else target.newbyteorder("<")
         return np.frombuffer(data, stored).astype(target, copy=False).reshape(dims)
@@ -167,6 +175,14 @@ def _unpacked(data: Array, bits: int, dtype: str) -> Array:
     if dtype.startswith("int"):
         fields = np.where(fields >= 1 << (bits - 1), fields.astype(np.int8) - (1 << bits), fields)
     return fields.astype(np.int8).astype(numpy_dtype(dtype))
+
+
+def _unpacked_6(data: Array) -> Array:
+    """Spread elements of 6 bits, the lowest bits of three bytes first. Source: onnx.proto"""
+    groups = np.pad(data, (0, -len(data) % 3)).reshape(-1, 3).astype(np.uint32)
+    words = groups @ np.array([1, 1 << 8, 1 << 16], np.uint32)
+    fields = (words[:, None] >> np.arange(0, 24, 6, dtype=np.uint32)) & 0x3F
+    return np.asarray(fields.astype(np.uint8).reshape(-1))
 
 
 def _external(tensor: Any, files: Files, where: str) -> Array:

@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from trireme.converters.onnx.adapt import adapt
 from trireme.converters.onnx.control import CONTROL
 from trireme.converters.onnx.domains import DOMAINS
-from trireme.converters.onnx.file import OLDEST_OPSET, Files, domain_of, in_order, opsets_of
+from trireme.converters.onnx.file import Files, domain_of, in_order, opsets_of
 from trireme.converters.onnx.functions import attributes_for, body_for, body_opsets, fill_in
+from trireme.converters.onnx.optional import check_optional, weights_of
 from trireme.converters.onnx.proto import AttributeProto, NodeProto, TensorShapeProto
 from trireme.converters.onnx.scope import Common, NodeUse, Scope
-from trireme.converters.onnx.sequences import MAKES, READS
-from trireme.converters.onnx.support import python_op_of, refuse_unsupported
+from trireme.converters.onnx.sequence_inputs import as_tensors, element_name
+from trireme.converters.onnx.sequences import EITHER, MAKES, MAPS, READS
+from trireme.converters.onnx.support import python_op_of, refuse_too_old, refuse_unsupported
 from trireme.converters.onnx.table import entry_of
 from trireme.converters.onnx.tensors import sparse_array, tensor_array, tensor_type
 from trireme.converters.onnx.unfold import refuse_endless
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import Graph, TensorType
 from trireme.ir.python_op import OP, PythonOp
-from trireme.support.dtypes import Array
 from trireme.support.errors import ConvertError, ModelFileError, TriremeError
 
-Decoder = Callable[[Any, Files, str], Array]
 _ATTRIBUTE = AttributeProto
 
 
@@ -33,6 +33,7 @@ def convert_model(
     shapes: Mapping[str, Sequence[int]],
     name: str | None,
     python_ops: Mapping[str, PythonOp],
+    optional_inputs: Sequence[str],
 ) -> Graph:
     """Return the graph of a model; see `trireme.converters.onnx.convert`."""
     opsets = opsets_of(model.opset_import, "the model")
@@ -41,20 +42,15 @@ def convert_model(
         raise ModelFileError("two of the model's functions have one name")
     refuse_unsupported(model.graph, opsets, functions, python_ops)
     refuse_endless(model.graph, opsets, functions)
-    if opsets.get("", OLDEST_OPSET) < OLDEST_OPSET and any(
-        not domain_of(node) for node in model.graph.node
-    ):
-        raise ConvertError(
-            f"the model is of opset {opsets['']}, expected {OLDEST_OPSET} or newer",
-            fix="onnx.version_converter.convert_version(model, 13)",
-        )
+    refuse_too_old(model.graph, opsets)
     scope = Scope(
         Common(functions, files, python_ops),
         GraphBuilder(name or model.graph.name or "onnx"),
         opsets,
     )
     try:
-        outputs = convert_graph(scope, model.graph, shapes)
+        check_optional(model, optional_inputs)
+        outputs = convert_graph(scope, model.graph, shapes, optional_inputs)
         return scope.builder.finish(*outputs)
     except (ConvertError, ModelFileError):
         raise
@@ -67,10 +63,15 @@ def domain_of_function(function: Any) -> str:
     return "" if function.domain in ("", "ai.onnx") else str(function.domain)
 
 
-def convert_graph(scope: Scope, graph: Any, shapes: Mapping[str, Sequence[int]]) -> list[int]:
-    """Add a whole graph to a scope and return its outputs, with the model's names."""
+def convert_graph(
+    scope: Scope, graph: Any, shapes: Mapping[str, Sequence[int]], fed: Sequence[str]
+) -> list[int]:
+    """Add a whole graph to a scope and return its outputs, with the model's names.
+
+    fed: the inputs whose initializers are left out
+    """
     where = f"graph '{graph.name}'"
-    weights = bind_weights(scope, graph, where)
+    weights = bind_weights(scope, graph, where, fed)
     bind_inputs(scope, graph, weights, shapes, where)
     return convert_nodes(scope, graph, where, True)
 
@@ -88,29 +89,37 @@ def convert_nodes(scope: Scope, graph: Any, where: str, named: bool) -> list[int
         convert_node(scope, node, label)
     outputs: list[int] = []
     given: set[int] = set()
-    for output in graph.output:
-        value = scope.find(output.name)
-        if value is None and scope.sequence(output.name) is not None:
-            raise ConvertError(f"{where}: output '{output.name}' is a sequence, not a tensor")
-        if value is None:
-            raise ModelFileError(f"{where}: output '{output.name}' is never made")
-        if named and (scope.builder.values[value].name != output.name or value in given):
-            value = scope.builder.add("identity", value, names=[output.name], source="onnx:output")
+    for name, value in made_outputs(scope, graph, where):
+        if named and (scope.builder.values[value].name != name or value in given):
+            value = scope.builder.add("identity", value, names=[name], source="onnx:output")
         outputs.append(value)
         given.add(value)
     return outputs
 
 
-def bind_weights(scope: Scope, graph: Any, where: str) -> set[str]:
+def made_outputs(scope: Scope, graph: Any, where: str) -> Iterator[tuple[str, int]]:
+    """Yield the outputs of a graph; a sequence of the whole graph as an output for each element."""
+    for output in graph.output:
+        value = scope.find(output.name)
+        sequence = scope.sequence(output.name) if value is None else None
+        if sequence is not None and scope.outer is not None:
+            raise ConvertError(f"{where}: output '{output.name}' is a sequence, not a tensor")
+        if sequence is not None:
+            yield from ((element_name(output.name, i), one) for i, one in enumerate(sequence))
+        elif value is None:
+            raise ModelFileError(f"{where}: output '{output.name}' is never made")
+        else:
+            yield output.name, value
+
+
+def bind_weights(scope: Scope, graph: Any, where: str, left_out: Sequence[str] = ()) -> set[str]:
     """Bind the initializers as constants and return their names."""
-    weights: list[tuple[str, Any, Decoder]] = [
-        *((w.name, w, tensor_array) for w in graph.initializer),
-        *((w.values.name, w, sparse_array) for w in graph.sparse_initializer),
-    ]
     names: set[str] = set()
-    for name, proto, decoder in weights:
+    for name, proto, decoder in weights_of(graph):
         if name in names:
             raise ModelFileError(f"{where}: two initializers are called '{name}'")
+        if name in left_out:
+            continue
         data = decoder(proto, scope.common.files, where)
         scope.names[name] = scope.builder.constant(name, data)
         names.add(name)
@@ -121,7 +130,8 @@ def bind_inputs(
     scope: Scope, graph: Any, weights: set[str], shapes: Mapping[str, Sequence[int]], where: str
 ) -> None:
     """Bind the inputs without an initializer, with open dimensions from `shapes`."""
-    protos = [proto for proto in graph.input if proto.name not in weights]
+    required = [proto for proto in graph.input if proto.name not in weights]
+    protos, sequences = as_tensors(required, shapes, where)
     unknown = sorted(set(shapes) - {proto.name for proto in protos})
     if unknown:
         names = ", ".join(proto.name for proto in protos)
@@ -135,6 +145,8 @@ def bind_inputs(
     for name, type in types.items():
         dims = tuple(bound.get(dim, dim) if isinstance(dim, str) else dim for dim in type.shape)
         scope.names[name] = scope.builder.input(name, TensorType(dims, type.dtype))
+    for name, elements in sequences.items():
+        scope.sequences[name] = [scope.names[one] for one in elements]
 
 
 def input_type(
@@ -246,8 +258,10 @@ def convert_use(use: NodeUse) -> Sequence[int | list[int] | None]:
     if not use.domain:
         if use.op in READS:
             return READS[use.op](use)
-        if use.op in MAKES and (use.op != "Identity" or use.input(0) is None):
+        if use.op in MAKES and (use.op not in EITHER or use.input(0) is None):
             return (MAKES[use.op](use),)
+        if use.op in MAPS:
+            return MAPS[use.op](use, convert_body)
         if use.op in CONTROL:
             return CONTROL[use.op](use, convert_body)
         original = (use.op, list(use.inputs), dict(use.attrs))

@@ -125,7 +125,7 @@ ORDERERS: dict[str, Converter] = {
     "BITCAST": lambda use: use.done("bit_cast", use.value(0), to=use.output().dtype),
     "CUMSUM": cumsum,
     "FILL": fill,
-    "FLOOR_MOD": same("mod"),
+    "FLOOR_MOD": same("mod", zero="dividend"),
     "LOCAL_RESPONSE_NORMALIZATION": local_response_normalization,
     "ONE_HOT": one_hot,
     "RANGE": same("range"),

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from trireme.converters.torch.use import NumberRef, TensorRef, Use, dtype_name
+from trireme.converters.torch.special import erfc, hypot, round_decimals, sign
+from trireme.converters.torch.use import NumberRef, TensorRef, Use, dtype_name, op_dtype
 from trireme.support.dtypes import FLOATS
 
 
@@ -96,19 +97,26 @@ def bitwise_not(use: Use) -> int:
 def divide(use: Use) -> int:
     """div with a rounding mode: none, toward zero or down."""
     dtype, mode = use.dtype, use.args.get("rounding_mode")
+    if not isinstance(use.args["other"], TensorRef):  # ATen does not round a number to 16 bits
+        dtype = op_dtype(dtype)
     a, b = (use.operand(use.args[name], dtype) for name in ("self", "other"))
-    if dtype in FLOATS or mode is None:
-        quotient = use.add("div", a, b)
-        if mode is None:
-            return quotient
-        return use.add("floor", quotient) if mode == "floor" else truncated(use, quotient)
-    return use.add("floor_div" if mode == "floor" else "div", a, b)
+    quotient = use.add("floor_div" if mode == "floor" else "div", a, b)
+    if mode == "trunc" and dtype in FLOATS:
+        quotient = truncated(use, quotient)
+    return use.cast(quotient, use.dtype)
 
 
 def truncated(use: Use, value: int) -> int:
     """Return a float value rounded toward zero."""
     below = use.add("less", value, use.constant(0, use.type(value).dtype))
     return use.add("where", below, use.add("ceil", value), use.add("floor", value))
+
+
+def negative(use: Use) -> int:
+    """neg; unsigned numbers wrap."""
+    if use.dtype.startswith("uint"):
+        return use.add("sub", use.constant(0, use.dtype), use["self"])
+    return use.add("neg", use["self"])
 
 
 def trunc(use: Use) -> int:
@@ -121,19 +129,10 @@ def whole(op: str) -> Any:
     return lambda use: use.add(op, use["self"]) if use.dtype in FLOATS else int(use["self"])
 
 
-def round_decimals(use: Use) -> int:
-    """round to a number of decimals."""
-    factor = use.constant(10.0 ** use["decimals"], use.dtype)
-    return use.add("div", use.add("round", use.add("mul", use["self"], factor)), factor)
-
-
 def remainder(use: Use) -> int:
-    """remainder, of the divisor's sign."""
-    dtype = use.dtype
-    a, b = (use.operand(use.args[name], dtype) for name in ("self", "other"))
-    if dtype not in FLOATS:
-        return use.add("mod", a, b)
-    return use.add("sub", a, use.add("mul", b, use.add("floor", use.add("div", a, b))))
+    """remainder, of the divisor's sign; a zero of the dividend's."""
+    a, b = (use.operand(use.args[name], use.dtype) for name in ("self", "other"))
+    return use.add("mod", a, b, zero="dividend")
 
 
 def fmod(use: Use) -> int:
@@ -143,12 +142,20 @@ def fmod(use: Use) -> int:
 
 
 def power(use: Use) -> int:
-    """pow of tensors and numbers."""
-    dtype = use.dtype
+    """pow of tensors and numbers; a negative power of the integer 0 is 0."""
+    dtype, given = use.dtype, use.args["exponent"]
     base = use.operand(use.args["self"], dtype)
-    if use.args["exponent"] == 2:
+    if dtype == "bool":
+        return base if given else use.add("or", base, use.constant(True))
+    if given == 2:
         return use.add("mul", base, base)
-    return use.add("pow", base, use.operand(use.args["exponent"], dtype))
+    exponent = use.operand(given, dtype)
+    found = use.add("pow", base, exponent)
+    if dtype in FLOATS or not isinstance(given, TensorRef):
+        return found
+    zero = use.constant(0, dtype)
+    no_power = use.add("and", use.add("equal", base, zero), use.add("less", exponent, zero))
+    return use.add("where", no_power, zero, found)
 
 
 def clamp(use: Use) -> int:
@@ -160,7 +167,7 @@ def clamp(use: Use) -> int:
             if limit is not None:
                 value = use.add(op, value, use.operand(limit, dtype))
         return value
-    limits = [None if one is None else use.constant(one, dtype) for one in (low, high)]
+    limits = [None if one is None else use.operand(one, dtype) for one in (low, high)]
     return use.add("clip", value, *limits)
 
 
@@ -223,18 +230,10 @@ def shift(direction: str) -> Any:
     """Return the rule of a shift of integers by bits; one to the right keeps the sign."""
 
     def rule(use: Use) -> int:
-        power = use.add(
-            "pow", use.constant(2, use.dtype), use.operand(use.args["other"], use.dtype)
-        )
-        return use.add("mul" if direction == "left" else "floor_div", use["self"], power)
+        a, b = (use.operand(use.args[name], use.dtype) for name in ("self", "other"))
+        return use.add("bit_shift", a, b, direction=direction)
 
     return rule
-
-
-def hypot(use: Use) -> int:
-    """hypot: the root of the sum of squares."""
-    squares = (use.add("mul", one, one) for one in (use["self"], use["other"]))
-    return use.add("sqrt", use.add("add", *squares))
 
 
 def copysign(use: Use) -> int:
@@ -245,24 +244,17 @@ def copysign(use: Use) -> int:
     return use.add("where", use.add("or", *below), use.add("neg", size), size)
 
 
-def without_nan(op: str) -> Any:
+def without_nan(op: str, on_bool: str) -> Any:
     """Return the rule of fmax or fmin, which give the other operand for a NaN."""
 
     def rule(use: Use) -> int:
-        a, b = (use.operand(use.args[name], use.dtype) for name in ("self", "other"))
         if use.dtype not in FLOATS:
-            return use.add(op, a, b)
+            return int(binary(op, on_bool)(use))
+        a, b = (use.operand(use.args[name], use.dtype) for name in ("self", "other"))
         better = use.add("where", use.add("is_nan", b), a, use.add(op, a, b))
         return use.add("where", use.add("is_nan", a), b, better)
 
     return rule
-
-
-def erfc(use: Use) -> int:
-    """erfc: 1 - erf, exact to a unit of 1."""
-    return use.add(
-        "sub", use.constant(1, use.dtype), use.add("erf", use.cast(use["self"], use.dtype))
-    )
 
 
 def ldexp(use: Use) -> int:
@@ -277,20 +269,20 @@ def to_copy(use: Use) -> int:
 
 
 _UNARY = (
-    "abs acos acosh asin asinh atan atanh cos cosh erf exp log neg reciprocal relu rsqrt "
-    "sigmoid sign silu sin sinh sqrt tan tanh square mish"
+    "abs acos acosh asin asinh atan atanh cos cosh erf exp log reciprocal relu rsqrt "
+    "sigmoid silu sin sinh sqrt tan tanh square mish"
 )
 
 ELEMENTWISE: dict[str, Any] = {
     **{name: unary({"silu": "swish"}.get(name, name)) for name in _UNARY.split()},
-    "__lshift__ Scalar Tensor": shift("left"),
-    "__rshift__ Scalar Tensor": shift("right"),
+    "__lshift__ Scalar Tensor": shift("LEFT"),
+    "__rshift__ Scalar Tensor": shift("RIGHT"),
     "_to_copy": to_copy,
     "add Tensor Scalar": binary("add", "or"),
     "alias": same,
     "atan2": binary("atan2"),
-    "bitwise_left_shift Tensor Tensor_Scalar": shift("left"),
-    "bitwise_right_shift Tensor Tensor_Scalar": shift("right"),
+    "bitwise_left_shift Tensor Tensor_Scalar": shift("LEFT"),
+    "bitwise_right_shift Tensor Tensor_Scalar": shift("RIGHT"),
     "bitwise_and Tensor Scalar": bitwise("bitwise_and", "and"),
     "bitwise_not": bitwise_not,
     "bitwise_or Tensor Scalar": bitwise("bitwise_or", "or"),
@@ -305,8 +297,8 @@ ELEMENTWISE: dict[str, Any] = {
     "exp2": exp2,
     "expm1": expm1,
     "floor": whole("floor"),
-    "fmax": without_nan("max"),
-    "fmin": without_nan("min"),
+    "fmax": without_nan("max", "or"),
+    "fmin": without_nan("min", "and"),
     "fmod Tensor Scalar": fmod,
     "ge Tensor Scalar": compare("greater_or_equal"),
     "gt Tensor Scalar": compare("greater"),
@@ -323,14 +315,16 @@ ELEMENTWISE: dict[str, Any] = {
     "logical_or": logical("or"),
     "logical_xor": logical("xor"),
     "lt Tensor Scalar": compare("less"),
-    "maximum": binary("max"),
-    "minimum": binary("min"),
+    "maximum": binary("max", "or"),
+    "minimum": binary("min", "and"),
     "mul Tensor Scalar": binary("mul", "and"),
+    "neg": negative,
     "ne Tensor Scalar": compare("not_equal"),
     "pow Tensor_Scalar Tensor_Tensor Scalar": power,
-    "remainder Tensor Scalar": remainder,
+    "remainder Tensor Scalar Scalar_Tensor": remainder,
     "round": whole("round"),
     "round decimals": round_decimals,
+    "sign": sign,
     "sub Tensor Scalar": binary("sub"),
     "trunc": trunc,
     "where self": where,

@@ -66,9 +66,8 @@ def true_div(use: Use, args: list[Any]) -> NumberRef:
 
 def floor_div(use: Use, args: list[Any]) -> NumberRef:
     """A division rounded down."""
-    if _dtype(use, args) == "int64":
-        return NumberRef(use.add("floor_div", *(_one(use, arg, "int64") for arg in args)))
-    return NumberRef(use.add("floor", true_div(use, args).id))
+    dtype = "int64" if _dtype(use, args) == "int64" else "float64"
+    return NumberRef(use.add("floor_div", *(_one(use, arg, dtype) for arg in args)))
 
 
 def as_dtype(dtype: str, op: str = "") -> Rule:

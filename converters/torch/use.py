@@ -18,7 +18,7 @@ import numpy as np
 from trireme.converters.torch.source import source_of, whereabouts
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import TensorType
-from trireme.support.dtypes import Array, numpy_dtype
+from trireme.support.dtypes import INTEGERS, Array, numpy_dtype
 from trireme.support.errors import ConvertError
 
 MOST_FILLED = 1 << 16
@@ -99,6 +99,11 @@ def is_node(given: Any) -> bool:
 def dtype_name(dtype: Any) -> str:
     """Return our name of a torch dtype."""
     return str(dtype).removeprefix("torch.")
+
+
+def op_dtype(dtype: str) -> str:
+    """Return the dtype in which ATen computes; floats of 16 bits are rounded after an op."""
+    return "float32" if dtype in ("float16", "bfloat16") else dtype
 
 
 def is_complex(described: Any) -> bool:
@@ -231,6 +236,8 @@ class Use:
             return self.cast(given.id, dtype)
         if isinstance(given, NumberRef):
             return self.cast(self.scalar(given), dtype)
+        if isinstance(given, int) and dtype in INTEGERS:  # -1 is 255 among uint8, as in C
+            return self.constant(np.asarray(given).astype(numpy_dtype(dtype)))
         return self.constant(given, dtype)
 
     def scalar(self, given: Any) -> int:

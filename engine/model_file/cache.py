@@ -54,12 +54,13 @@ def optimised(
     mmap: bool = True,
     signature: str | None = None,
     python_ops: Mapping[str, PythonOp] | None = None,
+    optional_inputs: Sequence[str] = (),
     on_open: OnOpen = ignore_file,
     on_note: OnNote = log_note,
 ) -> Graph:
     """Return the optimised graph of a model; a file's graph is cached in `folder`.
 
-    python_ops: as in `convert`; a graph that calls functions is not cached
+    python_ops, optional_inputs: as in `convert`; a graph that calls functions is not cached
     signature: selects one graph of a .tflite file with several
     mmap: map the model's files; False to read them
     on_open, on_note: called with every file that the graph is of, and with notes for the user
@@ -68,29 +69,26 @@ def optimised(
     if isinstance(model, Graph):
         if signature is not None:
             raise ConvertError(f"a Graph has no signatures, {signature!r} was asked for")
+        if optional_inputs:
+            raise ConvertError("a Graph has no optional inputs: its constants are constants")
         return optimise(bound_at(model, shapes), passes=passes, disable=disable)
+    how: dict[str, Any] = {"signature": signature, "python_ops": python_ops}
+    how["optional_inputs"] = optional_inputs
     if isinstance(model, bytes):
-        graph = convert_at(model, shapes, signature=signature, python_ops=python_ops)
+        graph = convert_at(model, shapes, **how)
         return optimise(graph, passes=passes, disable=disable)
     path, own = Path(model), cache_folder("models") if folder is USERS_CACHE else folder
     own = None if python_ops else own
     cache = DiskCache(None if own is None else Path(own), ".graph", MOST_MODELS)
-    key = _key(path, [_plain(shapes or {}), passes, sorted(disable), signature])
+    choices = [passes, sorted(disable), signature, list(optional_inputs)]
+    key = _key(path, [_plain(shapes or {}), *choices])
     stored = cache.load(key)
     kept = None if stored is None else _decode(stored, path, mmap, on_open, on_note)
     if kept is not None:
         return kept
     files: list[OpenFile] = []
     notes: list[str] = []
-    graph = convert_at(
-        path,
-        shapes,
-        signature=signature,
-        mmap=mmap,
-        on_open=files.append,
-        on_note=notes.append,
-        python_ops=python_ops,
-    )
+    graph = convert_at(path, shapes, mmap=mmap, on_open=files.append, on_note=notes.append, **how)
     for file in files:
         on_open(file)
     for note in notes:

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from trireme.ir.bind_shapes import Shapes, bind_shapes, is_open, refused_sizes, shapes_to_give
 from trireme.ir.device_scope import device
-from trireme.ir.graph import Graph
+from trireme.ir.graph import Graph, Value
 from trireme.ir.python_op import PythonOp
 from trireme.model_file import is_model_file, load, loads
 from trireme.model_file.notes import OnNote, log_note
@@ -36,8 +36,10 @@ class Format:
         until a file given to `on_open` changes.
     identifier: bytes 4 to 8 of its files, where the format has an identifier
     start: the first bytes of its files, where those name the format
-    has_signatures: whether a file may hold several graphs; the converter then takes `signature` and
-        `on_note` too
+    has_signatures: whether a file may hold several graphs; the converter then takes `signature`
+    has_notes: whether the converter takes `on_note`
+    optional_inputs: "module:function" that lists the inputs with a default, where its files may
+        have such; the converter then takes `optional_inputs` too, the names of those to keep
     has_python_ops: whether functions of the user may stand for ops of the format; the converter
         then takes `python_ops` too
     classes: full names of classes whose objects the converter takes beside files; it then takes
@@ -52,6 +54,8 @@ class Format:
     identifier: bytes = b""
     start: bytes = b""
     has_signatures: bool = False
+    has_notes: bool = False
+    optional_inputs: str = ""
     has_python_ops: bool = False
     classes: tuple[str, ...] = ()
     has_usual_sizes: bool = False
@@ -60,13 +64,21 @@ class Format:
 _FORMATS: dict[str, Format] = {
     one.name: one
     for one in (
-        Format("onnx", ".onnx", "trireme.converters.onnx:convert", has_python_ops=True),
+        Format(
+            "onnx",
+            ".onnx",
+            "trireme.converters.onnx:convert",
+            has_python_ops=True,
+            has_notes=True,
+            optional_inputs="trireme.converters.onnx.optional:optional_inputs",
+        ),
         Format(
             "tflite",
             ".tflite",
             "trireme.converters.tflite.walk:convert",
             b"TFL3",
             has_signatures=True,
+            has_notes=True,
             has_python_ops=True,
             has_usual_sizes=True,
         ),
@@ -102,6 +114,7 @@ def convert(
     on_open: OnOpen = ignore_file,
     on_note: OnNote = log_note,
     python_ops: Mapping[str, PythonOp] | None = None,
+    optional_inputs: Sequence[str] = (),
 ) -> Graph:
     """Return the graph of a model: a .trm, .tflite, .onnx or .pt2 file, or a module of PyTorch.
 
@@ -117,10 +130,12 @@ def convert(
     mmap: map the file; False reads it
     on_open: called with every file that the graph is made of
     signature: selects one graph of a .tflite file with several; the default is the first
-    on_note: called with the names of the other graphs, without `signature` (default: a warning is
-        logged)
+    on_note: called with a sentence: the names of the other graphs, without `signature`; an ONNX
+        opset that is newer than the newest known (default: a warning is logged)
     python_ops: functions of the user: for a .trm file those that its graph calls, by name; for an
         .onnx file those that stand for ops, by "domain::Op"; for a .tflite file by the operator
+    optional_inputs: names of ONNX inputs with a default that stay inputs; the defaults of all
+        others become constants
     Errors: ModelFileError, if the file is damaged or of no known kind; ConvertError, listing every
         op that is not supported; either names the file; ShapeError, if `shapes` does not fit a .trm
     """
@@ -141,13 +156,16 @@ def convert(
         raise ConvertError(
             f"unknown model format {kind!r}", facts=[f"known: {_TRM}, {', '.join(_FORMATS)}"]
         )
+    if optional_inputs and not found.optional_inputs:
+        raise ConvertError(f"a .{kind} model has no optional inputs")
     if python_ops and not found.has_python_ops:
         raise ConvertError(f"Python operators stand for no op of a .{kind} model")
     sizes = {name: shape for name, shape in given.items() if not is_open(shape)}
     symbols = {name: shape for name, shape in given.items() if is_open(shape)}
     options: dict[str, Any] = {"shapes": sizes or None, "use_mmap": mmap, "on_open": on_open}
     asked = {"signature": signature, "on_note": on_note, "python_ops": python_ops, **examples}
-    options |= _taken_by(found, {"open_inputs": tuple(symbols), **asked})
+    asked |= {"open_inputs": tuple(symbols), "optional_inputs": tuple(optional_inputs)}
+    options |= _taken_by(found, asked)
     try:
         graph = _made_by(found, source, options)
     except (ConvertError, ModelFileError) as error:
@@ -155,12 +173,29 @@ def convert(
     return bind_shapes(graph, symbols)
 
 
+def optional_inputs(model: object, mmap: bool = True) -> list[Value]:
+    """Return the inputs of a model file, or of its bytes, that a run need not feed.
+
+    Each has its default as data. A Graph and a module have none.
+    Errors: ModelFileError, if the file is damaged
+    """
+    if not isinstance(model, (str, os.PathLike, bytes)):
+        return []
+    found = _FORMATS.get(_format_of(model))
+    if found is None or not found.optional_inputs:
+        return []
+    module, _, function = found.optional_inputs.partition(":")
+    made: list[Value] = getattr(importlib.import_module(module), function)(model, mmap)
+    return made
+
+
 def _taken_by(format: Format, options: Mapping[str, Any]) -> dict[str, Any]:
     """Return those options that the converter of a format takes."""
     taken = {
         "signature": format.has_signatures,
-        "on_note": format.has_signatures,
+        "on_note": format.has_notes,
         "open_inputs": format.has_usual_sizes,
+        "optional_inputs": format.optional_inputs,
         "example_inputs": format.classes,
         "dynamic_shapes": format.classes,
         "python_ops": format.has_python_ops,

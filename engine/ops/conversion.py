@@ -12,16 +12,25 @@ from trireme.ir.graph import Value
 from trireme.ir.op import Attr, Sample, define, no_flops
 from trireme.ops import axis_maps
 from trireme.ops.shapes import Types, one, same_type
-from trireme.support.dtypes import ANY, FLOATS, NAMES, TEXT, Array, dtype_name, numpy_dtype
+from trireme.support.dtypes import (
+    ANY,
+    FLOATS,
+    NAMES,
+    SMALL_FLOATS,
+    TEXT,
+    Array,
+    dtype_name,
+    numpy_dtype,
+)
 from trireme.support.errors import ShapeError
 
 DTYPE = Attr("str", choices=NAMES)
 
 
 def cast(x: Array, to: str, saturate: int = 1, round_mode: str = "up") -> Array:
-    """Return x in another dtype, by the rules of ONNX Cast-24.
+    """Return x in another dtype, by the rules of ONNX Cast-28.
 
-    Floats to integers are cut toward zero (`_to_integer`); to 8-bit floats, out of range gives the
+    Floats to integers are cut toward zero (`_to_integer`); to small floats, out of range gives the
     greatest finite value when `saturate`; to float8_e8m0fnu the exponent is rounded as
     `round_mode` says.
     """
@@ -34,7 +43,7 @@ def cast(x: Array, to: str, saturate: int = 1, round_mode: str = "up") -> Array:
         return np.asarray(x != np.zeros((), x.dtype))
     if to == "float8_e8m0fnu":
         return _to_exponent(x, saturate, round_mode)
-    if to.startswith(("float8", "float4")) and saturate:
+    if to in SMALL_FLOATS and saturate:
         return _saturated(x, target)
     if to in ("int4", "uint4", "int2", "uint2"):
         return _wrapped(x, target)

@@ -38,14 +38,9 @@ def binary_samples(rng: np.random.Generator, dtype: Any = np.float32) -> Iterabl
         yield Sample((edge[:, None], edge[None, :]), note="NaN, infinities, -0")
 
 
-def _integer_samples(rng: np.random.Generator) -> Iterable[Sample]:
+def integer_samples(rng: np.random.Generator) -> Iterable[Sample]:
+    """Yield binary_samples of int32."""
     yield from binary_samples(rng, np.int32)
-
-
-def _modulo_samples(rng: np.random.Generator) -> Iterable[Sample]:
-    yield from _integer_samples(rng)
-    a, b = rng.integers(-20, 21, (2, 3, 7)).astype(np.int32)
-    yield Sample((a, np.where(b == 0, 5, b).astype(np.int32)), {"fmod": 1}, note="fmod")
 
 
 def _bool_samples(rng: np.random.Generator) -> Iterable[Sample]:
@@ -116,17 +111,14 @@ _arithmetic(
 )
 
 
-def _binary(
+def define_binary(
     name: str, doc: str, reference: Function, dtypes: frozenset[str] = REALS, **options: Any
 ) -> OpDef:
+    """Define an op of two inputs of one dtype that broadcast; `options` are the OpDef's."""
     options.setdefault("samples", with_quantized(name, binary_samples))
     rules = (dtypes, Like("a"))
     options["elementwise"] = True
     return define(name, "a b", doc, _infer_binary, reference, dtypes=rules, **options)
-
-
-def _modulo(a: Array, b: Array, fmod: int) -> Array:
-    return np.asarray(np.fmod(a, b) if fmod else np.mod(a, b))
 
 
 def _bit_shift(a: Array, b: Array, direction: str) -> Array:
@@ -139,20 +131,7 @@ def _shift_samples(rng: np.random.Generator) -> Iterable[Sample]:
         yield Sample((a, rng.integers(0, 31, (7,), np.uint32)), {"direction": direction})
 
 
-_binary(
-    "mod",
-    "y = a mod b: of b's sign, or of a's with fmod=1. Source: ONNX Mod-13",
-    _modulo,
-    attrs={"fmod": Attr("int", 0)},
-    samples=_modulo_samples,
-)
-_binary(
-    "floor_div",
-    "y = floor(a / b). Source: TFLite FLOOR_DIV",
-    np.floor_divide,
-    samples=_integer_samples,
-)
-_binary(
+define_binary(
     "squared_difference",
     "y = (a - b)^2. Source: TFLite SQUARED_DIFFERENCE",
     lambda a, b: np.square(a - b),
@@ -160,7 +139,7 @@ _binary(
     rtol=2e-6,
     commutes=True,
 )
-_binary(
+define_binary(
     "atan2",
     "y = the angle of the point (b, a). Source: TFLite ATAN2",
     np.arctan2,
@@ -168,7 +147,7 @@ _binary(
     rtol=2e-6,
     samples=lambda rng: list(binary_samples(rng))[:-1],
 )
-_binary(
+define_binary(
     "bit_shift",
     "y = a << b or a >> b. Source: ONNX BitShift-11",
     _bit_shift,
@@ -177,15 +156,15 @@ _binary(
     samples=_shift_samples,
 )
 for _name, _sign, _neutral in (("and", "&", 1), ("or", "|", 0), ("xor", "^", 0)):
-    _binary(
+    define_binary(
         f"bitwise_{_name}",
         f"y = a {_sign} b, bit by bit. Source: ONNX Bitwise-18",
         getattr(np, f"bitwise_{_name}"),
         INTEGERS,
-        samples=_integer_samples,
+        samples=integer_samples,
         commutes=True,
     )
-    _binary(
+    define_binary(
         _name,
         f"y = a {_name} b. Source: ONNX {_name.title()}-7",
         getattr(np, f"logical_{_name}"),

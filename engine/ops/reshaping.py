@@ -50,10 +50,13 @@ def resolve_shape(shape: Shape, wanted: Shape, allowzero: bool) -> Shape:
 
 
 def _left_over(shape: Shape, rest: list[Dim], wanted: Shape) -> Dim:
-    """Return the elements left for one dimension: those of the shape over those of the rest."""
+    """Return the elements left for one dimension: those of the shape over those of the rest.
+
+    A 0 cancels a 0 as a symbol cancels itself, so the answer for an open size holds where it is 0.
+    """
     left, used = list(shape), list[Dim]()
     for dim in rest:
-        if isinstance(dim, str) and dim != UNKNOWN and dim in left:
+        if (dim == 0 or isinstance(dim, str) and dim != UNKNOWN) and dim in left:
             left.remove(dim)
         else:
             used.append(dim)

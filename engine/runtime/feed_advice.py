@@ -19,7 +19,7 @@ def feed_fix(value: Value, array: Array) -> str:
     shape, wanted = array.shape, value.type.shape
     moved = _moved(shape, wanted)
     if moved is None:
-        if shape[1:] and wanted[0] == 1 and _fits(shape[1:], wanted[1:]):
+        if shape[1:] and wanted[:1] == (1,) and _fits(shape[1:], wanted[1:]):
             return f"open the session with batch={shape[0]}, or run one of the {shape[0]} at a time"
         return ""
     cast = "" if dtype_name(array.dtype) == value.dtype else f".astype({value.dtype!r})"

@@ -9,11 +9,11 @@ import numpy as np
 
 from trireme.ir.graph import Value
 from trireme.support.dtypes import Array, dtype_name
-from trireme.support.errors import RunError
+from trireme.support.errors import FeedError, RunError
 
 
 def refuse_names(feeds: Any, wanted: Sequence[Value]) -> NoReturn:
-    """Raise RunError naming the inputs that are missing and those that are none."""
+    """Raise FeedError naming the inputs that are missing and those that are none."""
     facts = [f"the model takes {value.name} {value.type}" for value in wanted]
     if not isinstance(feeds, Mapping):
         kind = type(feeds).__name__
@@ -26,7 +26,8 @@ def refuse_names(feeds: Any, wanted: Sequence[Value]) -> NoReturn:
     fix = f"leave out {', '.join(unknown)}" if unknown else f"feed {', '.join(missing)} too"
     if len(missing) == len(unknown) == 1:
         fix = f"feed {unknown[0]!r} as {missing[0]!r}"
-    raise RunError(f"the inputs do not fit: {'; '.join(parts)}", facts=facts, fix=fix)
+    summary = f"the inputs do not fit: {'; '.join(parts)}"
+    raise FeedError(summary, unknown=unknown, facts=facts, fix=fix)
 
 
 def as_array(value: Value, given: Any) -> Array:

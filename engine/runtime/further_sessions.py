@@ -1,10 +1,12 @@
-"""Sessions that a session opens beside itself: of another signature, or to measure a placement."""
+"""Sessions that a session opens beside itself: of another graph, or to measure a placement."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
+
+from trireme.support.errors import RunError
 
 if TYPE_CHECKING:
     from trireme.backend.device import Device
@@ -13,12 +15,33 @@ if TYPE_CHECKING:
     from trireme.runtime.asked import Asked
     from trireme.runtime.executors import Mode
     from trireme.runtime.options import ExecutionOptions
+    from trireme.runtime.signatures import GraphChoice
 
 Opener = TypeVar("Opener")
 
 
-def of_signature(open_session: Callable[..., Opener], asked: Asked, signature: str) -> Opener:
+def sibling(open_session: Callable[..., Opener], asked: Asked, choice: GraphChoice) -> Opener:
     """Open a session of another graph of a session's model."""
+    if isinstance(choice, str):
+        return _of_signature(open_session, asked, choice)
+    return _fed(open_session, asked, choice)
+
+
+def _fed(open_session: Callable[..., Opener], asked: Asked, names: Sequence[str]) -> Opener:
+    """Open a session of the same arguments, whose runs feed these optional inputs too."""
+    from trireme.runtime.options import ExecutionOptions
+
+    if asked.placement is not None:
+        raise RunError(
+            f"a held placement is of the graph with constants for {', '.join(names)}",
+            fix=f"ExecutionOptions(optional_inputs={list(names)}) opens a session that takes them",
+        )
+    how = asked.execution_options or ExecutionOptions()
+    how = replace(how, optional_inputs=(*how.optional_inputs, *names))
+    return open_session(**{**vars(asked), "progress": None, "execution_options": how})
+
+
+def _of_signature(open_session: Callable[..., Opener], asked: Asked, signature: str) -> Opener:
     from trireme.runtime.options import ExecutionOptions
 
     how = replace(asked.execution_options or ExecutionOptions(), signature=signature)

@@ -35,6 +35,8 @@ class ExecutionOptions:
     mmap: map the model's files, which must then not be truncated or overwritten in place; False to
         read them
     python_ops: functions of the user for the model's file, as in `convert`
+    optional_inputs: names of ONNX inputs with a default that every run feeds; `run` takes others
+        too, with a session of its own for each set of names
     timeout_s: seconds after which a run of a loop is given up with a RunError; None for no end
     max_queue: how many requests of `run_async` may wait; further ones are a QueueFullError
     Errors: RunError, for a value that a field does not take
@@ -51,6 +53,7 @@ class ExecutionOptions:
     most_shapes: int = 32
     mmap: bool = True
     python_ops: Mapping[str, PythonOp] | None = None
+    optional_inputs: Sequence[str] = ()
     timeout_s: float | None = None
     max_queue: int = 1024
 

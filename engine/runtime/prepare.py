@@ -162,6 +162,7 @@ class Preparation:
             mmap=how.mmap,
             signature=how.signature,
             python_ops=how.python_ops,
+            optional_inputs=how.optional_inputs,
             on_open=files.append,
             on_note=on_note,
         )

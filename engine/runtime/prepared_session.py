@@ -220,7 +220,9 @@ class PreparedSession(OpenSession):
             measure=self._asked.measure,
             calibration=prepared.calibration,
             placement_options=replace(asked, quick=asked.quick or not self._asked.buckets),
-            execution_options=replace(how, passes=(), passes_off=(), signature=None),
+            execution_options=replace(
+                how, passes=(), passes_off=(), signature=None, optional_inputs=()
+            ),
         )
         found: OpenProgram | StatefulProgram | None = shared.open_program
         if found is None:

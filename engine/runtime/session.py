@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from trireme.runtime.asked import Asked
 from trireme.runtime.contexts import checked_contexts
-from trireme.runtime.further_sessions import of_signature
+from trireme.runtime.further_sessions import sibling
 from trireme.runtime.io_binding import RunInContext
 from trireme.runtime.load_log import LoadLog
 from trireme.runtime.prepared_session import PreparedSession
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from trireme.placement.options import FixedPlacement, PlacementOptions
     from trireme.runtime.executors import Mode
     from trireme.runtime.options import ExecutionOptions
-    from trireme.runtime.signatures import OtherSignatures
+    from trireme.runtime.signatures import GraphChoice, SiblingSessions
     from trireme.runtime.states.rules import StateRules
     from trireme.support.dtypes import Array
 
@@ -159,7 +159,8 @@ class Session(PreparedSession, TakesRequests):
         self._tied, self._step, self._asked, self._shapes_to_store = None, None, asked, None
         self._behind = None
         log = LoadLog(asked)
-        self._others: OtherSignatures | None = None
+        self._siblings: SiblingSessions | None = None
+        self._optional: list[Value] | None = None
         self._key = stored_key(vars(asked))
         shared = self._key is not None and PROGRAMS.has(self._key.key)
         self._stored = None if self._key is None or shared else self._key.open()
@@ -277,6 +278,23 @@ class Session(PreparedSession, TakesRequests):
         return super().outputs if self._tied is None else self._tied.outputs
 
     @property
+    def optional_inputs(self) -> list[Value]:
+        """What a run may feed, and need not: the default of each is its data.
+
+        Such are the inputs of an ONNX file that have an initializer, from IR version 4 on. They are
+        constants in this session; a run that feeds some has a session of its own, which the first
+        such run opens. `ExecutionOptions(optional_inputs=...)` makes them inputs of this one.
+        """
+        if self._optional is None:
+            from trireme.model_file.convert import optional_inputs
+
+            how = self._asked.execution_options
+            fed = () if how is None else how.optional_inputs
+            found = optional_inputs(self._asked.model)
+            self._optional = [value for value in found if value.name not in fed]
+        return list(self._optional)
+
+    @property
     def is_stored(self) -> bool:
         """Whether the program of an earlier process runs, and nothing else is prepared yet."""
         return self._stored is not None
@@ -292,23 +310,37 @@ class Session(PreparedSession, TakesRequests):
         own = self._asked.execution_options
         if own is not None and signature == own.signature:
             return self.run(feeds, out)
-        from trireme.runtime.signatures import OtherSignatures
+        return self._run_sibling(signature, feeds, out)
+
+    def _run_fed(
+        self, unknown: tuple[str, ...], feeds: Mapping[str, Any], out: Mapping[str, Array] | None
+    ) -> dict[str, Array] | None:
+        known = {value.name for value in self.optional_inputs} if unknown else set()
+        if not unknown or not known.issuperset(unknown):
+            return None
+        return self._run_sibling(tuple(sorted(unknown)), feeds, out)
+
+    def _run_sibling(
+        self, choice: GraphChoice, feeds: Mapping[str, Any], out: Mapping[str, Array] | None
+    ) -> dict[str, Array]:
+        """Return the outputs of another graph of the model."""
+        from trireme.runtime.signatures import SiblingSessions
 
         self._check_open()
         with self._contexts.alone():
-            if self._others is None:
-                self._others = OtherSignatures(partial(of_signature, Session, self._asked))
-                self._closing.callback(self._others.close)
-        return self._others.run(self, signature, feeds, out)
+            if self._siblings is None:
+                self._siblings = SiblingSessions(partial(sibling, Session, self._asked))
+                self._closing.callback(self._siblings.close)
+        return self._siblings.run(self, choice, feeds, out)
 
     def reset(self) -> None:
-        """Give every state its initial value, those of other signatures too.
+        """Give every state its initial value, those of other graphs of the model too.
 
         Errors: RunError, if a stream is under way
         """
         super().reset()
-        if self._others is not None:
-            self._others.reset()
+        if self._siblings is not None:
+            self._siblings.reset()
 
 
 def _prepared(asked: Asked) -> Session:

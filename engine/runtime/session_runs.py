@@ -21,7 +21,7 @@ from trireme.runtime.session_faults import SessionFaults
 from trireme.support.arguments import check_arguments, checked, later_names
 from trireme.support.cancel import CancelToken, current_token, working_for
 from trireme.support.closing import Closing
-from trireme.support.errors import RunError
+from trireme.support.errors import FeedError, RunError
 from trireme.support.forks import register_at_fork
 
 if TYPE_CHECKING:
@@ -153,7 +153,8 @@ class SessionRuns(SessionFaults, Closing):
         timeout_s: seconds until the run is stopped with a DeadlineError, between two tasks or
             after 20 ms of native code, or refused where it still waits for others
         Shapes: each feed has its input's shape and dtype; `out` may give arrays to write into.
-        Large arrays are read and written where they are, so leave them alone during the run.
+        `optional_inputs` need no feed. Large arrays are read and written where they are, so leave
+        them alone during the run.
         Errors: RunError, if a feed or `out` is unknown or does not fit, or a feed is missing;
         DeviceError from a device; ConvertError, if the model has no such signature
         """
@@ -165,25 +166,38 @@ class SessionRuns(SessionFaults, Closing):
         if out is not None and self._failover is not None and _can_be_staged(out):
             return self._run_staged(feeds, out)
         queue = self._contexts
-        if not queue.line:
-            lock = queue.lock
-            for _ in queue.first:  # as `queue.run`, quicker
-                try:
-                    direct = self._direct
-                    if direct is not None and out is None:
-                        return direct(feeds)
-                    return self._run(feeds, out)
-                except BaseException as error:
-                    again = self._run_again(error, feeds, out)
-                    if again is None:
-                        raise
-                    return again
-                finally:
-                    lock.release()
-                    if queue.line:
-                        queue.ring()
-        made: dict[str, Array] = queue.run(partial(self._run_in, feeds, out))
-        return made
+        try:
+            if not queue.line:
+                lock = queue.lock
+                for _ in queue.first:  # as `queue.run`, quicker
+                    try:
+                        direct = self._direct
+                        if direct is not None and out is None:
+                            return direct(feeds)
+                        return self._run(feeds, out)
+                    except BaseException as error:
+                        again = self._run_again(error, feeds, out)
+                        if again is None:
+                            raise
+                        return again
+                    finally:
+                        lock.release()
+                        if queue.line:
+                            queue.ring()
+            made: dict[str, Array] = queue.run(partial(self._run_in, feeds, out))
+            return made
+        except FeedError as error:  # optional inputs are fed in a session of their own
+            refused = error
+        fed = self._run_fed(refused.unknown, feeds, out)
+        if fed is None:
+            raise refused
+        return fed
+
+    def _run_fed(
+        self, unknown: tuple[str, ...], feeds: Mapping[str, Any], out: Mapping[str, Array] | None
+    ) -> dict[str, Array] | None:
+        """Return the outputs of feeds of optional inputs; None where `unknown` are none."""
+        return None
 
     def _run_on_arrays(self, context: ExecutionContext, run: Callable[[], None]) -> bool:
         """Run what is bound to arrays in the turn of a context; False where `run` has to do it."""

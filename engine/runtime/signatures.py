@@ -1,8 +1,8 @@
-"""Run the other graphs of a model with several: a session for each, and their states together.
+"""Run other graphs of a session's model: a session for each, and their states together.
 
-A .tflite file may hold a signature that trains and one that infers, over the same variables. States
-of one name are one state, as they are in the file's own runtime: each run of another signature is
-given them, and gives them back.
+A .tflite file may hold a signature that trains and one that infers, over the same variables. An
+ONNX model with optional inputs has a graph for each set of those that are fed. States of one name
+are one state: each run of another graph is given them, and gives them back.
 """
 
 from __future__ import annotations
@@ -18,12 +18,16 @@ if TYPE_CHECKING:
     from trireme.runtime.program_session import ProgramSession
 
 
-class OtherSignatures:
-    """The sessions of a session's other signatures, each opened at its first run."""
+GraphChoice = str | tuple[str, ...]
+"""A signature by name, or the optional inputs that are fed."""
 
-    def __init__(self, open_session: Callable[[str], ProgramSession]) -> None:
+
+class SiblingSessions:
+    """The sessions of other graphs of a session's model, each opened at its first run."""
+
+    def __init__(self, open_session: Callable[[GraphChoice], ProgramSession]) -> None:
         self._open = open_session
-        self._sessions: dict[str, ProgramSession] = {}
+        self._sessions: dict[GraphChoice, ProgramSession] = {}
         self._states: dict[str, Array] = {}
         self.reset_after_fork()
         register_at_fork(self)
@@ -35,18 +39,18 @@ class OtherSignatures:
     def run(
         self,
         main: ProgramSession,
-        name: str,
+        choice: GraphChoice,
         feeds: Mapping[str, Any],
         out: Mapping[str, Array] | None,
     ) -> dict[str, Array]:
-        """Return the outputs of a signature by name; its states are those of `main`.
+        """Return the outputs of a graph by name; its states are those of `main`.
 
-        Errors: ConvertError, if the model has no such signature; those of opening and running it
+        Errors: ConvertError, if the model has no such graph; those of opening and running it
         """
         with self._lock:
-            session = self._sessions.get(name)
+            session = self._sessions.get(choice)
             if session is None:
-                session = self._sessions[name] = self._open(name)
+                session = self._sessions[choice] = self._open(choice)
             self._take(main)
             session.set_state(_known(self._states, session))
             try:
@@ -62,7 +66,7 @@ class OtherSignatures:
         self._states = {**others, **session.get_state()}
 
     def reset(self) -> None:
-        """Forget the states that only other signatures have."""
+        """Forget the states that only other graphs have."""
         with self._lock:
             self._states.clear()
 

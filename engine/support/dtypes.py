@@ -39,6 +39,8 @@ _NUMPY |= {
         "float8_e5m2",
         "float8_e5m2fnuz",
         "float8_e8m0fnu",
+        "float6_e2m3fn",
+        "float6_e3m2fn",
         "float4_e2m1fn",
         "int4",
         "uint4",
@@ -56,7 +58,9 @@ TEXT = frozenset({"string"})
 COMPLEX = frozenset({"complex64", "complex128"})
 FLOATS = frozenset(name for name in NAMES if name.startswith(("float", "bfloat")))
 INTS = frozenset(name for name in NAMES if name.startswith(("int", "uint")))
-NARROW = frozenset(name for name in FLOATS if name.startswith(("float8", "float4"))) | {
+SMALL_FLOATS = frozenset(n for n in FLOATS if n.startswith(("float8", "float6_", "float4")))
+"""Floats of 8 bits or fewer; casts to them saturate."""
+NARROW = SMALL_FLOATS | {
     "int4",
     "uint4",
     "int2",

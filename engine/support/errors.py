@@ -125,6 +125,21 @@ class RunError(TriremeError):
     """A run's inputs do not fit, or its session is closed."""
 
 
+class FeedError(RunError):
+    """Feeds are missing, or of no input.
+
+    unknown: the names that are of no input
+    """
+
+    unknown: tuple[str, ...]
+
+    def __init__(
+        self, summary: str, *, unknown: Iterable[str], facts: Iterable[str] = (), fix: str = ""
+    ) -> None:
+        super().__init__(summary, facts=facts, fix=fix)
+        self.unknown = tuple(unknown)
+
+
 class CancelledError(RunError):
     """A request was cancelled; it never began, or stopped between two tasks."""
 

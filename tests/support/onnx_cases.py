@@ -38,32 +38,48 @@ def array(data) -> np.ndarray:
     return np.asarray(data)
 
 
+def arrays(values, data) -> dict[str, np.ndarray]:
+    """The arrays of a case's inputs or outputs by name; of a sequence each element's."""
+    found = {}
+    for value, given in zip(values, data, strict=True):
+        if isinstance(given, list):
+            found |= {f"{value.name}[{i}]": np.asarray(one) for i, one in enumerate(given)}
+        else:
+            found[value.name] = array(given)
+    return found
+
+
+def element_shapes(case) -> dict[str, tuple[int, ...]]:
+    """The shapes of the elements of sequences, which say how many there are."""
+    first = arrays(case.model.graph.input, case.data_sets[0][0])
+    return {name: one.shape for name, one in first.items() if name.endswith("]")}
+
+
 def run_case(case) -> None:
     """Convert and interpret a case; raise AssertionError when an output is not as expected."""
-    graph = convert(case.model.SerializeToString())
-    names = [value.name for value in case.model.graph.input]
+    graph = convert(case.model.SerializeToString(), shapes=element_shapes(case))
     by_name = {value.name: value.id for value in graph.input_values()}
     for inputs, outputs in case.data_sets:
-        feeds = {
-            by_name[name]: array(data)
-            for name, data in zip(names, inputs, strict=True)
-            if name in by_name
-        }
+        given = arrays(case.model.graph.input, inputs)
+        feeds = {by_name[name]: one for name, one in given.items() if name in by_name}
         results = interpret(graph, feeds)
-        for value, wanted in zip(graph.outputs, outputs, strict=True):
-            assert_same(results[value], array(wanted), case)
+        wanted = arrays(case.model.graph.output, outputs)
+        for value, right in zip(graph.outputs, wanted.values(), strict=True):
+            assert_same(results[value], right, case)
 
 
 def run_session_case(case) -> None:
     """Run a case from its bytes on the default devices; raise AssertionError as `run_case` does."""
-    names = [value.name for value in case.model.graph.input]
-    with Session(case.model.SerializeToString()) as session:
+    model = case.model.SerializeToString()
+    with Session(model, shapes=element_shapes(case) or None) as session:
         fed = {value.name for value in session.inputs}
         for inputs, outputs in case.data_sets:
-            given = dict(zip(names, inputs, strict=True))
-            results = session.run({name: array(given[name]) for name in names if name in fed})
-            for value, wanted in zip(session.outputs, outputs, strict=True):
-                assert_same(results[value.name], array(wanted), case)
+            given = arrays(case.model.graph.input, inputs)
+            results = session.run({name: one for name, one in given.items() if name in fed})
+            wanted = arrays(case.model.graph.output, outputs)
+            assert [value.name for value in session.outputs] == list(wanted)
+            for name, right in wanted.items():
+                assert_same(results[name], right, case)
 
 
 def assert_same(found, wanted, case) -> None:

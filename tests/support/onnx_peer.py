@@ -143,9 +143,24 @@ def _square(model, attrs):
 
 
 def _floor_div(model, attrs):
-    wide = [model.add("Cast", [x], to=TensorProto.DOUBLE) for x in model.inputs]
-    y = model.add("Floor", [model.add("Div", wide)])
-    return [model.add("Cast", [y], to=TensorProto.INT32)]
+    a, b = (model.add("Cast", [x], to=TensorProto.DOUBLE) for x in model.inputs)
+    zero = model.constant(np.float64(0))
+    rest = model.add("Mod", [a, b], fmod=1)
+    whole = model.add("Round", [model.add("Div", [model.add("Sub", [a, rest]), b])])
+    signs = [model.add("Less", [x, zero]) for x in (rest, b)]
+    apart = [model.add("Xor", signs), model.add("Not", [model.add("Equal", [rest, zero])])]
+    below = model.add("Cast", [model.add("And", apart)], to=TensorProto.DOUBLE)
+    by_zero = model.add("Equal", [b, zero])
+    y = model.add("Where", [by_zero, model.add("Div", [a, b]), model.add("Sub", [whole, below])])
+    dtype = onnx.helper.np_dtype_to_tensor_dtype(model.feeds["x0"].dtype)
+    return [model.add("Cast", [y], to=dtype)]
+
+
+def _mod(model, attrs):
+    attrs.pop("zero")
+    if not attrs["fmod"] and model.feeds["x0"].dtype.kind == "f":
+        model.opset = onnx.defs.onnx_opset_version()
+    return [model.add("Mod", model.inputs, **attrs)]
 
 
 def _reverse(model, attrs):
@@ -332,6 +347,7 @@ MAKERS = {
     "squared_difference": _squared_difference,
     "square": _square,
     "floor_div": _floor_div,
+    "mod": _mod,
     "reverse": _reverse,
     "gemm": _gemm,
     "rsqrt": chain("Sqrt", "Reciprocal"),

@@ -161,6 +161,7 @@ ELEMENTWISE = [
     ("prelu", on(nn.PReLU()), f()),
     ("reciprocal", torch.reciprocal, P),
     ("relu", F.relu, X),
+    ("remainder.Scalar_Tensor", lambda x: 1.5 % x, f(20, low=1)),
     ("remainder.Tensor", torch.remainder, f(20), f(20, low=-3, high=-1)),
     ("remainder.Scalar", lambda x: x % 3, i(20)),
     ("round", torch.round, odd(-1.5, -0.5, 0.5, 1.5, 2.5, 2.4)),

@@ -15,10 +15,11 @@ import onnx
 
 from trireme.converters.onnx.microsoft import MICROSOFT
 from trireme.converters.onnx.table import our_name
+from trireme.converters.onnx.write.division import floor_div, modulo
 from trireme.converters.onnx.write.use import WrittenNode, onnx_dtype
 from trireme.ir.graph import Quant, Value
 from trireme.ir.op import all_ops, get_op
-from trireme.support.dtypes import FLOATING, Array, numpy_dtype
+from trireme.support.dtypes import Array, numpy_dtype
 
 OPSET = 23
 """The opset of every file that is written."""
@@ -185,14 +186,6 @@ def squared_difference(use: WrittenNode) -> Sequence[str]:
     return [use.one("Mul", difference, difference)]
 
 
-def floor_div(use: WrittenNode) -> Sequence[str]:
-    """Write the floor of a float quotient; ONNX's integer division truncates."""
-    value = use.value(0)
-    if value is None or (value.quant is None and value.dtype not in FLOATING):
-        raise use.error("ONNX has no integer division that rounds down")
-    return [use.one("Floor", use.one("Div", use.operand(0), use.operand(1)))]
-
-
 def reverse(use: WrittenNode) -> Sequence[str]:
     """Write a reversal as a Slice of step -1."""
     axes = np.array(use.attrs["axes"], np.int64)
@@ -253,6 +246,7 @@ RULES: dict[str, WriteRule] = {
     "floor_div": floor_div,
     "fully_connected": fully_connected,
     "matmul_nbits": matmul_nbits,
+    "mod": modulo,
     "not_equal": lambda use: [use.one("Not", use.one("Equal", use.operand(0), use.operand(1)))],
     "quantize": identity,
     "reduce_all": reduce_bool("ReduceMin"),

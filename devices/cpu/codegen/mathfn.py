@@ -226,7 +226,7 @@ def tanh(fn: Function, x: Value) -> Value:
     near = fn.fma(u * x, polynomial(fn, u, _TANH), x)
     size = fn.unary("fabs", x)
     far = 1.0 - 2.0 / (exp_short(fn, size + size) + 1.0)
-    return fn.select(fn.compare("olt", size, 0.625), near, copysign(fn, far, x))
+    return copysign(fn, fn.select(fn.compare("olt", size, 0.625), near, far), x)  # of -0 it is -0
 
 
 def copysign(fn: Function, size: Value, sign: Value) -> Value:

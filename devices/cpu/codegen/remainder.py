@@ -1,4 +1,4 @@
-"""The remainder of floats, exact, by division.
+"""The remainder of floats, exact, by division; modulo and the quotient rounded down from it.
 
 x - q y has no rounding error while x and q y are known exactly. For float32 they are in double
 precision, if q has at most 29 bits: 29 + 24 bits are the 53 of a double. A quotient below 2^29 is
@@ -8,10 +8,14 @@ multiply-add knows q y, if q is below 2^53; libm does the others.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from trireme.devices.cpu.codegen.ir import Function, Value, Var
 from trireme.devices.cpu.codegen.llvm_types import lanes_of, mangled, vector
 from trireme.devices.cpu.codegen.scalars import any_lane, bits
 
+RestOf = Callable[[Function, Value, Value], Value]
+"""(fn, a, b) -> a - trunc(a / b) b: `of_singles` or `of_doubles`."""
 _UPPER = -1 << 24
 """Mask of a double's sign, exponent and the upper 28 of its 52 stored bits."""
 _STEPS = 10
@@ -61,3 +65,33 @@ def _not_below_0(fn: Function, rest: Value, by: Value) -> Value:
 
 def _with_sign(fn: Function, rest: Value, a: Value) -> Value:
     return fn.call(a.type, f"llvm.copysign.{mangled(a.type)}", rest, a)
+
+
+def modulo(fn: Function, rest_of: RestOf, a: Value, b: Value, *, zero_of_b: bool) -> Value:
+    """Return the remainder with the sign of b; a zero keeps a's sign unless `zero_of_b`."""
+    rest = rest_of(fn, a, b)
+    if zero_of_b:
+        rest = fn.select(fn.compare("oeq", rest, 0.0), _with_sign(fn, rest, b), rest)
+    return fn.select(_apart(fn, rest, b), rest + b, rest)
+
+
+def _apart(fn: Function, rest: Value, b: Value) -> Value:
+    """Whether a remainder is not 0 and has another sign than b."""
+    signs = bits(fn, "xor", fn.compare("olt", rest, 0.0), fn.compare("olt", b, 0.0))
+    return bits(fn, "and", signs, fn.compare("une", rest, 0.0))
+
+
+def floor_divide(fn: Function, rest_of: RestOf, a: Value, b: Value) -> Value:
+    """Return floor(a / b) of the exact quotient; a / b where b is 0.
+
+    a - rest is a multiple of b but for its rounding, so the nearest whole number is meant.
+    Source: ATen div_floor_floating, numpy floor_divide
+    """
+    rest, rounded = rest_of(fn, a, b), a / b
+    quotient = (a - rest) / b
+    quotient = fn.select(_apart(fn, rest, b), quotient - 1.0, quotient)
+    floor = fn.unary("floor", quotient)
+    floor = fn.select(fn.compare("ogt", quotient - floor, 0.5), floor + 1.0, floor)
+    zero = _with_sign(fn, fn.as_value(a.type, 0.0), rounded)
+    floor = fn.select(fn.compare("oeq", quotient, 0.0), zero, floor)
+    return fn.select(fn.compare("oeq", b, 0.0), rounded, floor)

@@ -137,18 +137,17 @@ def _sign(fn: Function, x: Value) -> Value:
     return fn.select(fn.compare("ogt", x, 0.0), 1.0, below)
 
 
-def _modulo(rest_of: Callable[[Function, Value, Value], Value]) -> Emit:
-    """Return what emits the remainder, exact, of a's sign, or of b's as Python's % has it."""
-
+def _modulo(rest_of: remainder.RestOf) -> Emit:
     def emit(fn: Function, attrs: Mapping[str, Any], a: Value, b: Value) -> Value:
-        rest = rest_of(fn, a, b)
         if attrs["fmod"]:
-            return rest
-        signs = bits(fn, "xor", fn.compare("olt", rest, 0.0), fn.compare("olt", b, 0.0))
-        apart = bits(fn, "and", signs, fn.compare("une", rest, 0.0))
-        return fn.select(apart, rest + b, rest)
+            return rest_of(fn, a, b)
+        return remainder.modulo(fn, rest_of, a, b, zero_of_b=attrs["zero"] == "divisor")
 
     return emit
+
+
+def _floor_divide(rest_of: remainder.RestOf) -> Emit:
+    return lambda fn, attrs, a, b: remainder.floor_divide(fn, rest_of, a, b)
 
 
 def _is_inf(fn: Function, attrs: Mapping[str, Any], x: Value) -> Value:
@@ -284,7 +283,11 @@ EXPRESSIONS: dict[str, Forms] = {
     "sub": _arithmetic(lambda fn, a, b: a - b),
     "mul": _arithmetic(lambda fn, a, b: a * b),
     "div": _floats(_activated(lambda fn, a, b: a / b)) | _by_sign(intfn.divide),
-    "floor_div": _by_sign(intfn.floor_divide),
+    "floor_div": {
+        "single": _floor_divide(remainder.of_singles),
+        "double": _floor_divide(remainder.of_doubles),
+        **_by_sign(intfn.floor_divide),
+    },
     "mod": _MODULO,
     "max": _floats(_fold(mathfn.maximum)) | _int_fold(intfn.maximum),
     "min": _floats(_fold(mathfn.minimum)) | _int_fold(intfn.minimum),
@@ -379,6 +382,7 @@ COSTS = {
     "sin": 80,
     "cos": 80,
     "tan": 100,
+    "floor_div": 70,
     "mod": 60,
     "cast": 4,
 }

@@ -112,6 +112,28 @@ def _is_inf(attrs: Attrs) -> str:
     return f"({' | '.join(asked) or '({0} != {0}) & ({0} == {0})'})"
 
 
+_REST = "fmod({0}, {1})"
+_APART = f"(({_REST} != {{T}}(0)) & (({_REST} < {{T}}(0)) != ({{1}} < {{T}}(0))))"
+"""Whether a remainder is not 0 and has another sign than the divisor."""
+
+
+def _mod(attrs: Attrs) -> str:
+    if attrs["fmod"]:
+        return _REST
+    rest = f"({_APART} ? {_REST} + {{1}} : {_REST})"
+    if attrs["zero"] == "dividend":
+        return rest
+    return f"({_REST} == {{T}}(0) ? copysign({{T}}(0), {{1}}) : {rest})"
+
+
+def _floor_div() -> str:
+    """Return floor(a / b) of the exact quotient. Source: ATen div_floor_floating."""
+    quotient = f"(({{0}} - {_REST}) / {{1}} - ({_APART} ? {{T}}(1) : {{T}}(0)))"
+    above = f"({quotient} - floor({quotient}) > {{T}}(0.5f) ? {{T}}(1) : {{T}}(0))"
+    zero, floor = "copysign({T}(0), {0} / {1})", f"floor({quotient}) + {above}"
+    return f"({{1}} == {{T}}(0) ? {{0}} / {{1}} : ({quotient} == {{T}}(0) ? {zero} : {floor}))"
+
+
 def _named(name: str) -> str:
     return ACTIVATIONS[name].replace("{x}", "{0}")
 
@@ -158,6 +180,8 @@ ROWS: dict[str, Expression] = {
     "sub": Expression("({0} - {1})", NUMBERS),
     "mul": Expression("({0} * {1})", NUMBERS),
     "div": Expression("({0} / {1})"),
+    "mod": Expression(_mod),
+    "floor_div": Expression(_floor_div()),
     "squared_difference": Expression("(({0} - {1}) * ({0} - {1}))"),
     "pow": Expression("pow({0}, {1})", ("float32",)),
     "prelu": Expression("({0} < {T}(0) ? {0} * {1} : {0})", SIGNED),

@@ -102,8 +102,9 @@ class InferenceSession:
         return list(self._outputs)
 
     def get_overridable_initializers(self) -> list[NodeArg]:
-        """Return nothing: initial values that are inputs are constants here."""
-        return []
+        """Return the inputs with an initializer, which a run may feed."""
+        declared = self._declared.shapes
+        return [arg_of(value, declared) for value in self.session.optional_inputs]
 
     def get_modelmeta(self) -> ModelMetadata:
         """Return what the producer wrote into the model; empty for other formats than ONNX."""
@@ -241,14 +242,17 @@ class InferenceSession:
             raise MissingInput(
                 f"Required inputs ({missing}) are missing from input feed ({list(given)})."
             )
-        unknown = [name for name in given if name not in known]
+        values = self.session.inputs
+        if len(given) > len(known):
+            values = [*values, *self.session.optional_inputs]
+        taken = {value.name: value for value in values}
+        unknown = [name for name in given if name not in taken]
         if unknown:
             raise InvalidArgument(
-                f"Invalid input name: {unknown[0]}", facts=[f"known: {', '.join(known)}"]
+                f"Invalid input name: {unknown[0]}", facts=[f"known: {', '.join(taken)}"]
             )
         return {
-            value.name: _array(given[value.name], numpy_dtype(value.dtype))
-            for value in self.session.inputs
+            name: _array(array, numpy_dtype(taken[name].dtype)) for name, array in given.items()
         }
 
 

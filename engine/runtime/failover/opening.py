@@ -40,7 +40,7 @@ def open_failover(
     names = [name for name in devices if name != HOST or _asked_for_host(asked)]
     if len(names) < 2:
         return None
-    execution = replace(how[0], passes=(), passes_off=(), signature=None)
+    execution = replace(how[0], passes=(), passes_off=(), signature=None, optional_inputs=())
     placement = replace(how[1], pins={}, fixed=None)
     has_variables = prepared.tied is not None and prepared.tied.are_variables
 

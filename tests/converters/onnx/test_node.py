@@ -1,132 +1,66 @@
-"""ONNX's node tests: at least so many pass converted and interpreted, and the rest is known.
+"""ONNX's node tests: all pass but those that support/onnx_known.py lists by reason.
 
-The cases take seconds to make, so all tests of them are in this file, which one worker runs.
-
-What the references pass, a Session passes, from bytes on the default devices, but for the cases
-that support/onnx_session_cases.toml lists by reason. A listed case must fail with the words of its
-reason, so the list shrinks as reasons go.
+The cases take seconds to make, so all tests of them are in this file, which one worker runs. Each
+runs on the references, and from bytes through a Session on the default devices. A listed case must
+fail with the words of its reason, so the list shrinks as reasons go.
 """
 
-import fnmatch
-import tomllib
-
 import pytest
-from onnx_cases import node_cases, ops_in, run_case, run_session_case
+from onnx_cases import node_cases, run_case, run_session_case
+from onnx_known import KNOWN, MOST_KNOWN, known
 from sweep import sweep
-from zoo import CHECKOUT
 
 from trireme.converters.onnx import convert
 from trireme.passes.pipeline import optimise
 
 BATCHES = 12
-LEAST_PASSING = 1798
-
-WITHOUT_OPS = {
-    "random numbers": "Bernoulli RandomUniformLike",
-    "training": "Adagrad Adam Momentum",
-    "pictures are decoded before the model": "ImageDecoder",
-}
-"""Ops that trireme lacks, by reason; cases that hold one fail."""
-KNOWN = {
-    "test_affine_grid_2d*_expanded": "the branches of an If differ in rank",
-    "test_affine_grid_3d_align_corners_expanded": "the branches of an If differ in rank",
-    "test_attention_?d_causal_bf16*": "one unit in the last place apart: rounded once here",
-    "test_attention_4d_causal_fp16*": "the same",
-    "test_attention_4d_*padded_kv_bf16*": "the same",
-    "test_attention_4d_attn_mask_causal_bf16*": "the same",
-    "test_dft_inverse*": "nearly 0 here, 2e-7 there, the limit is 1e-7",
-    "test_identity_opt": "optionals are no tensors",
-    "test_identity_sequence": "sequences are no tensors",
-    "test_if_opt": "optionals are no tensors",
-    "test_if_seq": "sequences are no tensors",
-    "test_loop1[36]_seq*": "sequences are no tensors",
-    "test_not_?d": "of opset 1",
-    "test_optional_get_element_*sequence": "optionals are no tensors",
-    "test_optional_get_element_optional_tensor": "optionals are no tensors",
-    "test_optional_has_element_empty_optional_input": "optionals are no tensors",
-    "test_optional_has_element_[ot]*_input": "optionals are no tensors",
-    "test_resize_downsample_scales_*_align_corners": "sizes are rounded, as in ONNX Runtime",
-    "test_scan_sum": "Scan of opset 8",
-    "test_sequence_insert_*": "sequences are no tensors",
-    "test_sequence_map_*": "sequences are no tensors",
-    "test_split_to_sequence_*": "sequences are no tensors",
-    "test_training_dropout*": "training",
-}
-"""Other cases that fail, by name, with the reason."""
-MAY_FAIL = {op for ops in WITHOUT_OPS.values() for op in ops.split()}
 
 
-def may_fail(case) -> bool:
-    if any(fnmatch.fnmatch(case.name, pattern) for pattern in KNOWN):
-        return True
-    return bool(ops_in(case.model.graph) & MAY_FAIL)
+RUN = {"references": run_case, "sessions": run_session_case}
+
+
+def trouble_with(case, way) -> str:
+    """Return what is wrong with a case, "" where nothing is."""
+    line = known(case.name, way)
+    try:
+        RUN[way](case)
+    except Exception as error:
+        said = f"{type(error).__name__}: {error}"
+        return "" if line is not None and line.error in said else said
+    return "" if line is None else f"passes, and is listed: {line.reason}"
 
 
 @pytest.mark.parametrize("batch", range(BATCHES))
 def test_node_cases(batch):
-    wrong = []
-    for case in node_cases()[batch::BATCHES]:
-        if may_fail(case):
-            continue
-        try:
-            run_case(case)
-        except Exception as error:
-            wrong.append(f"{case.name}: {type(error).__name__}: {error}")
-    assert not wrong, f"{len(wrong)} cases fail\n" + "\n".join(wrong)
+    cases = node_cases()[batch::BATCHES]
+    wrong = [f"{c.name}: {said}" for c in cases if (said := trouble_with(c, "references"))]
+    assert not wrong, f"{len(wrong)} cases are wrong\n" + "\n".join(wrong)
 
 
-def test_enough_cases_must_pass():
-    assert sum(not may_fail(case) for case in node_cases()) >= LEAST_PASSING
+def test_the_list_names_cases_that_there_are_and_does_not_grow():
+    names = [case.name for case in node_cases()]
+    for line in KNOWN:
+        assert any(map(line.holds, names)), line
+    assert sum(known(name, "sessions") is not None for name in names) == MOST_KNOWN
 
 
 @pytest.mark.parametrize("batch", sweep(range(4), always=[0]))
 def test_node_cases_optimised(batch, monkeypatch):
     """Every sixth of the cases that pass as they are, through every pass."""
-    cases = [case for case in node_cases()[batch::24] if passes(case)]
+    cases = [case for case in node_cases()[batch::24] if known(case.name, "references") is None]
     assert len(cases) > 50
-    monkeypatch.setattr("onnx_cases.convert", lambda model: optimise(convert(model)))
+    monkeypatch.setattr("onnx_cases.convert", lambda *a, **o: optimise(convert(*a, **o)))
     for case in cases:
         print(case.name)
         run_case(case)
 
 
-def passes(case) -> bool:
-    try:
-        run_case(case)
-    except Exception:
-        return False
-    return True
-
-
 SESSION_BATCHES = 60
-LISTED = tomllib.loads((CHECKOUT / "tests" / "support" / "onnx_session_cases.toml").read_text())
-WORDS = {
-    f"test_{name}": group["error"] for group in LISTED.values() for name in group["cases"].split()
-}
-"""What the error of a listed case says, by its name."""
-MOST_LISTED = {"rounding": 3}
-
-
-def trouble_with(case) -> str:
-    """Return what is wrong with a case, "" where nothing is."""
-    words = WORDS.get(case.name)
-    try:
-        run_session_case(case)
-    except Exception as error:
-        said = f"{type(error).__name__}: {error}"
-        return "" if words is not None and words in said else said
-    return "" if words is None else f"passes, and is listed as a case that says {words!r}"
 
 
 @pytest.mark.parametrize("batch", sweep(range(SESSION_BATCHES), always=[0]))
 def test_node_cases_through_a_session(batch, no_calibration):
-    cases = [case for case in node_cases()[batch::SESSION_BATCHES] if not may_fail(case)]
-    wrong = [f"{case.name}: {said}" for case in cases if (said := trouble_with(case))]
+    cases = node_cases()[batch::SESSION_BATCHES]
+    said = {case.name: trouble_with(case, "sessions") for case in cases}
+    wrong = [f"{name}: {trouble}" for name, trouble in said.items() if trouble]
     assert not wrong, f"{len(wrong)} of {len(cases)} cases are wrong\n" + "\n".join(wrong)
-
-
-def test_the_list_names_cases_that_there_are_and_does_not_grow():
-    known = {case.name for case in node_cases() if not may_fail(case)}
-    assert WORDS.keys() <= known
-    counts = {name: len(group["cases"].split()) for name, group in LISTED.items()}
-    assert counts == MOST_LISTED

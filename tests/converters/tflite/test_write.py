@@ -23,6 +23,7 @@ OTHER_NANS = ("NaN", "low above high", "upper limit", "lower limit", "^3", "^4",
 NOT_RUN = {
     "arg_max": "LiteRT refuses an empty axis",
     "arg_min": "LiteRT refuses an empty axis",
+    "floor_div": "LiteRT refuses a divisor of 0 at run time",
     "gather_nd": "LiteRT refuses indices from the end at run time",
     "pow": "LiteRT refuses negative integer exponents at run time",
     "rfft2d": "LiteRT refuses lengths that are no powers of two",

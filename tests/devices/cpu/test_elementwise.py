@@ -182,6 +182,31 @@ def test_powers_of_special_numbers_are_those_of_c(cpus, isa):
     np.testing.assert_array_equal(np.signbit(got)[known], np.signbit(want)[known])
 
 
+QUOTIENTS = [
+    ("mod", {}, np.remainder),
+    ("mod", {"zero": "dividend"}, lambda a, b: np.where(a % b == 0, np.copysign(0, a), a % b)),
+    ("mod", {"fmod": 1}, np.fmod),
+    ("floor_div", {}, np.floor_divide),
+]
+
+
+@pytest.mark.parametrize("op, attrs, rule", QUOTIENTS)
+@pytest.mark.parametrize("isa", available_isas(variants=False))
+def test_quotients_are_exact_with_the_sign_of_zero(cpus, isa, op, attrs, rule):
+    """All pairs; a rounded quotient of near multiples has the next whole number as its floor."""
+    values = np.array([*SPECIAL, 0.1, 0.3, -0.7, 1.5, -6, 1e6, 3e38, -1e-38], np.float64)
+    for dtype in (np.float32, np.float64):
+        a, b = (values.reshape(shape).astype(dtype) for shape in ((-1, 1), (1, -1)))
+        graph, feeds = node_graph(op, [a, b], attrs)
+        (got,), kernels, _ = run(cpus[isa, 1], graph, feeds)
+        assert REFERENCE not in kernels.values()
+        with np.errstate(all="ignore"):
+            want = rule(a, b).astype(dtype)
+        np.testing.assert_array_equal(got, want)
+        known = ~np.isnan(want)
+        np.testing.assert_array_equal(np.signbit(got)[known], np.signbit(want)[known])
+
+
 FROM_RUNTIME = {  # op: attributes, the dtypes that ONNX Runtime has a kernel for
     **dict.fromkeys(["Add", "Sub", "Mul", "Div"], ({}, ("int8", "uint8", "int32", "int64"))),
     "Mod": ({"fmod": 0}, ("int8", "uint8", "int16", "int32", "int64")),

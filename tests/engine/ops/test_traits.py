@@ -101,6 +101,7 @@ def rearranged(op, sample):
 OTHERS_THAT_REARRANGE = {
     "complex_real",  # the samples here are real
     "copy",  # its place is the point of it
+    "image_decoder",  # numbers in order are no picture
     "pad",  # in the modes that repeat elements
     "unique",  # and sorts them
 }
