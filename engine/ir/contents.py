@@ -244,7 +244,7 @@ def as_target(dims: list[Dim], shape: tuple[Dim, ...] | None) -> Array | None:
 def refined(graph: Graph) -> tuple[dict[int, TensorType], dict[int, Array]]:
     """Return types of values that follow from symbolic contents, and these contents, by value.
 
-    A type is as the graph has it, or holds an expression where the graph has "?".
+    A type is as the graph has it, or tells more of dimensions that are not numbers there.
     """
     types: dict[int, TensorType] = {}
     known: dict[int, Array] = {}
@@ -281,11 +281,14 @@ def _types(graph: Graph, node: Node, inputs: Sequence[Value | None]) -> Sequence
 
 
 def _merged(old: TensorType, new: TensorType, symbols: Mapping[str, Bounds]) -> TensorType:
-    """Return the old type with dimensions of the new one in the place of "?"."""
+    """Return the old type with the dimensions of which the new one tells more.
+
+    An expression tells more than "?", and a number more than an expression.
+    """
     if len(old.shape) != len(new.shape):
         return old
     shape = tuple(
-        simplified(b, symbols) if a == UNKNOWN else a
+        simplified(b, symbols) if a == UNKNOWN or (isinstance(a, str) and isinstance(b, int)) else a
         for a, b in zip(old.shape, new.shape, strict=True)
     )
     return old if shape == old.shape else replace(old, shape=shape)
