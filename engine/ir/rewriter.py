@@ -20,7 +20,7 @@ import numpy as np
 from trireme.ir.dims import symbols_of
 from trireme.ir.graph import UNKNOWN, Graph, Node, Quant, TensorType, Value
 from trireme.ir.op import get_op
-from trireme.ir.verify import check, check_value, infer_types
+from trireme.ir.verify import check_value, infer_types
 from trireme.support.dtypes import Array, constant_array, dtype_name
 
 
@@ -287,7 +287,10 @@ class GraphRewriter:
         return self._next_node - 1
 
     def finish(self) -> Graph:
-        """Return the checked graph, ids counted anew from 0 in the order of first appearance."""
+        """Return the graph, ids counted anew from 0 in the order of first appearance.
+
+        The caller checks it, once all rewrites are done (`verify.check`).
+        """
         self.nodes = dict(sorted(self.nodes.items(), key=lambda entry: self._places[entry[0]]))
         ids: dict[int, int] = {}
         for value in self._appearance():
@@ -307,15 +310,13 @@ class GraphRewriter:
             for node in self.nodes.values()
         )
         values = {new: self._named(old, new) for old, new in ids.items()}
-        return check(
-            Graph(
-                self.graph.name,
-                tuple(ids[i] for i in self.graph.inputs),
-                tuple(ids[i] for i in self.outputs),
-                nodes,
-                values,
-                _symbols(self.graph, values),
-            )
+        return Graph(
+            self.graph.name,
+            tuple(ids[i] for i in self.graph.inputs),
+            tuple(ids[i] for i in self.outputs),
+            nodes,
+            values,
+            _symbols(self.graph, values),
         )
 
     def read_values(self) -> set[int]:

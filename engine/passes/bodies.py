@@ -12,6 +12,7 @@ from trireme.ir.bind_shapes import retyped
 from trireme.ir.graph import UNKNOWN, Graph, Node, TensorType
 from trireme.ir.rewriter import GraphRewriter
 from trireme.ir.rules import Rewritten, apply, rules_by_op
+from trireme.ir.verify import check
 from trireme.ops.repeats import Repeat, body_types, repeat_of
 from trireme.support.errors import ShapeError
 
@@ -83,8 +84,7 @@ def body_of(body: Graph, given: Types) -> Graph:
     known = [body.type(value) for value in body.inputs]
     if all(map(_says_no_more, given, known)):
         return body
-    made: Graph = narrow_bodies(retyped(body, given)).graph
-    return made
+    return check(narrow_bodies(retyped(body, given)).graph)
 
 
 def _says_no_more(given: TensorType, known: TensorType) -> bool:
