@@ -179,7 +179,7 @@ class GraphRewriter:
         values = [None if i is None else self.values[i] for i in node.inputs]
         types = infer_types(get_op(node.op), values, node.attrs, len(node.outputs), node.label)
         for out, type in zip(node.outputs, types, strict=True):
-            self._retype(out, TensorType(type.shape, type.dtype, self.type(out).quant))
+            self._retype(out, _still_known(type, self.type(out)))
         return node
 
     def resolve(self, value: int) -> int:
@@ -364,6 +364,18 @@ def merged_source(nodes: Iterable[Node]) -> str:
             if name:
                 parts.setdefault(name)
     return prefix + "+".join(parts) if parts else ""
+
+
+def _still_known(type: TensorType, before: TensorType) -> TensorType:
+    """Return an inferred type with the dimensions of before, of which one node alone tells nothing.
+
+    A pass that follows shape tensors (passes/symbolic_shapes.py) knows more than one node tells.
+    """
+    shape = type.shape
+    if len(shape) == len(before.shape):
+        pairs = zip(shape, before.shape, strict=True)
+        shape = tuple(old if dim == UNKNOWN else dim for dim, old in pairs)
+    return TensorType(shape, type.dtype, before.quant)
 
 
 def fits(new: TensorType, old: TensorType) -> bool:
