@@ -213,7 +213,10 @@ def _elements(value: Value, known: Mapping[int, Array]) -> Array | None:
 
 
 def _of_shape(graph: Graph, node: Node) -> Array | None:
-    dims = graph.type(node.used[0]).shape
+    type = graph.type(node.used[0])
+    if not type.has_rank:
+        return None
+    dims = type.shape
     if node.op == "size":
         whole: Dim = 1
         for dim in dims:
@@ -224,15 +227,16 @@ def _of_shape(graph: Graph, node: Node) -> Array | None:
     return None if UNKNOWN in made.tolist() else made
 
 
-def as_target(dims: list[Dim], shape: tuple[Dim, ...] | None) -> Array | None:
-    """Return the constant sizes of a reshape to these dimensions; None when there are none.
+def as_target(dims: list[Dim], x: TensorType) -> Array | None:
+    """Return the constant sizes of a reshape of x to these dimensions; None when there are none.
 
     A symbol at the same place in the input is copied (0); one other dimension is inferred (-1).
     """
     target: list[int] = []
+    shape = x.shape if x.has_rank else ()
     for axis, dim in enumerate(dims):
         if isinstance(dim, str):
-            same = shape is not None and axis < len(shape) and dim == shape[axis] != UNKNOWN
+            same = axis < len(shape) and dim == shape[axis] != UNKNOWN
             target.append(0 if same else -1)
         else:
             target.append(int(dim))
@@ -285,7 +289,9 @@ def _merged(old: TensorType, new: TensorType, symbols: Mapping[str, Bounds]) -> 
 
     An expression tells more than "?", and a number more than an expression.
     """
-    if len(old.shape) != len(new.shape):
+    if not old.has_rank:
+        return replace(old, shape=new.shape)
+    if not new.has_rank or len(old.shape) != len(new.shape):
         return old
     shape = tuple(
         simplified(b, symbols) if a == UNKNOWN or (isinstance(a, str) and isinstance(b, int)) else a

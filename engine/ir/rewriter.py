@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from trireme.ir.any_rank import has_late_rank
 from trireme.ir.dims import symbols_of
 from trireme.ir.graph import UNKNOWN, Graph, Node, Quant, TensorType, Value
 from trireme.ir.op import get_op
@@ -62,8 +63,12 @@ class GraphRewriter:
         return None if value is None else self.values[value].data
 
     def producer(self, value: int | None) -> Node | None:
-        """Return the node that makes the value, in its current form."""
-        return None if value is None else self._producers.get(value)
+        """Return the node that makes the value, in its current form.
+
+        None where the node works on a value of unknown rank: rules read shapes.
+        """
+        node = None if value is None else self._producers.get(value)
+        return None if node is None or self._is_late(node) else node
 
     def is_output(self, value: int) -> bool:
         """Whether the value is an output of the graph."""
@@ -84,6 +89,12 @@ class GraphRewriter:
     def is_free(self, node: Node) -> bool:
         """Whether the node may be replaced: it has no effect and no place in an effect order."""
         return not node.after and node.id not in self._ordered and not get_op(node.op).effect
+
+    def _is_late(self, node: Node) -> bool:
+        """Whether the node works on a value of unknown rank; the bodies of one may be plain."""
+        if get_op(node.op).has_body:
+            return False
+        return has_late_rank([self.values[value] for value in (*node.used, *node.outputs)])
 
     def made_by(self, value: int | None, root: Node, *ops: str) -> Node | None:
         """Return the producer of a value if it is one of `ops`, is free, and has the root's pin."""
@@ -156,7 +167,8 @@ class GraphRewriter:
         """Offer every node to the rules of its op, in graph order."""
         for old in self.graph.nodes:
             node = self._current(old)
-            if not (self.is_free(node) and self._offer(node, rules.get(node.op, ()))):
+            shown = self.is_free(node) and not self._is_late(node)
+            if not (shown and self._offer(node, rules.get(node.op, ()))):
                 self._keep(node)
 
     def _offer(self, node: Node, rules: Sequence[Rule]) -> bool:
@@ -264,7 +276,7 @@ class GraphRewriter:
 
     def is_before(self, value: int, node: Node) -> bool:
         """Whether a value exists when a node of the rewritten graph runs."""
-        maker = self.producer(value)
+        maker = self._producers.get(value)
         return maker is None or self._places[maker.id] < self._places[node.id]
 
     def _keep(self, node: Node) -> None:
@@ -371,8 +383,8 @@ def _still_known(type: TensorType, before: TensorType) -> TensorType:
 
     A pass that follows shape tensors (passes/symbolic_shapes.py) knows more than one node tells.
     """
-    shape = type.shape
-    if len(shape) == len(before.shape):
+    shape = type.shape if type.has_rank else before.shape
+    if type.has_rank and before.has_rank and len(shape) == len(before.shape):
         pairs = zip(shape, before.shape, strict=True)
         shape = tuple(old if dim == UNKNOWN else dim for dim, old in pairs)
     return TensorType(shape, type.dtype, before.quant)
@@ -380,7 +392,11 @@ def _still_known(type: TensorType, before: TensorType) -> TensorType:
 
 def fits(new: TensorType, old: TensorType) -> bool:
     """Whether the new type is the old one, or the same with unknown dimensions made known."""
-    if (new.dtype, new.quant, len(new.shape)) != (old.dtype, old.quant, len(old.shape)):
+    if (new.dtype, new.quant) != (old.dtype, old.quant):
+        return False
+    if not old.has_rank:
+        return True
+    if not new.has_rank or len(new.shape) != len(old.shape):
         return False
     pairs = zip(new.shape, old.shape, strict=True)
     return all(

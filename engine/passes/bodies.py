@@ -70,7 +70,7 @@ def _settled(form: Repeat, given: Types) -> Graph:
 
 
 def _widened(old: TensorType, new: TensorType) -> TensorType:
-    if len(old.shape) != len(new.shape):
+    if not (old.has_rank and new.has_rank) or len(old.shape) != len(new.shape):
         raise ShapeError(f"a carried value is {old} before a turn and {new} after it")
     dims = (a if a == b else UNKNOWN for a, b in zip(old.shape, new.shape, strict=True))
     return TensorType(tuple(dims), old.dtype, old.quant)
@@ -88,5 +88,9 @@ def body_of(body: Graph, given: Types) -> Graph:
 
 
 def _says_no_more(given: TensorType, known: TensorType) -> bool:
+    if not given.has_rank:
+        return True
+    if not known.has_rank:
+        return False
     pairs = zip(given.shape, known.shape, strict=True)
     return all(new == old or not isinstance(new, int) for new, old in pairs)

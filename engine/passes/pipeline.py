@@ -170,7 +170,7 @@ def _run(name: str, run: Run, graph: Graph) -> tuple[Graph, PassReport]:
         if made.graph is not graph:
             _check_kept(graph, check(made.graph))
     except ShapeError as error:
-        raise GraphError(
+        raise ShapeError(
             f"pass {name}: {error.summary}", facts=error.facts, fix=error.fix
         ) from error
     except GraphError as error:
@@ -196,7 +196,11 @@ def _check_kept(before: Graph, after: Graph) -> None:
 
 def _tells_as_much(new: TensorType, old: TensorType) -> bool:
     """Whether a type is another one, or the same with open dimensions of which more is known."""
-    if (new.dtype, new.quant, len(new.shape)) != (old.dtype, old.quant, len(old.shape)):
+    if (new.dtype, new.quant) != (old.dtype, old.quant):
+        return False
+    if not old.has_rank:
+        return True
+    if not new.has_rank or len(new.shape) != len(old.shape):
         return False
     pairs = zip(new.shape, old.shape, strict=True)
     return all(a == b or b == UNKNOWN or (isinstance(b, str) and a != UNKNOWN) for a, b in pairs)
