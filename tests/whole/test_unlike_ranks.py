@@ -3,12 +3,16 @@
 An If may give values of unlike rank, and torch.onnx writes `x.squeeze(1)` of an open axis so.
 """
 
+import json
+
 import numpy as np
 import onnxruntime
 import pytest
+from commands import call
 from onnx import TensorProto, helper, numpy_helper
 
 import trireme
+from trireme.compat import onnxruntime as compat
 
 FLOAT, INT64, BOOL = TensorProto.FLOAT, TensorProto.INT64, TensorProto.BOOL
 X = np.arange(6, dtype=np.float32).reshape(2, 3) - 2.5
@@ -179,3 +183,18 @@ def test_a_squeeze_of_an_open_axis(devices):
     rng = np.random.default_rng(0)
     runs = [{"x": rng.standard_normal(shape).astype(np.float32)} for shape in SHAPES]
     assert_like_peer(data, runs, devices=devices)
+
+
+def test_the_command_line_tells_of_it(tmp_path, capsys):
+    path = tmp_path / "model.onnx"
+    path.write_bytes(choice_model("none"))
+    assert "output y float32[...]" in call(capsys, "info", str(path))[1]
+    found = json.loads(call(capsys, "info", str(path), "--json")[1])
+    assert found["outputs"] == [{"name": "y", "shape": None, "dtype": "float32"}]
+
+
+def test_the_look_alike_declares_it_as_the_peer():
+    data = choice_model("back to x")
+    mine, peer = compat.InferenceSession(data), onnxruntime.InferenceSession(data)
+    for one, other in zip(mine.get_outputs(), peer.get_outputs(), strict=True):
+        assert (one.name, one.shape, one.type) == (other.name, other.shape, other.type)
