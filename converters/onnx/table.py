@@ -14,6 +14,7 @@ import numpy as np
 
 from trireme.converters.onnx import integer_products, quantized, window
 from trireme.converters.onnx.scope import NodeUse
+from trireme.converters.onnx.squeeze import squeeze
 from trireme.converters.onnx.tensors import dtype_of
 from trireme.ir.op import Attr, get_op, has_op
 from trireme.support.records import dataclass
@@ -229,6 +230,7 @@ TABLE: dict[str, OpEntry] = {
     "Resize": OpEntry("resize", resize),
     "SimplifiedLayerNormalization": OpEntry("rms_normalization", rms_normalization),
     "Softmax": OpEntry("softmax", softmax),
+    "Squeeze": OpEntry("squeeze", squeeze),
     "Transpose": OpEntry("transpose", transpose_quick),
     "Upsample": OpEntry("resize", resize),
 }
