@@ -34,7 +34,7 @@ def _where_one(use: NodeUse, is_one: int, x: int, axis: int) -> int:
     """Return x without an axis where a condition is true, else x."""
     type = use.scope.builder.type(x)
     branches = {"then_branch": _body(type, axis), "else_branch": _body(type, None)}
-    return use.add("if", is_one, x, **branches)
+    return use.add_node("if", [is_one, x], branches)[0]
 
 
 def _body(type: TensorType, axis: int | None) -> Graph:

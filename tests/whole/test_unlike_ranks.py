@@ -177,12 +177,62 @@ def squeeze_model(*after, outputs=None):
 SHAPES = ((2, 1, 3), (2, 4, 3), (1, 1, 3), (5, 2, 3), (2, 4, 3), (7, 1, 3))
 
 
+def squeeze_runs(shapes=SHAPES):
+    rng = np.random.default_rng(0)
+    return [{"x": rng.standard_normal(shape).astype(np.float32)} for shape in shapes]
+
+
 @pytest.mark.parametrize("devices", [["cpu"], ["npu", "opencl", "cpu"]], ids=["cpu", "all"])
 def test_a_squeeze_of_an_open_axis(devices):
     data = squeeze_model(node("Relu", "y", "r"), node("MatMul", "r m", "z"), outputs={"z": FLOAT})
-    rng = np.random.default_rng(0)
-    runs = [{"x": rng.standard_normal(shape).astype(np.float32)} for shape in SHAPES]
-    assert_like_peer(data, runs, devices=devices)
+    assert_like_peer(data, squeeze_runs(), devices=devices)
+
+
+def test_each_branch_that_shapes_choose_has_a_program_for_every_shape():
+    data = squeeze_model(node("Relu", "y", "z"), outputs={"z": FLOAT})
+    with trireme.Session(data, devices=["cpu"]) as session:
+        for feeds in squeeze_runs():
+            session.run(feeds)
+            assert [stage.tier for stage in session.stages] == ["polymorphic"]
+
+
+@pytest.mark.parametrize("dims", [("a", "b<=1", 3), ("a", "2<=b<=5", 3), ("a<=9", "b<=9", 3)])
+def test_bounds_that_may_decide_the_branch(dims):
+    shapes = {"b<=1": SHAPES[:1], "2<=b<=5": SHAPES[1:2]}.get(dims[1], SHAPES)
+    assert_like_peer(squeeze_model(), squeeze_runs(shapes), shapes={"x": dims})
+
+
+def test_a_loop_over_a_branch_of_either_rank():
+    """Each turn squeezes a row where the turn is even; its sum is the row of the turn."""
+    parity = [
+        node("Mod", "turn two", "odd"),
+        node("Equal", "odd nought", "is_even"),
+        node(
+            "If",
+            "is_even",
+            "y",
+            then_branch=branch("a", node("Reshape", "state flat", "a")),
+            else_branch=branch("b", node("Neg", "state", "b")),
+        ),
+        node("ReduceSum", "y", "sum", keepdims=0),
+        node("Reshape", "y same", "next"),
+        node("Identity", "going", "on"),
+    ]
+    value = helper.make_tensor_value_info
+    ins = [value("turn", INT64, ()), value("going", BOOL, ()), value("state", FLOAT, (2, 3))]
+    outs = [value("on", BOOL, ()), value("next", FLOAT, (2, 3)), value("sum", FLOAT, ())]
+    body = helper.make_graph(parity, "body", ins, outs)
+    loop = node("Loop", "n always x", "last sums", body=body)
+    weights = [
+        *WEIGHTS,
+        ints("same", 2, 3),
+        numpy_helper.from_array(np.array(2), "two"),
+        numpy_helper.from_array(np.array(0), "nought"),
+        numpy_helper.from_array(np.array(True), "always"),
+    ]
+    inputs = {"x": (FLOAT, (2, 3)), "n": (INT64, ())}
+    data = model([loop], inputs, {"last": FLOAT, "sums": FLOAT}, weights)
+    assert_like_peer(data, [{"x": X, "n": np.array(n)} for n in (1, 3, 4)])
 
 
 def test_the_command_line_tells_of_it(tmp_path, capsys):
