@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import product
 
-from trireme.ir.graph import ANY_RANK, UNKNOWN, TensorType, Value
+from trireme.ir.graph import UNKNOWN, TensorType, Value
+from trireme.ir.partial_types import common_type
 from trireme.support.errors import ShapeError, TriremeError
 
 RANKS = range(9)
@@ -61,11 +62,3 @@ def _joined(types: Sequence[TensorType]) -> TensorType:
     for type in types[1:]:
         joined = common_type(joined, type)
     return joined
-
-
-def common_type(a: TensorType, b: TensorType) -> TensorType:
-    """Return the type, of the dtype of a, that values of either shape have."""
-    if not (a.has_rank and b.has_rank) or len(a.shape) != len(b.shape):
-        return TensorType(ANY_RANK, a.dtype, a.quant)
-    dims = (x if x == y else UNKNOWN for x, y in zip(a.shape, b.shape, strict=True))
-    return TensorType(tuple(dims), a.dtype, a.quant)

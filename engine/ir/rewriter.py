@@ -19,8 +19,9 @@ import numpy as np
 
 from trireme.ir.any_rank import has_late_rank
 from trireme.ir.dims import symbols_of
-from trireme.ir.graph import UNKNOWN, Graph, Node, Quant, TensorType, Value
+from trireme.ir.graph import Graph, Node, Quant, TensorType, Value
 from trireme.ir.op import get_op
+from trireme.ir.partial_types import fits, still_known
 from trireme.ir.verify import check_value, infer_types
 from trireme.support.dtypes import Array, constant_array, dtype_name
 
@@ -191,7 +192,7 @@ class GraphRewriter:
         values = [None if i is None else self.values[i] for i in node.inputs]
         types = infer_types(get_op(node.op), values, node.attrs, len(node.outputs), node.label)
         for out, type in zip(node.outputs, types, strict=True):
-            self._retype(out, _still_known(type, self.type(out)))
+            self._retype(out, still_known(type, self.type(out)))
         return node
 
     def resolve(self, value: int) -> int:
@@ -376,32 +377,6 @@ def merged_source(nodes: Iterable[Node]) -> str:
             if name:
                 parts.setdefault(name)
     return prefix + "+".join(parts) if parts else ""
-
-
-def _still_known(type: TensorType, before: TensorType) -> TensorType:
-    """Return an inferred type with the dimensions of before, of which one node alone tells nothing.
-
-    A pass that follows shape tensors (passes/symbolic_shapes.py) knows more than one node tells.
-    """
-    shape = type.shape if type.has_rank else before.shape
-    if type.has_rank and before.has_rank and len(shape) == len(before.shape):
-        pairs = zip(shape, before.shape, strict=True)
-        shape = tuple(old if dim == UNKNOWN else dim for dim, old in pairs)
-    return TensorType(shape, type.dtype, before.quant)
-
-
-def fits(new: TensorType, old: TensorType) -> bool:
-    """Whether the new type is the old one, or the same with unknown dimensions made known."""
-    if (new.dtype, new.quant) != (old.dtype, old.quant):
-        return False
-    if not old.has_rank:
-        return True
-    if not new.has_rank or len(new.shape) != len(old.shape):
-        return False
-    pairs = zip(new.shape, old.shape, strict=True)
-    return all(
-        a == b or b == UNKNOWN or (isinstance(b, str) and isinstance(a, int)) for a, b in pairs
-    )
 
 
 def _symbols(graph: Graph, values: Mapping[int, Value]) -> dict[str, tuple[int, int | None]]:

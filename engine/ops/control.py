@@ -10,10 +10,10 @@ from collections.abc import Iterable, MutableMapping, Sequence
 
 import numpy as np
 
-from trireme.ir.any_rank import common_type
 from trireme.ir.graph import UNKNOWN, Dim, Graph, TensorType, Value
 from trireme.ir.interpreter import interpret
 from trireme.ir.op import Attr, Call, define
+from trireme.ir.partial_types import common_type
 from trireme.ops.repeats import (
     GOING,
     TURN,

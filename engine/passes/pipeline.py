@@ -14,7 +14,8 @@ from dataclasses import field, replace
 from functools import partial
 
 from trireme.ir.bind_shapes import retyped
-from trireme.ir.graph import UNKNOWN, Graph, TensorType, Value
+from trireme.ir.graph import Graph, TensorType, Value
+from trireme.ir.partial_types import tells_as_much
 from trireme.ir.rules import Rewritten
 from trireme.ir.verify import check
 from trireme.passes.batch_norm import batch_norm
@@ -191,19 +192,7 @@ def _check_kept(before: Graph, after: Graph) -> None:
     An input keeps its name and type. So does an output, of whose open dimensions more may be known.
     """
     _check_ends("inputs", before.input_values(), after.input_values(), operator.eq)
-    _check_ends("outputs", before.output_values(), after.output_values(), _tells_as_much)
-
-
-def _tells_as_much(new: TensorType, old: TensorType) -> bool:
-    """Whether a type is another one, or the same with open dimensions of which more is known."""
-    if (new.dtype, new.quant) != (old.dtype, old.quant):
-        return False
-    if not old.has_rank:
-        return True
-    if not new.has_rank or len(new.shape) != len(old.shape):
-        return False
-    pairs = zip(new.shape, old.shape, strict=True)
-    return all(a == b or b == UNKNOWN or (isinstance(b, str) and a != UNKNOWN) for a, b in pairs)
+    _check_ends("outputs", before.output_values(), after.output_values(), tells_as_much)
 
 
 def _check_ends(
