@@ -68,7 +68,7 @@ class FoldingBuilder(GraphBuilder):
             pin=pin,
             after=after,
         )
-        if op == "shape" and inputs[0] is not None:
+        if op == "shape" and inputs[0] is not None and self.type(inputs[0]).has_rank:
             self._dims[made[0]] = _part(self.type(inputs[0]).shape, attrs)
         elif plain and made:
             elements = fold_dims(values, op, get_op(op).bind(attrs), self._dims)
@@ -84,7 +84,7 @@ class FoldingBuilder(GraphBuilder):
         dims = None if shape is None else self._dims.get(shape)
         if x is None or dims is None or 0 in dims:
             return inputs, attrs
-        target = as_target(list(dims), self.type(x).shape)
+        target = as_target(list(dims), self.type(x))
         if target is None:
             return inputs, attrs
         return [x, self.constant("shape", target)], {"allowzero": 0}
@@ -100,7 +100,7 @@ class FoldingBuilder(GraphBuilder):
         first = values[0] if values else None
         if first is None:
             return None
-        if op == "shape":
+        if op == "shape" and first.type.has_rank:
             dims = _part(first.shape, attrs)
             return [np.array(dims, np.int64)] if all(isinstance(d, int) for d in dims) else None
         if any(v is not None and (v.dtype not in FOLLOWED or v.type.quant) for v in values):

@@ -164,7 +164,8 @@ def _most_first(item: tuple[str, int]) -> tuple[int, str]:
 
 
 def _value_json(value: Value) -> dict[str, Any]:
-    return {"name": value.name, "shape": list(value.type.shape), "dtype": value.type.dtype}
+    shape = list(value.shape) if value.type.has_rank else None
+    return {"name": value.name, "shape": shape, "dtype": value.dtype}
 
 
 def devices(options: argparse.Namespace) -> int:

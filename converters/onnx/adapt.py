@@ -144,23 +144,6 @@ def slope_per_channel(use: NodeUse) -> None:
         use.inputs[1] = use.add("unsqueeze", use.need(1), ends)
 
 
-def squeeze_batch(use: NodeUse) -> None:
-    """Name the axes of a Squeeze without axes, where the batch of the model's inputs is open.
-
-    torch.onnx.export writes `x.squeeze()` so, and the rank of the result would be open. The batch
-    is taken as 1, which such models are traced and fed with: a run with more is an error of the
-    squeeze. Other open axes leave the rank open.
-    """
-    if use.input(1) is not None:
-        return
-    batch, *rest = use.type().shape or (0,)
-    builder = use.scope.builder
-    batches = {builder.type(value).shape[:1] for value in builder.inputs}
-    if isinstance(batch, str) and (batch,) in batches and all(isinstance(d, int) for d in rest):
-        ones = [axis for axis, dim in enumerate(rest, 1) if dim == 1]
-        use.set_input(1, use.constant([0, *ones], "int64"))
-
-
 _BINARY = ("Add", "And", "Div", "Equal", "Greater", "Less", "Mul", "Or", "Pow", "Sub", "Xor")
 _AXES = to_input("axes", 1)
 _REDUCTIONS = ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "SumSquare")
@@ -192,7 +175,7 @@ ADAPTERS: dict[str, tuple[tuple[int, Adapter], ...]] = {
     ),
     "Softmax": ((13, flatten_first),),
     "Split": ((13, to_input("split", 1)), (18, split_evenly)),
-    "Squeeze": ((13, _AXES), (99, squeeze_batch)),
+    "Squeeze": ((13, _AXES),),
     "TopK": ((10, to_input("k", 1)),),
     "Unsqueeze": ((13, _AXES),),
     "Upsample": ((99, upsample),),

@@ -33,9 +33,6 @@ def if_node(use: NodeUse, convert: Convert) -> Sequence[int]:
     then, other = (
         finish(scope, made, [], captures) for scope, made in zip(scopes, outputs, strict=True)
     )
-    squeezed = _squeezed(use, then, other, captures)
-    if squeezed is not None:
-        return [squeezed]
     attrs = {"then_branch": then, "else_branch": other}
     return use.add_node("if", [use.need(0), *captures], attrs, len(then.outputs))
 
@@ -60,45 +57,6 @@ def _converted(
     if not outputs:
         raise first
     raise BranchError(first.summary, facts=first.facts, fix=first.fix) from first
-
-
-def _squeezed(use: NodeUse, then: Graph, other: Graph, captures: Sequence[int]) -> int | None:
-    """Return x without an axis, where an If takes the axis away if it has one element.
-
-    torch.onnx.export writes `x.squeeze(axis)` of an open axis so. A result has one rank here, and
-    what follows in the file takes the squeezed one: a run in which the axis has more elements is an
-    error of the squeeze. None for any other If.
-    """
-    if [node.op for node in then.nodes] != ["squeeze"] or other.nodes:
-        return None
-    node = then.nodes[0]
-    axes = then.values[node.used[1]].data if len(node.used) > 1 else None
-    if node.used[0] not in then.inputs or axes is None or axes.size != 1:
-        return None
-    position = list(then.inputs).index(node.used[0])
-    outer = captures[position]
-    if tuple(other.outputs) != (other.inputs[position],) or tuple(then.outputs) != node.outputs:
-        return None
-    shape = use.scope.builder.type(outer).shape
-    if _asks_for_one(use) != shape[int(axes.reshape(-1)[0])]:
-        return None
-    return use.add("squeeze", outer, use.constant(axes))
-
-
-def _asks_for_one(use: NodeUse) -> str | None:
-    """Return the open dimension that the condition compares with 1, if it does so."""
-    scope, condition = use.scope, use.need(0)
-    makers = {value: node for node in scope.builder.nodes for value in node.outputs}
-    node = makers.get(condition)
-    while node is not None and node.op in ("cast", "identity"):
-        node = makers.get(node.used[0])
-    if node is None or node.op != "equal":
-        return None
-    for value, other in (node.used, node.used[::-1]):
-        data, dims = scope.builder.values[other].data, scope.dims.get(value, ())
-        if data is not None and data.size == 1 and data.reshape(-1)[0] == 1 and len(dims) == 1:
-            return dims[0] if isinstance(dims[0], str) else None
-    return None
 
 
 def finish(
@@ -213,7 +171,7 @@ def _settle(
 
 
 def _widened(old: TensorType, new: TensorType) -> TensorType:
-    if len(old.shape) != len(new.shape):
+    if not (old.has_rank and new.has_rank) or len(old.shape) != len(new.shape):
         return old
     dims = (a if a == b else UNKNOWN for a, b in zip(old.shape, new.shape, strict=True))
     return TensorType(tuple(dims), old.dtype)

@@ -18,7 +18,7 @@ from trireme.converters.fold import Dims, fold, fold_dims
 from trireme.converters.onnx.file import Files
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.contents import as_target
-from trireme.ir.graph import TensorType, Value
+from trireme.ir.graph import UNKNOWN, Dim, TensorType, Value
 from trireme.ir.op import get_op
 from trireme.ir.python_op import PythonOp
 from trireme.ir.verify import infer_types
@@ -174,6 +174,8 @@ class Scope:
         self, op: str, inputs: Sequence[int | None], attrs: Mapping[str, Any], source: str
     ) -> int:
         type = self.builder.type(inputs[0] or 0)
+        if not type.has_rank:
+            return self.builder.add_node(op, inputs, attrs, source=source)[0]
         bound = get_op(op).bind(attrs)
         dims = type.shape[slice(bound["start"], bound["end"])] if op == "shape" else type.shape
         if all(isinstance(dim, int) for dim in dims):
@@ -193,7 +195,7 @@ class Scope:
         dims = list(self.dims[inputs[1]])
         if attrs.get("allowzero") and 0 in dims:
             return None
-        return as_target(dims, self.builder.type(inputs[0]).shape)
+        return as_target(dims, self.builder.type(inputs[0]))
 
 
 @dataclass
@@ -238,6 +240,14 @@ class NodeUse:
     def type(self, position: int = 0) -> TensorType:
         """Return the type of an input that must be there."""
         return self.scope.builder.type(self.need(position))
+
+    def sizes(self, position: int, count: int) -> tuple[Dim, ...]:
+        """Return the dimensions of an input after its first two.
+
+        count: how many of them there are where the input's rank is known only in a run
+        """
+        type = self.type(position)
+        return type.shape[2:] if type.has_rank else (UNKNOWN,) * count
 
     def array(self, position: int) -> Array | None:
         """Return the data of an input; None when it is left out or not constant."""

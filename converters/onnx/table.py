@@ -14,6 +14,7 @@ import numpy as np
 
 from trireme.converters.onnx import integer_products, quantized, window
 from trireme.converters.onnx.scope import NodeUse
+from trireme.converters.onnx.squeeze import squeeze
 from trireme.converters.onnx.tensors import dtype_of
 from trireme.ir.op import Attr, get_op, has_op
 from trireme.support.records import dataclass
@@ -139,12 +140,20 @@ def resize(use: NodeUse) -> Sequence[int]:
     return use.add_node("resize", use.inputs, attributes("resize", use.attrs))
 
 
+def _spatial_axes(use: NodeUse) -> int:
+    """Return all axes but the first two; the graph counts them where the rank is known late."""
+    type = use.type()
+    if type.has_rank:
+        return use.constant(range(2, len(type.shape)), "int64")
+    rank = use.add("size", use.add("shape", use.need(0)))
+    return use.add("range", use.constant(2, "int64"), rank, use.constant(1, "int64"))
+
+
 def global_pool(op: str) -> OpEntry:
     """Return the entry of a global pool: a reduction over the spatial axes."""
 
     def rule(use: NodeUse) -> Sequence[int]:
-        axes = use.constant(range(2, len(use.type().shape)), "int64")
-        return (use.add(op, use.need(0), axes, keepdims=1, noop_with_empty_axes=1),)
+        return (use.add(op, use.need(0), _spatial_axes(use), keepdims=1, noop_with_empty_axes=1),)
 
     return OpEntry(op, rule)
 
@@ -154,8 +163,7 @@ def global_lp_pool(use: NodeUse) -> Sequence[int]:
     norm = {1: "reduce_l1", 2: "reduce_l2"}.get(use.take("p", 2))
     if norm is None:
         raise use.error("a p other than 1 and 2 is not supported")
-    axes = use.constant(range(2, len(use.type().shape)), "int64")
-    return (use.add(norm, use.need(0), axes, keepdims=1, noop_with_empty_axes=1),)
+    return (use.add(norm, use.need(0), _spatial_axes(use), keepdims=1, noop_with_empty_axes=1),)
 
 
 def transpose_quick(use: NodeUse) -> Sequence[int]:
@@ -222,6 +230,7 @@ TABLE: dict[str, OpEntry] = {
     "Resize": OpEntry("resize", resize),
     "SimplifiedLayerNormalization": OpEntry("rms_normalization", rms_normalization),
     "Softmax": OpEntry("softmax", softmax),
+    "Squeeze": OpEntry("squeeze", squeeze),
     "Transpose": OpEntry("transpose", transpose_quick),
     "Upsample": OpEntry("resize", resize),
 }

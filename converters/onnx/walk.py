@@ -19,6 +19,7 @@ from trireme.converters.onnx.support import python_op_of, refuse_too_old, refuse
 from trireme.converters.onnx.table import entry_of
 from trireme.converters.onnx.tensors import sparse_array, tensor_array, tensor_type
 from trireme.converters.onnx.unfold import refuse_endless
+from trireme.ir.any_rank import has_late_rank
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import Graph, TensorType
 from trireme.ir.python_op import OP, PythonOp
@@ -183,6 +184,8 @@ def convert_node(scope: Scope, node: Any, label: str) -> None:
     except (ConvertError, ModelFileError):
         raise
     except TriremeError as error:
+        if has_late_rank([scope.value(value) for value in use.inputs]):
+            raise use.error(error.summary, error.fix) from error
         raise ConvertError(error.summary, facts=error.facts, fix=error.fix) from error
     except Exception as error:  # a hostile node may break a rule in any way; name it
         raise use.error(f"{type(error).__name__}: {error}") from error

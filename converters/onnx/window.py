@@ -23,7 +23,7 @@ def conv(use: NodeUse) -> Sequence[int]:
 def conv_attrs(use: NodeUse, x: int, weight: Sequence[Dim]) -> dict[str, Any]:
     """Return the attributes of a convolution of input `x` by a weight of that shape."""
     kernel = _kernel(use, weight)
-    attrs = spatial(use, kernel, use.type(x).shape[2:])
+    attrs = spatial(use, kernel, use.sizes(x, len(kernel)))
     return {**attrs, "groups": use.take("group", 1), "layout": "NCHW"}
 
 
@@ -44,7 +44,7 @@ def pool(op: str) -> Callable[[NodeUse], Sequence[int]]:
 
     def rule(use: NodeUse) -> Sequence[int]:
         kernel = tuple(use.take("kernel_shape", ()))
-        sizes = use.type().shape[2:]
+        sizes = use.sizes(0, len(kernel))
         if len(kernel) != len(sizes):
             raise use.error(f"kernel_shape {kernel} is for rank {len(kernel) + 2}")
         x = use.need(0)
@@ -60,7 +60,8 @@ def pool(op: str) -> Callable[[NodeUse], Sequence[int]]:
 
 def conv_transpose(use: NodeUse) -> Sequence[int]:
     """ConvTranspose; an output_shape becomes pads and output padding."""
-    sizes, kernel = use.type().shape[2:], _kernel(use, use.type(1).shape)
+    kernel = _kernel(use, use.type(1).shape)
+    sizes = use.sizes(0, len(kernel))
     wanted, extra = use.take("output_shape"), use.take("output_padding")
     auto = use.attrs.get("auto_pad", "NOTSET")
     groups = use.take("group", 1)
@@ -87,7 +88,7 @@ def with_same_pads(use: NodeUse, kernel: Sequence[int], fill: Any = None) -> int
     The window has no auto_pad then. The graph computes the pads of each axis of size n and stride
     s, ((n - 1) // s) s + reach - n, from the shape, so every run has its own. fill: None for 0
     """
-    x, sizes = use.need(0), use.type().shape[2:]
+    x, sizes = use.need(0), use.sizes(0, len(kernel))
     auto, ones = use.attrs.get("auto_pad", "NOTSET"), (1,) * len(kernel)
     strides, dilations = (tuple(use.attrs.get(key, ones)) for key in ("strides", "dilations"))
     windows = list(zip(sizes, kernel, strides, dilations, strict=False))

@@ -180,14 +180,16 @@ def retyped(graph: Graph, types: Sequence[TensorType]) -> Graph:
     Errors: ShapeError, if a node refuses them
     """
     given = {
-        value.id: replace(value.type, shape=_known(type.shape, value.shape))
+        value.id: replace(value.type, shape=_known(type, value.type))
         for value, type in zip(graph.input_values(), types, strict=True)
     }
     return _rebuilt(graph, {}, given, {})
 
 
-def _known(shape: Sequence[Dim], declared: Sequence[Dim]) -> tuple[Dim, ...]:
-    pairs = zip(shape, declared, strict=True)
+def _known(given: TensorType, declared: TensorType) -> tuple[Dim, ...]:
+    if not given.has_rank or not declared.has_rank:
+        return given.shape if given.has_rank else declared.shape
+    pairs = zip(given.shape, declared.shape, strict=True)
     return tuple(dim if isinstance(dim, int) or old == UNKNOWN else old for dim, old in pairs)
 
 

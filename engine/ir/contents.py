@@ -214,7 +214,10 @@ def elements_of(value: Value, known: Mapping[int, Array]) -> Array | None:
 
 
 def _of_shape(graph: Graph, node: Node) -> Array | None:
-    dims = graph.type(node.used[0]).shape
+    type = graph.type(node.used[0])
+    if not type.has_rank:
+        return None
+    dims = type.shape
     if node.op == "size":
         whole: Dim = 1
         for dim in dims:
@@ -225,15 +228,16 @@ def _of_shape(graph: Graph, node: Node) -> Array | None:
     return None if UNKNOWN in made.tolist() else made
 
 
-def as_target(dims: list[Dim], shape: tuple[Dim, ...] | None) -> Array | None:
-    """Return the constant sizes of a reshape to these dimensions; None when there are none.
+def as_target(dims: list[Dim], x: TensorType) -> Array | None:
+    """Return the constant sizes of a reshape of x to these dimensions; None when there are none.
 
     A symbol at the same place in the input is copied (0); one other dimension is inferred (-1).
     """
     target: list[int] = []
+    shape = x.shape if x.has_rank else ()
     for axis, dim in enumerate(dims):
         if isinstance(dim, str):
-            same = shape is not None and axis < len(shape) and dim == shape[axis] != UNKNOWN
+            same = axis < len(shape) and dim == shape[axis] != UNKNOWN
             target.append(0 if same else -1)
         else:
             target.append(int(dim))
@@ -247,7 +251,7 @@ def refined(
 ) -> tuple[dict[int, TensorType], dict[int, Array]]:
     """Return types of values that follow from symbolic contents, and these contents, by value.
 
-    A type is as the graph has it, or holds an expression where the graph has "?".
+    A type is as the graph has it, or tells more of dimensions that are not numbers there.
     given: the elements of inputs that are numbers or symbols, as arrays of objects
     """
     types: dict[int, TensorType] = {}
@@ -285,11 +289,16 @@ def _types(graph: Graph, node: Node, inputs: Sequence[Value | None]) -> Sequence
 
 
 def _merged(old: TensorType, new: TensorType, symbols: Mapping[str, Bounds]) -> TensorType:
-    """Return the old type with dimensions of the new one in the place of "?"."""
-    if len(old.shape) != len(new.shape):
+    """Return the old type with the dimensions of which the new one tells more.
+
+    An expression tells more than "?", and a number more than an expression.
+    """
+    if not old.has_rank:
+        return replace(old, shape=new.shape)
+    if not new.has_rank or len(old.shape) != len(new.shape):
         return old
     shape = tuple(
-        simplified(b, symbols) if a == UNKNOWN else a
+        simplified(b, symbols) if a == UNKNOWN or (isinstance(a, str) and isinstance(b, int)) else a
         for a, b in zip(old.shape, new.shape, strict=True)
     )
     return old if shape == old.shape else replace(old, shape=shape)

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 
-from trireme.ir.graph import UNKNOWN, Dim
+from trireme.ir.graph import ANY_DIMS, UNKNOWN, Dim
 from trireme.ir.polynomials import (
     CALLS,
     MOST_TERMS,
@@ -197,7 +197,7 @@ def simplified(dim: Dim, symbols: Mapping[str, Bounds]) -> Dim:
 
 def substituted(dim: Dim, sizes: Mapping[str, Dim]) -> Dim:
     """Return a dimension with other dimensions in the place of symbols."""
-    if isinstance(dim, int) or dim == UNKNOWN:
+    if isinstance(dim, int) or dim in (UNKNOWN, ANY_DIMS):
         return dim
     if dim in sizes:
         return sizes[dim]
@@ -213,7 +213,7 @@ def substituted(dim: Dim, sizes: Mapping[str, Dim]) -> Dim:
 @lru_cache(maxsize=4096)
 def symbols_of(dim: Dim) -> frozenset[str]:
     """Return the symbols of a dimension."""
-    if isinstance(dim, int) or dim == UNKNOWN:
+    if isinstance(dim, int) or dim in (UNKNOWN, ANY_DIMS):
         return frozenset()
     found: set[str] = set()
     for atoms in terms_of(dim):

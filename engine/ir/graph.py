@@ -17,6 +17,7 @@ import numpy as np
 
 from trireme.support.cached import cached_property
 from trireme.support.dtypes import Array, itemsize
+from trireme.support.errors import GraphError
 from trireme.support.records import dataclass
 from trireme.support.showing import clipped, clipped_name
 
@@ -25,6 +26,30 @@ UNKNOWN = "?"
 
 Dim = int | str
 """A dimension: a number, the name of a symbol, or UNKNOWN."""
+
+
+class _UnknownRank(tuple[Dim, ...]):
+    """A shape whose dimensions nobody can count before a run: to ask for them is an error."""
+
+    __slots__ = ()
+
+    def __len__(self) -> int:
+        raise GraphError(
+            "the number of dimensions of a value is known only in a run",
+            facts=["the branches of an `if` make values of unlike rank, or a squeeze has no axes"],
+            fix="give the sizes that decide it: --shape, or shapes= in Python",
+        )
+
+    def __getitem__(self, index: Any) -> Any:
+        len(self)
+
+    def __reduce__(self) -> str:
+        return "ANY_RANK"
+
+
+ANY_DIMS = "..."
+ANY_RANK: tuple[Dim, ...] = _UnknownRank((ANY_DIMS,))
+"""The shape of a value whose rank only a run can determine. A `for` finds ANY_DIMS alone."""
 
 
 class Rounding(StrEnum):
@@ -81,6 +106,11 @@ class TensorType:
     shape: tuple[Dim, ...]
     dtype: str
     quant: Quant | None = None
+
+    @property
+    def has_rank(self) -> bool:
+        """Whether the number of dimensions is known."""
+        return self.shape != ANY_RANK
 
     @cached_property
     def is_static(self) -> bool:

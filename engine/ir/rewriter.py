@@ -17,10 +17,12 @@ from typing import Any
 
 import numpy as np
 
+from trireme.ir.any_rank import has_late_rank
 from trireme.ir.dims import symbols_of
-from trireme.ir.graph import UNKNOWN, Graph, Node, Quant, TensorType, Value
+from trireme.ir.graph import Graph, Node, Quant, TensorType, Value
 from trireme.ir.op import get_op
-from trireme.ir.verify import check, check_value, infer_types
+from trireme.ir.partial_types import fits, still_known
+from trireme.ir.verify import check_value, infer_types
 from trireme.support.dtypes import Array, constant_array, dtype_name
 
 
@@ -62,8 +64,12 @@ class GraphRewriter:
         return None if value is None else self.values[value].data
 
     def producer(self, value: int | None) -> Node | None:
-        """Return the node that makes the value, in its current form."""
-        return None if value is None else self._producers.get(value)
+        """Return the node that makes the value, in its current form.
+
+        None where the node works on a value of unknown rank: rules read shapes.
+        """
+        node = None if value is None else self._producers.get(value)
+        return None if node is None or self._is_late(node) else node
 
     def is_output(self, value: int) -> bool:
         """Whether the value is an output of the graph."""
@@ -84,6 +90,12 @@ class GraphRewriter:
     def is_free(self, node: Node) -> bool:
         """Whether the node may be replaced: it has no effect and no place in an effect order."""
         return not node.after and node.id not in self._ordered and not get_op(node.op).effect
+
+    def _is_late(self, node: Node) -> bool:
+        """Whether the node works on a value of unknown rank; the bodies of one may be plain."""
+        if get_op(node.op).has_body:
+            return False
+        return has_late_rank([self.values[value] for value in (*node.used, *node.outputs)])
 
     def made_by(self, value: int | None, root: Node, *ops: str) -> Node | None:
         """Return the producer of a value if it is one of `ops`, is free, and has the root's pin."""
@@ -156,7 +168,8 @@ class GraphRewriter:
         """Offer every node to the rules of its op, in graph order."""
         for old in self.graph.nodes:
             node = self._current(old)
-            if not (self.is_free(node) and self._offer(node, rules.get(node.op, ()))):
+            shown = self.is_free(node) and not self._is_late(node)
+            if not (shown and self._offer(node, rules.get(node.op, ()))):
                 self._keep(node)
 
     def _offer(self, node: Node, rules: Sequence[Rule]) -> bool:
@@ -179,7 +192,7 @@ class GraphRewriter:
         values = [None if i is None else self.values[i] for i in node.inputs]
         types = infer_types(get_op(node.op), values, node.attrs, len(node.outputs), node.label)
         for out, type in zip(node.outputs, types, strict=True):
-            self._retype(out, TensorType(type.shape, type.dtype, self.type(out).quant))
+            self._retype(out, still_known(type, self.type(out)))
         return node
 
     def resolve(self, value: int) -> int:
@@ -264,7 +277,7 @@ class GraphRewriter:
 
     def is_before(self, value: int, node: Node) -> bool:
         """Whether a value exists when a node of the rewritten graph runs."""
-        maker = self.producer(value)
+        maker = self._producers.get(value)
         return maker is None or self._places[maker.id] < self._places[node.id]
 
     def _keep(self, node: Node) -> None:
@@ -287,7 +300,10 @@ class GraphRewriter:
         return self._next_node - 1
 
     def finish(self) -> Graph:
-        """Return the checked graph, ids counted anew from 0 in the order of first appearance."""
+        """Return the graph, ids counted anew from 0 in the order of first appearance.
+
+        The caller checks it, once all rewrites are done (`verify.check`).
+        """
         self.nodes = dict(sorted(self.nodes.items(), key=lambda entry: self._places[entry[0]]))
         ids: dict[int, int] = {}
         for value in self._appearance():
@@ -307,15 +323,13 @@ class GraphRewriter:
             for node in self.nodes.values()
         )
         values = {new: self._named(old, new) for old, new in ids.items()}
-        return check(
-            Graph(
-                self.graph.name,
-                tuple(ids[i] for i in self.graph.inputs),
-                tuple(ids[i] for i in self.outputs),
-                nodes,
-                values,
-                _symbols(self.graph, values),
-            )
+        return Graph(
+            self.graph.name,
+            tuple(ids[i] for i in self.graph.inputs),
+            tuple(ids[i] for i in self.outputs),
+            nodes,
+            values,
+            _symbols(self.graph, values),
         )
 
     def read_values(self) -> set[int]:
@@ -363,16 +377,6 @@ def merged_source(nodes: Iterable[Node]) -> str:
             if name:
                 parts.setdefault(name)
     return prefix + "+".join(parts) if parts else ""
-
-
-def fits(new: TensorType, old: TensorType) -> bool:
-    """Whether the new type is the old one, or the same with unknown dimensions made known."""
-    if (new.dtype, new.quant, len(new.shape)) != (old.dtype, old.quant, len(old.shape)):
-        return False
-    pairs = zip(new.shape, old.shape, strict=True)
-    return all(
-        a == b or b == UNKNOWN or (isinstance(b, str) and isinstance(a, int)) for a, b in pairs
-    )
 
 
 def _symbols(graph: Graph, values: Mapping[int, Value]) -> dict[str, tuple[int, int | None]]:

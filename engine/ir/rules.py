@@ -13,6 +13,7 @@ from dataclasses import field
 from trireme.ir.graph import Graph
 from trireme.ir.op import OpDef, ops_with
 from trireme.ir.rewriter import GraphRewriter, Rule, Rules
+from trireme.ir.verify import check
 from trireme.support.records import dataclass
 
 MAX_WALKS = 20
@@ -39,7 +40,10 @@ def rules_by_op(*entries: tuple[Roots, Rule]) -> dict[str, list[Rule]]:
 
 
 def apply(graph: Graph, rules: Rules) -> Rewritten:
-    """Return the graph rewritten by the rules until none of them finds a root."""
+    """Return the graph rewritten by the rules until none of them finds a root.
+
+    A pass returns it so: the pipeline checks it. `rewritten` is for all others.
+    """
     counts: Counter[str] = Counter()
     for _ in range(MAX_WALKS):
         if not any(node.op in rules for node in graph.nodes):
@@ -51,3 +55,8 @@ def apply(graph: Graph, rules: Rules) -> Rewritten:
         counts += rewriter.counts
         graph = rewriter.finish()
     return Rewritten(graph, counts)
+
+
+def rewritten(graph: Graph, rules: Rules) -> Graph:
+    """Return the checked graph that `apply` makes."""
+    return check(apply(graph, rules).graph)

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 
+from trireme.ir.any_rank import has_late_rank, over_ranks
 from trireme.ir.dims import is_expression, symbol_name
 from trireme.ir.dtype_rules import check_dtypes
 from trireme.ir.effects import state_types
-from trireme.ir.graph import UNKNOWN, Graph, Node, Quant, TensorType, Value
+from trireme.ir.graph import ANY_RANK, UNKNOWN, Graph, Node, Quant, TensorType, Value
 from trireme.ir.op import OpDef, get_op
 from trireme.support.dtypes import INTS, numpy_dtype
 from trireme.support.errors import GraphError, InternalError, ShapeError, TriremeError
@@ -42,7 +44,7 @@ def infer_types(
             raise GraphError(f"{where}: input {name} is missing")
     try:
         check_dtypes(op.input_names, op.dtypes, inputs)
-        types = op.infer(*inputs, **attrs)
+        types = _inferred(op, inputs, attrs)
     except TriremeError as error:
         seen = "   ".join("-" if v is None else f"{v.name} {v.type}" for v in inputs)
         kind = ShapeError if isinstance(error, ShapeError) else GraphError
@@ -60,6 +62,14 @@ def infer_types(
     if len(types) < outputs:
         raise GraphError(f"{where}: {outputs} outputs asked for, the op makes {len(types)}")
     return tuple(types[:outputs])
+
+
+def _inferred(
+    op: OpDef, inputs: Sequence[Value | None], attrs: Mapping[str, Any]
+) -> Sequence[TensorType]:
+    if op.has_body or not has_late_rank(inputs):
+        return op.infer(*inputs, **attrs)
+    return over_ranks(partial(op.infer, **attrs), inputs)
 
 
 def check(graph: Graph) -> Graph:
@@ -89,7 +99,7 @@ def check_value(value: Value) -> None:
     _check_type(where, value.type)
     quant = value.type.quant
     data: object = value.data
-    if len(value.type.shape) > MOST_RANK:
+    if value.type.has_rank and len(value.type.shape) > MOST_RANK:
         rank = len(value.type.shape)
         raise GraphError(f"{where} has {rank} dimensions, the limit is {MOST_RANK}")
     if data is not None and not isinstance(data, np.ndarray):
@@ -108,7 +118,7 @@ def _check_type(where: str, type: TensorType) -> None:
         raise GraphError(f"{where}: the type is {type!r}, expected a TensorType")
     if not isinstance(type.shape, tuple):
         raise GraphError(f"{where}: the shape is {type.shape!r}, expected a tuple of dimensions")
-    for dim in type.shape:
+    for dim in () if type.shape == ANY_RANK else type.shape:
         if not isinstance(dim, str) and (not isinstance(dim, int) or dim < 0):
             raise GraphError(f"{where}: dimension {dim!r}, expected 0 or more, or a symbol")
         if isinstance(dim, str) and dim != UNKNOWN and not is_expression(dim):
@@ -139,6 +149,8 @@ def _check_quant(where: str, type: TensorType, quant: Quant) -> None:
         if len(quant.scales) != 1:
             raise GraphError(f"{where}: {len(quant.scales)} scales but no axis in {type}")
         return
+    if not type.has_rank:
+        return
     if not 0 <= quant.axis < len(type.shape):
         raise GraphError(f"{where}: quantisation axis {quant.axis} of {type}")
     if type.shape[quant.axis] != len(quant.scales):
@@ -152,7 +164,11 @@ def _agrees(stored: TensorType, inferred: TensorType) -> bool:
     """
     if stored.without_quant() == inferred.without_quant():
         return True
-    if stored.dtype != inferred.dtype or len(stored.shape) != len(inferred.shape):
+    if stored.dtype != inferred.dtype:
+        return False
+    if not inferred.has_rank:
+        return True
+    if not stored.has_rank or len(stored.shape) != len(inferred.shape):
         return False
     pairs = zip(stored.shape, inferred.shape, strict=True)
     return all(

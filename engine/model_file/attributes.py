@@ -30,4 +30,7 @@ NONE: int = AttrKind.none
 UNKNOWN_DIM = -1
 """The stored dimension of `UNKNOWN`; symbol k of the graph is stored as FIRST_SYMBOL - k."""
 
+UNKNOWN_RANK = -(2**63)
+"""The stored dimension of ANY_DIMS."""
+
 FIRST_SYMBOL = -2

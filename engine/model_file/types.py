@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from trireme.ir.graph import UNKNOWN, Dim, Quant, Rounding, TensorType
-from trireme.model_file.attributes import FIRST_SYMBOL, UNKNOWN_DIM
+from trireme.ir.graph import ANY_DIMS, ANY_RANK, UNKNOWN, Dim, Quant, Rounding, TensorType
+from trireme.model_file.attributes import FIRST_SYMBOL, UNKNOWN_DIM, UNKNOWN_RANK
 from trireme.model_file.flat import FileDefect, Table
 from trireme.model_file.layout import MAX_RANK, MAX_TENSOR_BYTES
 from trireme.support.dtypes import INTS, NAMES, itemsize
@@ -23,7 +23,9 @@ def read_type(table: Table, symbols: Sequence[str]) -> TensorType:
     nbytes = math.prod(dim for dim in shape if dim > 0) * itemsize(dtype)
     if nbytes > MAX_TENSOR_BYTES:
         raise FileDefect(f"{dtype}{list(shape)} takes {nbytes} bytes, at most {MAX_TENSOR_BYTES}")
-    dims = tuple(_dim(dim, symbols) for dim in shape)
+    if UNKNOWN_RANK in shape and len(shape) > 1:
+        raise FileDefect(f"dimensions {list(shape)}: {UNKNOWN_RANK} stands alone")
+    dims = ANY_RANK if UNKNOWN_RANK in shape else tuple(_dim(dim, symbols) for dim in shape)
     quant = None if table["quant"] is None else _quant(table["quant"], dtype)
     return TensorType(dims, dtype, quant)
 
@@ -65,7 +67,7 @@ def read_symbols(tables: Sequence[Table]) -> dict[str, tuple[int, int | None]]:
     symbols: dict[str, tuple[int, int | None]] = {}
     for position, table in enumerate(tables):
         name, least, most = table["name"], table["least"], table["most"]
-        if name in ("", UNKNOWN) or name in symbols:
+        if name in ("", UNKNOWN, ANY_DIMS) or name in symbols:
             raise FileDefect(
                 f"name {name!r} is empty, reserved or used before", at=f".symbols[{position}]"
             )

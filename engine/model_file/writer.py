@@ -15,9 +15,15 @@ from typing import Any
 import flatbuffers
 import numpy as np
 
-from trireme.ir.graph import UNKNOWN, Graph, Node, Quant, TensorType, Value
+from trireme.ir.graph import ANY_DIMS, UNKNOWN, Graph, Node, Quant, TensorType, Value
 from trireme.ir.op import get_op
-from trireme.model_file.attributes import FIRST_SYMBOL, KINDS, NONE, UNKNOWN_DIM
+from trireme.model_file.attributes import (
+    FIRST_SYMBOL,
+    KINDS,
+    NONE,
+    UNKNOWN_DIM,
+    UNKNOWN_RANK,
+)
 from trireme.model_file.layout import (
     HEADER_SIZE,
     IDENTIFIER,
@@ -170,7 +176,7 @@ def _stored(node: Node) -> list[str]:
 def _symbols(graph: Graph, values: list[Value]) -> dict[str, tuple[int, int | None]]:
     """Return the bounds of every symbol the graph names or uses, sorted by name."""
     names = {dim for value in values for dim in value.shape if isinstance(dim, str)}
-    names = (names | set(graph.symbols)) - {UNKNOWN}
+    names = (names | set(graph.symbols)) - {UNKNOWN, ANY_DIMS}
     return {name: graph.symbols.get(name, (0, None)) for name in sorted(names)}
 
 
@@ -180,9 +186,10 @@ def _type(type: TensorType, symbols: Mapping[str, int]) -> Any:
 
 
 def _dim(dim: int | str, symbols: Mapping[str, int]) -> int:
-    if isinstance(dim, str):
-        return UNKNOWN_DIM if dim == UNKNOWN else FIRST_SYMBOL - symbols[dim]
-    return int(dim)
+    if not isinstance(dim, str):
+        return int(dim)
+    unnamed = {UNKNOWN: UNKNOWN_DIM, ANY_DIMS: UNKNOWN_RANK}
+    return unnamed[dim] if dim in unnamed else FIRST_SYMBOL - symbols[dim]
 
 
 def _quant(quant: Quant) -> Any:

@@ -13,6 +13,7 @@ import numpy as np
 from trireme.ir.graph import UNKNOWN, Dim, Graph, TensorType, Value
 from trireme.ir.interpreter import interpret
 from trireme.ir.op import Attr, Call, define
+from trireme.ir.partial_types import common_type
 from trireme.ops.repeats import (
     GOING,
     TURN,
@@ -46,16 +47,38 @@ def _check_body(subject: str, body: Graph, given: Sequence[TensorType]) -> None:
     if len(wanted) != len(given):
         raise ShapeError(f"{subject} takes {len(wanted)} inputs, {len(given)} are given")
     for i, (inner, outer) in enumerate(zip(wanted, given, strict=True)):
-        if inner.dtype != outer.dtype or len(inner.shape) != len(outer.shape):
+        if inner.dtype != outer.dtype or not _may_be_of_one_rank(inner, outer):
             raise ShapeError(f"{subject}: input {i} is {inner}, {outer} is given")
+
+
+def _may_be_of_one_rank(a: TensorType, b: TensorType) -> bool:
+    return not (a.has_rank and b.has_rank) or len(a.shape) == len(b.shape)
 
 
 def _common(subject: str, a: TensorType, b: TensorType) -> TensorType:
     """Return the type that holds values of both; raise ShapeError when none does."""
-    if a.dtype != b.dtype or len(a.shape) != len(b.shape):
-        raise ShapeError(f"{subject} is {a} or {b}: not of one dtype and rank")
-    dims = (x if x == y else UNKNOWN for x, y in zip(a.shape, b.shape, strict=True))
-    return TensorType(tuple(dims), a.dtype)
+    if a.dtype != b.dtype:
+        raise ShapeError(f"{subject} is {a} or {b}: not of one dtype")
+    return common_type(a, b).without_quant()
+
+
+def _carried(subject: str, before: TensorType, after: TensorType) -> TensorType:
+    """Return the type of a state; raise ShapeError where turns may change its rank."""
+    common = _common(subject, before, after)
+    if not common.has_rank:
+        raise ShapeError(
+            f"{subject} is {before} before a turn and {after} after it: of no one rank"
+        )
+    return common
+
+
+def _stacked_type(subject: str, row: TensorType, axis: int, count: Dim) -> TensorType:
+    """Return the type of the rows of all turns; raise ShapeError for rows of unknown rank."""
+    if not row.has_rank:
+        raise ShapeError(f"{subject} is {row}: rows are of one rank")
+    shape = list(row.shape)
+    shape.insert(axis_of(axis, len(shape) + 1, "scan output axis"), count)
+    return TensorType(tuple(shape), row.dtype)
 
 
 def _out_types(body: Graph) -> list[TensorType]:
@@ -120,11 +143,12 @@ def _infer_loop(
     made = _out_types(body)[1:]
     if len(made) < carried:
         raise ShapeError(f"the body returns {len(made)} values after the condition, not {carried}")
-    final = [_common(f"carried value {i}", values[i].type, made[i]) for i in range(carried)]
+    final = [_carried(f"carried value {i}", values[i].type, made[i]) for i in range(carried)]
     count: Dim = UNKNOWN
     if trip_count is not None and trip_count.data is not None and runs_all_turns(condition, body):
         count = max(to_ints(trip_count.data)[0], 0)
-    scans = [TensorType((count, *t.shape), t.dtype) for t in made[carried:]]
+    rows = enumerate(made[carried:])
+    scans = [_stacked_type(f"scan output {k}", type, 0, count) for k, type in rows]
     return tuple(final + scans)
 
 
@@ -215,12 +239,10 @@ def _infer_scan(
         given[carried + i] = cut(type, axis)
     _check_body("body", body, given)
     made = _out_types(body)
-    final = [_common(f"state {i}", values[i].type, made[i]) for i in range(carried)]
+    final = [_carried(f"state {i}", values[i].type, made[i]) for i in range(carried)]
     places = scan_output_axes or (0,) * (len(made) - carried)
-    for type, place in zip(made[carried:], places, strict=True):
-        shape = list(type.shape)
-        shape.insert(axis_of(place, len(shape) + 1, "scan output axis"), count)
-        final.append(TensorType(tuple(shape), type.dtype))
+    for k, (type, place) in enumerate(zip(made[carried:], places, strict=True)):
+        final.append(_stacked_type(f"scan output {k}", type, place, count))
     return tuple(final)
 
 

@@ -15,12 +15,12 @@ from trireme.ops.movement import draw, ints, move
 from trireme.ops.shapes import (
     Types,
     axis_of,
+    dims_as_many_as,
     dims_of,
     expect_dims,
     expect_rank,
     expect_single,
     ints_of,
-    known_length,
     one,
     same_type,
     to_ints,
@@ -44,7 +44,7 @@ from trireme.support.errors import ShapeError
 def _infer_filled(shape: Value, *, value: Array | None) -> Types:
     dtype = TensorType((), "float32") if value is None else _type_of(value)
     dims = dims_of(shape)
-    made = (UNKNOWN,) * known_length(shape, "shape") if dims is None else dims
+    made = dims_as_many_as(shape, "shape") if dims is None else dims
     if any(isinstance(dim, int) and dim < 0 for dim in made):
         raise ShapeError(f"shape {made} has a negative dimension")
     return one(made, dtype.dtype)

@@ -20,6 +20,7 @@ from trireme.ops.shapes import (
     axes_of,
     axis_of,
     broadcast,
+    dims_as_many_as,
     dims_of,
     expect,
     ints_of,
@@ -196,8 +197,9 @@ move(
 def _infer_expand(x: Value, shape: Value) -> Types:
     wanted = dims_of(shape)
     if wanted is None:
-        rank = max(len(x.shape), known_length(shape, "shape"))
-        return one((UNKNOWN,) * rank, x.dtype)
+        asked = TensorType(dims_as_many_as(shape, "shape"), x.dtype)
+        is_wider = asked.has_rank and len(asked.shape) < len(x.shape)
+        return one((UNKNOWN,) * len(x.shape) if is_wider else asked.shape, x.dtype)
     return one(broadcast(x.shape, wanted), x.dtype)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from trireme.ir.graph import UNKNOWN, Value
+from trireme.ir.graph import ANY_RANK, UNKNOWN, Value
 from trireme.ir.op import Attr, Axes, Call, IntegerForm, Sample, define
 from trireme.ops import quantized
 from trireme.ops.bounds import check_range
@@ -49,7 +49,7 @@ def infer_reduce(
         if keepdims:
             return one((UNKNOWN,) * rank, x.dtype)
         if not isinstance(count, int):
-            raise ShapeError("axes are not constant, so the rank of the output is not known")
+            return one(ANY_RANK, x.dtype)
         return one((UNKNOWN,) * (rank - count), x.dtype)
     chosen = _chosen(rank, ints_of(axes), noop_with_empty_axes)
     if keepdims:

@@ -7,13 +7,14 @@ from collections.abc import Iterable
 import numpy as np
 
 from trireme.ir.dims import exact_divide
-from trireme.ir.graph import UNKNOWN, Dim, Value
+from trireme.ir.graph import ANY_RANK, UNKNOWN, Dim, Value
 from trireme.ir.op import Attr, Sample
 from trireme.ops.movement import Ints, draw, ints, move
 from trireme.ops.shapes import (
     Shape,
     Types,
     axes_of,
+    dims_as_many_as,
     dims_of,
     expect,
     ints_of,
@@ -71,7 +72,7 @@ def _left_over(shape: Shape, rest: list[Dim], wanted: Shape) -> Dim:
 def _infer_reshape(x: Value, shape: Value, *, allowzero: int) -> Types:
     wanted = dims_of(shape)
     if wanted is None:
-        return one((UNKNOWN,) * known_length(shape, "shape"), x.dtype)
+        return one(dims_as_many_as(shape, "shape"), x.dtype)
     return one(resolve_shape(x.shape, wanted, bool(allowzero)), x.dtype)
 
 
@@ -105,17 +106,13 @@ move(
 def _infer_squeeze(x: Value, axes: Value | None = None) -> Types:
     if axes is not None and axes.data is None:
         return one((UNKNOWN,) * (len(x.shape) - known_length(axes, "axes")), x.dtype)
+    if axes is None and not x.type.is_static:
+        return one(ANY_RANK, x.dtype)
     return one(_squeezed(x.shape, ints_of(axes)), x.dtype)
 
 
 def _squeezed(shape: Shape, axes: Ints | None) -> Shape:
     if axes is None:
-        for axis, dim in enumerate(shape):
-            if isinstance(dim, str):
-                raise ShapeError(
-                    f"dimension {axis} is {dim}: with an open size, the rank of the result is open",
-                    fix="name the axes to squeeze, or give the sizes",
-                )
         return tuple(dim for dim in shape if dim != 1)
     drop = axes_of(axes, len(shape))
     for axis in drop:
@@ -153,7 +150,7 @@ def _unsqueezed(shape: Shape, axes: Ints) -> Shape:
 def _infer_unsqueeze(x: Value, axes: Value) -> Types:
     wanted = ints_of(axes)
     if wanted is None:
-        return one((UNKNOWN,) * (len(x.shape) + known_length(axes, "axes")), x.dtype)
+        return one(dims_as_many_as(axes, "axes", len(x.shape)), x.dtype)
     return one(_unsqueezed(x.shape, wanted), x.dtype)
 
 

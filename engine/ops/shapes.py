@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from trireme.ir.dims import add, floor_divide, larger, multiply, smaller
-from trireme.ir.graph import UNKNOWN, Dim, TensorType, Value
+from trireme.ir.graph import ANY_RANK, UNKNOWN, Dim, TensorType, Value
 from trireme.support.dtypes import Array
 from trireme.support.errors import ShapeError
 
@@ -26,7 +26,7 @@ def same_type(x: Value, *others: Value | None, **attrs: object) -> Types:
 
 def one(shape: Sequence[Dim], dtype: str) -> Types:
     """Return the types of an op with one output."""
-    return (TensorType(tuple(shape), dtype),)
+    return (TensorType(shape if isinstance(shape, tuple) else tuple(shape), dtype),)
 
 
 def dtype_of_sums(x: Value, bias: Value | None) -> str:
@@ -140,6 +140,13 @@ def known_length(value: Value, subject: str) -> int:
     if value.shape[0] > MOST_PARTS:
         raise ShapeError(f"{subject} is {value.type}, expected at most {MOST_PARTS} elements")
     return value.shape[0]
+
+
+def dims_as_many_as(value: Value, subject: str, more: int = 0) -> Shape:
+    """Return unknown dimensions: as many as a 1-d input has elements, and `more`."""
+    if len(value.shape) == 1 and isinstance(value.shape[0], str):
+        return ANY_RANK
+    return (UNKNOWN,) * (known_length(value, subject) + more)
 
 
 def broadcast(*shapes: Shape) -> Shape:

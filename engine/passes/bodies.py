@@ -12,6 +12,7 @@ from trireme.ir.bind_shapes import retyped
 from trireme.ir.graph import UNKNOWN, Graph, Node, TensorType
 from trireme.ir.rewriter import GraphRewriter
 from trireme.ir.rules import Rewritten, apply, rules_by_op
+from trireme.ir.verify import check
 from trireme.ops.repeats import Repeat, body_types, repeat_of
 from trireme.support.errors import ShapeError
 
@@ -73,7 +74,7 @@ def settled(form: Repeat, given: Types, bound: Callable[[Graph, Types], Graph]) 
 
 
 def _widened(old: TensorType, new: TensorType) -> TensorType:
-    if len(old.shape) != len(new.shape):
+    if not (old.has_rank and new.has_rank) or len(old.shape) != len(new.shape):
         raise ShapeError(f"a carried value is {old} before a turn and {new} after it")
     dims = (a if a == b else UNKNOWN for a, b in zip(old.shape, new.shape, strict=True))
     return TensorType(tuple(dims), old.dtype, old.quant)
@@ -87,10 +88,13 @@ def body_of(body: Graph, given: Types) -> Graph:
     known = [body.type(value) for value in body.inputs]
     if all(map(_says_no_more, given, known)):
         return body
-    made: Graph = narrow_bodies(retyped(body, given)).graph
-    return made
+    return check(narrow_bodies(retyped(body, given)).graph)
 
 
 def _says_no_more(given: TensorType, known: TensorType) -> bool:
+    if not given.has_rank:
+        return True
+    if not known.has_rank:
+        return False
     pairs = zip(given.shape, known.shape, strict=True)
     return all(new == old or not isinstance(new, int) for new, old in pairs)

@@ -14,7 +14,7 @@ import numpy as np
 from trireme.ir.graph import Graph, Node
 from trireme.ir.op import get_op
 from trireme.ir.rewriter import GraphRewriter
-from trireme.ir.rules import Rewritten, apply, rules_by_op
+from trireme.ir.rules import Rewritten, apply, rewritten, rules_by_op
 from trireme.ops.repeats import bodies_of
 from trireme.support.dtypes import Array
 
@@ -43,7 +43,7 @@ def without_branch(graph: Graph, node: int, branch: str) -> Graph:
             return None
         return _branch(g, root, "else_branch" if branch == "then_branch" else "then_branch")
 
-    return apply(graph, rules_by_op((["if"], other))).graph
+    return rewritten(graph, rules_by_op((["if"], other)))
 
 
 def branch_taken(g: GraphRewriter, root: Node) -> tuple[int, ...] | None:

@@ -1,19 +1,23 @@
 """Optimise a graph for any device: run every pass in order, until nothing changes.
 
-Each pass is a pure function with a name and a switch, and the graph is checked after each. The
-passes also reach the bodies of loops and branches.
+Each pass is a pure function with a name and a switch. The graph is checked after each pass that
+changed it: it keeps the rules of graphs, its inputs and its outputs. The passes also reach the
+bodies of loops and branches.
 """
 
 from __future__ import annotations
 
+import operator
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import field, replace
 from functools import partial
 
 from trireme.ir.bind_shapes import retyped
-from trireme.ir.graph import Graph
+from trireme.ir.graph import Graph, TensorType, Value
+from trireme.ir.partial_types import tells_as_much
 from trireme.ir.rules import Rewritten
+from trireme.ir.verify import check
 from trireme.passes.batch_norm import batch_norm
 from trireme.passes.bodies import narrow_bodies
 from trireme.passes.branches import known_branches
@@ -29,7 +33,7 @@ from trireme.passes.patterns import patterns
 from trireme.passes.quantize_folding import quantize_folding
 from trireme.passes.set_rows import set_rows
 from trireme.passes.symbolic_shapes import symbolic_shapes
-from trireme.support.errors import GraphError
+from trireme.support.errors import GraphError, InternalError, ShapeError
 from trireme.support.records import dataclass
 from trireme.support.units import time_text
 
@@ -110,7 +114,8 @@ def optimise(
     passes: the passes to run, in that order, instead of all
     disable: passes to leave out
     fold_limit_bytes: the most bytes that folding one node may add to the constants
-    Errors: GraphError, if there is no pass of a name, or a pass made a graph that breaks a rule
+    Errors: GraphError, if there is no pass of a name, or sizes that follow contradict each other;
+        InternalError, if a pass made a graph that breaks a rule
     """
     report = optimise_report(
         graph, passes=passes, disable=disable, fold_limit_bytes=fold_limit_bytes
@@ -169,13 +174,46 @@ def _run(name: str, run: Run, graph: Graph) -> tuple[Graph, PassReport]:
     start = time.perf_counter()
     try:
         made = run(graph)
-    except GraphError as error:
-        raise GraphError(
+        if made.graph is not graph:
+            _check_kept(graph, check(made.graph))
+    except ShapeError as error:
+        raise ShapeError(
             f"pass {name}: {error.summary}", facts=error.facts, fix=error.fix
+        ) from error
+    except GraphError as error:
+        check(graph)  # a graph that was broken before is no fault of the pass
+        raise InternalError(
+            f"pass {name}: {error.summary}",
+            facts=error.facts,
+            fix=f"please report it with the model; passes_off={[name]} leaves the pass out",
         ) from error
     spent = time.perf_counter() - start
     counts = len(graph.nodes), len(made.graph.nodes)
     return made.graph, PassReport(name, *counts, dict(made.counts), spent)
+
+
+def _check_kept(before: Graph, after: Graph) -> None:
+    """Raise GraphError if a graph has not the inputs and outputs that it had before a pass.
+
+    An input keeps its name and type. So does an output, of whose open dimensions more may be known.
+    """
+    _check_ends("inputs", before.input_values(), after.input_values(), operator.eq)
+    _check_ends("outputs", before.output_values(), after.output_values(), tells_as_much)
+
+
+def _check_ends(
+    what: str,
+    before: Iterable[Value],
+    after: Iterable[Value],
+    keeps: Callable[[TensorType, TensorType], bool],
+) -> None:
+    old, new = list(before), list(after)
+    if [value.name for value in old] != [value.name for value in new] or not all(
+        keeps(b.type, a.type) for a, b in zip(old, new, strict=True)
+    ):
+        lists = [", ".join(f"{value.name} {value.type}" for value in ends) for ends in (old, new)]
+        facts = [f"before: {lists[0]}", f"after: {lists[1]}"]
+        raise GraphError(f"the {what} are no longer the same", facts=facts)
 
 
 def _with_bodies(graph: Graph, inner: Callable[[Graph], Graph]) -> Graph:

@@ -49,4 +49,4 @@ def _constant_target(node: Node, values: dict[int, Value], known: dict[int, Arra
     dims = known[node.inputs[1]].reshape(-1).tolist()
     if node.attrs["allowzero"] and 0 in dims:
         return None
-    return as_target(dims, values[node.used[0]].shape)
+    return as_target(dims, values[node.used[0]].type)

@@ -6,7 +6,7 @@ from trireme.ir.bind_shapes import Shapes, bind_shapes
 from trireme.ir.graph import Graph, Node
 from trireme.ir.op import get_op
 from trireme.ir.rewriter import GraphRewriter
-from trireme.ir.rules import apply, rules_by_op
+from trireme.ir.rules import rewritten, rules_by_op
 from trireme.passes.algebra import clamp_limits, is_clamp, name_of_clamp
 from trireme.passes.fusion import activation_into, fuse_activation, fuse_residual
 from trireme.passes.pipeline import optimise
@@ -25,7 +25,7 @@ def prepare(graph: Graph, shapes: Shapes | None) -> Graph:
     graph = bind_shapes(graph, shapes or {})
     _check(graph)
     folded = optimise(graph, disable=FLOAT_ONLY)
-    clamped = apply(folded, rules_by_op((lambda op: is_clamp(op.name), _clamp_into))).graph
+    clamped = rewritten(folded, rules_by_op((lambda op: is_clamp(op.name), _clamp_into)))
     _check_shapes(clamped)
     return optimise(clamped, disable=FLOAT_ONLY)
 

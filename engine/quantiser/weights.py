@@ -10,6 +10,7 @@ import numpy as np
 from trireme.ir.graph import Graph, Node, node_names
 from trireme.ir.quantization.report import FloatNode, WeightReport
 from trireme.ir.rewriter import GraphRewriter
+from trireme.ir.verify import check
 from trireme.passes.pipeline import optimise
 from trireme.quantiser.float_rules import dynamic_product, dynamic_rows, half
 from trireme.quantiser.prepare import FLOAT_ONLY
@@ -106,7 +107,7 @@ class _WeightRewrite:
             return (value,)
 
         rewriter.walk({op: [rule] for op in self.scheme.ops})
-        return rewriter.finish()
+        return check(rewriter.finish())
 
     def _with_bodies(self, node: Node) -> Node:
         bodies: Mapping[str, Graph] = {

@@ -263,7 +263,7 @@ class TensorType(object):
         return None
 
     # Elements along each axis; -1 is a dimension known only when the graph runs; -2 - k is symbol k of
-    # the graph. Absent means rank 0.
+    # the graph. The least long, alone, is a shape whose rank is known only then. Absent means rank 0.
     # TensorType
     def Shape(self, j):
         o = flatbuffers.number_types.UOffsetTFlags.py_type(self._tab.Offset(6))

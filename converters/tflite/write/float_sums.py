@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from trireme.ir.graph import Graph, Node
 from trireme.ir.rewriter import GraphRewriter
-from trireme.ir.rules import apply, rules_by_op
+from trireme.ir.rules import rewritten, rules_by_op
 
 
 def without_float_sums(graph: Graph) -> Graph:
     """Return the graph with the inputs of such products as floats."""
-    return apply(graph, rules_by_op((("conv", "fully_connected"), _dequantised))).graph
+    return rewritten(graph, rules_by_op((("conv", "fully_connected"), _dequantised)))
 
 
 def _dequantised(g: GraphRewriter, root: Node) -> tuple[int] | None:

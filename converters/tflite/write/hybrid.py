@@ -19,7 +19,7 @@ import numpy as np
 from trireme.ir.graph import Graph, Node, Quant, TensorType, Value
 from trireme.ir.quantization.dynamic_range import HybridProduct, Levels, find_hybrid
 from trireme.ir.rewriter import GraphRewriter
-from trireme.ir.rules import apply, rules_by_op
+from trireme.ir.rules import rewritten, rules_by_op
 from trireme.support.dtypes import Array
 
 _MOST = 127
@@ -132,7 +132,7 @@ def _node(product: HybridProduct, weights: int) -> Node:
 
 def _folded(graph: Graph) -> Graph:
     """Return the graph with constants of int8 cast to floats, as the finder reads weights."""
-    return apply(graph, rules_by_op((("cast",), _constant))).graph
+    return rewritten(graph, rules_by_op((("cast",), _constant)))
 
 
 def _constant(g: GraphRewriter, node: Node) -> tuple[int] | None:

@@ -53,6 +53,8 @@ def type_text(dtype: str) -> str:
 def arg_of(value: Value, declared: Mapping[str, Any]) -> NodeArg:
     """Return an input or output of a session; `declared` has the model's own names of sizes."""
     own = declared.get(value.name)
+    if not value.type.has_rank:
+        return NodeArg(value.name, list(own or []), type_text(value.dtype))
     shape: list[int | str | None] = [None if dim == UNKNOWN else dim for dim in value.shape]
     if own is not None and len(own) == len(shape):
         shape = [

@@ -24,7 +24,10 @@ from trireme.runtime.control.growth import GrowingForm, kinds_of_sizes, likeness
 from trireme.runtime.control.interpreted import InterpretedBody, RunControl
 from trireme.runtime.control.open_body import Compile, OpenBody, pattern_of
 from trireme.runtime.control.open_loop import OpenLoop
-from trireme.runtime.dynamic.stage import has_little_work
+from trireme.runtime.dynamic.choices import has_branches
+from trireme.runtime.dynamic.kept import Shapes
+from trireme.runtime.dynamic.stage import has_little_work, with_symbols
+from trireme.runtime.dynamic.variants import Chosen
 from trireme.support.dtypes import Array, dtype_name
 from trireme.support.errors import PlacementError, TriremeError
 
@@ -125,6 +128,7 @@ class Bodies:
         self._ranges: dict[Hashable, BodyRun | None] = {}
         self._growths: dict[Hashable, Hashable | None] = {}
         self._same: dict[Graph, Sameness] = {}
+        self._chosen: dict[Graph, Chosen[Graph] | None] = {}
         self._fallbacks = _Fallbacks()
 
     @property
@@ -155,6 +159,7 @@ class Bodies:
         """
         if not _varies(body):
             return self._of_types(body, arrays, _always)
+        body = self._variant(body, tuple([array.shape for array in arrays]))
         key = body, range_of(arrays)
         if key not in self._ranges:
             if len(self._ranges) >= MOST_BODIES:
@@ -164,6 +169,17 @@ class Bodies:
             self._told(little.use)
             return little
         return self._opened(body, arrays) or self._of_types(body, arrays)
+
+    def _variant(self, body: Graph, shapes: Shapes) -> Graph:
+        """Return a body with the branches that shapes decide in place of its `if` nodes."""
+        if body not in self._chosen:
+            if len(self._chosen) >= MOST_BODIES:
+                self._chosen.clear()
+            named = with_symbols(body, {}) if has_branches(body) else None
+            self._chosen[body] = None if named is None else Chosen(named, optimise)
+        chosen = self._chosen[body]
+        variant = None if chosen is None else chosen.at(shapes)
+        return body if variant is None else self._variant(variant, shapes)
 
     def _of_types(
         self, body: Graph, arrays: Arrays, takes: Callable[[Arrays], bool] = _never

@@ -27,6 +27,8 @@ from trireme.support.errors import ShapeError
 def why_not_closed(graph: Graph) -> str:
     """Say which value has a shape that does not follow from the inputs' shapes; "" if none has."""
     for value in graph.values.values():
+        if not value.type.has_rank:
+            return f"the rank of '{value.name}' is known only in a run"
         if UNKNOWN in value.shape:
             return f"the shape of '{value.name}' {value.type} does not follow from the inputs'"
         if value.dtype == "string":

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 
+from trireme.ir.any_rank import has_late_rank
 from trireme.ir.bind_shapes import bind_shapes, sizes_of
 from trireme.ir.dims import substituted
 from trireme.ir.graph import Graph
@@ -39,6 +40,7 @@ from trireme.runtime.dynamic.stage import (
     most_of,
     with_symbols,
 )
+from trireme.runtime.dynamic.variants import Chosen
 from trireme.support.dtypes import Array
 from trireme.support.errors import CompileError, InternalError, RunError, ShapeError
 from trireme.support.forks import register_at_fork
@@ -92,9 +94,12 @@ class OpenGraph:
         self.reset_after_fork()
         register_at_fork(self)
         self._chooses: bool | None = None
-        if path:
-            self.graph = tools.optimise(with_symbols(graph, most or {}))
-        self._polymorphic = None if path else self._compiled_once(usual_shapes(graph))
+        self._most = most or {}
+        if path and not has_late_rank(list(graph.input_values())):
+            self.graph = tools.optimise(with_symbols(graph, self._most))
+        self._chosen = Chosen(self.graph, self._of_variant)
+        is_ready = path or self._chosen.has_variants
+        self._polymorphic = None if is_ready else self._compiled_once(usual_shapes(graph))
         self._parts: list[_Part] | None = None
         self._fitting: set[Shapes] = set()
 
@@ -112,11 +117,27 @@ class OpenGraph:
             _reserve(made, self.graph)
         return made
 
+    def _variant(self, shapes: Shapes) -> OpenGraph | None:
+        """Return the open graph that these shapes choose; None where this one has no variants.
+
+        Errors: ShapeError, if they do not fit the graph
+        """
+        if not self._chosen.has_variants:
+            return None
+        with self._making:
+            return self._chosen.at(shapes)
+
+    def _of_variant(self, graph: Graph) -> OpenGraph:
+        made = graph if self._path else self._tools.optimise(graph)
+        return OpenGraph(made, self._tools, self._kept, self._path, self._most)
+
     def instance(self, shapes: Shapes) -> Instance:
         """Return the instance for these shapes of the inputs, in their order.
 
         Errors: ShapeError, if they do not fit the graph; those of opening a session
         """
+        if (variant := self._variant(shapes)) is not None:
+            return variant.instance(shapes)
         return self._kept.get((*self._path, shapes), lambda: self._make(shapes))
 
     def hold(self, shapes: Shapes) -> Generator[Instance, None, None]:
@@ -124,6 +145,8 @@ class OpenGraph:
 
         Errors: as `instance`
         """
+        if (variant := self._variant(shapes)) is not None:
+            return variant.hold(shapes)
         return self._kept.hold((*self._path, shapes), lambda: self._make(shapes))
 
     def prepare(self, shapes: Shapes) -> None:
@@ -132,6 +155,9 @@ class OpenGraph:
         Of a graph in regions only the first is known before a run.
         Errors: as `instance`
         """
+        if (variant := self._variant(shapes)) is not None:
+            variant.prepare(shapes)
+            return
         if parts := self.parts(shapes):
             parts[0].graph.prepare(shapes)
             return
@@ -148,6 +174,8 @@ class OpenGraph:
 
         Errors: ShapeError, if the shapes do not fit the graph
         """
+        if (variant := self._variant(shapes)) is not None:
+            return variant.parts(shapes)
         with self._making:
             if self._parts is None:
                 sizes_of(self.graph, shapes)
@@ -181,6 +209,8 @@ class OpenGraph:
 
     def _pays(self) -> bool:
         """Whether a part of the graph has a program for every shape that is worth it."""
+        if self._chosen.has_variants:
+            return False
         if self._decide_usual():
             return True
         self._parts = self._cut()
@@ -188,6 +218,8 @@ class OpenGraph:
 
     def _decide_usual(self) -> bool:
         """Whether one program serves every shape, as far as usual sizes tell."""
+        if self._chosen.has_variants:
+            return False
         try:
             self._decide(tuple(map(tuple, usual_shapes(self.graph))))
         except (ShapeError, RunError):
@@ -199,9 +231,9 @@ class OpenGraph:
             made = self._polymorphic_instance(shapes)
         if not isinstance(made, str):
             return made
-        return self._chosen(shapes, made) or self._specialised(shapes, made)
+        return self._branching(shapes, made) or self._specialised(shapes, made)
 
-    def _chosen(self, shapes: Shapes, why: str) -> Instance | None:
+    def _branching(self, shapes: Shapes, why: str) -> Instance | None:
         """Return the instance of a graph of branches, whose bodies stay open; None for others."""
         if self._chooses is None:
             self._chooses = only_chooses(self.graph, shapes)
@@ -285,6 +317,8 @@ class OpenGraph:
         done: gets the report of each stage; a StageWatch gets what each took as well
         """
         shapes = tuple(array.shape for array in arrays)
+        if (variant := self._variant(shapes)) is not None:
+            return variant.run(arrays, done)
         if parts := self.parts(shapes):
             return self._run_parts(parts, arrays, done)
         for instance in self.hold(shapes):

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from trireme.backend.capabilities import PolymorphicDevice
+from trireme.ir.any_rank import has_late_rank
 from trireme.ir.contents import decided_by_shapes
 from trireme.ir.effects import uses_state
 from trireme.ir.graph import UNKNOWN, Graph, Node
@@ -42,6 +43,7 @@ def _is_plain(graph: Graph, node: Node) -> bool:
         or op.effect
         or node.after
         or node.pin is not None
+        or has_late_rank(values)
         or any(UNKNOWN in value.shape or value.dtype == "string" for value in values)
     )
 

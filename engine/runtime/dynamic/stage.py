@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field, replace
 
 from trireme.backend.device import HOST
+from trireme.ir.any_rank import has_late_rank
 from trireme.ir.bind_shapes import retyped
 from trireme.ir.dims import bounds_of, symbol_name, symbols_of
 from trireme.ir.graph import UNKNOWN, Graph, Node, TensorType
@@ -79,7 +80,10 @@ def most_of(graph: Graph, nodes: Iterable[Node]) -> dict[int, int]:
     found: dict[int, int] = {}
     for node in nodes:
         rule = get_op(node.op).most
-        most = None if rule is None else bounds_of(rule(call_of(graph, node)), graph.symbols)[1]
+        is_late = has_late_rank([graph.values[value] for value in node.used])
+        if rule is None or is_late:
+            continue
+        _, most = bounds_of(rule(call_of(graph, node)), graph.symbols)
         if most is not None:
             found |= {out: most for out in node.outputs if UNKNOWN in graph.type(out).shape}
     return found

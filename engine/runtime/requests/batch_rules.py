@@ -199,7 +199,7 @@ def _symbol(inputs: Sequence[Value]) -> str:
 def _check_output(value: Value, symbol: str) -> None:
     """Raise RunError unless an output has a row for each row of the inputs."""
     shape = value.shape
-    carries = bool(shape) and shape[0] == symbol
+    carries = value.type.has_rank and bool(shape) and shape[0] == symbol
     if not carries:
         raise RunError(
             f"requests cannot form batches: output '{value.name}' is {value.type}, and its first "

@@ -100,6 +100,7 @@ BROKEN = {
     "too large": (put(f"{G}.values.0.tensorType.shape", [2**40, 2**40]), r"takes \d+ bytes"),
     "hidden by zero": (put(f"{G}.values.0.tensorType.shape", [0, 2**62]), r"takes \d+ bytes"),
     "symbol index": (put(f"{G}.values.0.tensorType.shape", [-3, 3]), r"names symbol 1 of 1"),
+    "rank and dimension": (put(f"{G}.values.0.tensorType.shape", [-(2**63), 3]), "stands alone"),
     "symbol dim": (put(f"{G}.values.1.tensorType.shape", [-2, 3]), r"has no size"),
     "symbol name": (put(f"{G}.symbols.0.name", "?"), r"graphs\[1\]\.symbols\[0\]: name"),
     "symbol bounds": (put(f"{G}.symbols.0.most", 0), r"symbols\[0\]: bounds 1 to 0"),

@@ -42,13 +42,33 @@ def test_if_runs_one_branch_on_the_captures(taken):
     np.testing.assert_array_equal(found, x + y if taken else x * y)
 
 
-def test_if_refuses_branches_of_different_rank():
+@pytest.mark.parametrize("taken", [True, False])
+def test_if_of_branches_of_unlike_rank(taken):
     builder = GraphBuilder("if")
     condition, a = builder.input("c", TensorType((), "bool")), builder.input("a", vector(3))
     same = body("same", {"a": vector(3)}, lambda g, a: [a])
     flat = body("flat", {"a": vector(3)}, lambda g, a: [g.add("flatten", a)])
-    with pytest.raises(ShapeError, match="not of one dtype and rank"):
-        builder.add("if", condition, a, then_branch=same, else_branch=flat)
+    made = builder.add("if", condition, a, then_branch=same, else_branch=flat)
+    assert str(builder.type(made)) == "float32[...]"
+    (found,) = run_reference(
+        builder.finish(made), {"c": np.array(taken), "a": np.ones(3, F)}
+    ).values()
+    assert found.shape == ((3,) if taken else (3, 1))
+
+
+def test_loops_keep_the_rank_of_a_state():
+    builder = GraphBuilder("loop")
+    types = {"turn": TensorType((), "int64"), "going": TensorType((), "bool"), "x": vector(3)}
+    flat = body("flat", types, lambda g, turn, going, x: [going, g.add("flatten", x)])
+    with pytest.raises(ShapeError, match="of no one rank"):
+        builder.add(
+            "loop",
+            builder.input("n", types["turn"]),
+            None,
+            builder.input("a", vector(3)),
+            body=flat,
+            carried=1,
+        )
 
 
 def doubling(limit):

@@ -1,15 +1,18 @@
 """The pipeline of passes: its switches, its report, and the time that it takes."""
 
 import time
+from dataclasses import replace
 
 import pytest
 from model_builder import Model, batch_norm, conv, f32, ints
 from same_results import assert_same_results
 
 from trireme.ir.builder import scalar
+from trireme.ir.rules import Rewritten
 from trireme.ir.verify import check
+from trireme.passes import pipeline
 from trireme.passes.pipeline import PASSES, optimise, optimise_report
-from trireme.support.errors import GraphError
+from trireme.support.errors import GraphError, InternalError
 
 ELSEWHERE = (
     "quantize_folding",
@@ -83,6 +86,49 @@ def test_a_thousand_nodes_become_four_hundred():
     graph = a_thousand_nodes()
     assert len(graph.nodes) == 1000
     assert len(optimise(graph).nodes) < 410
+
+
+def _with_type(graph, value, **changes):
+    old = graph.values[value]
+    new = replace(old, type=replace(old.type, **changes))
+    return replace(graph, values={**graph.values, value: new})
+
+
+def _with_name(graph, value, name):
+    return replace(graph, values={**graph.values, value: replace(graph.values[value], name=name)})
+
+
+WRONG_PASSES = {
+    "an inner type": lambda g: _with_type(g, g.nodes[0].outputs[0], shape=(4,)),
+    "an output's type": lambda g: _with_type(g, g.outputs[1], shape=("?", 3)),
+    "an output's name": lambda g: _with_name(g, g.outputs[0], "z"),
+    "the outputs": lambda g: replace(g, outputs=g.outputs[::-1]),
+    "an input's type": lambda g: _with_type(g, g.inputs[1], shape=(9,)),
+    "an input's name": lambda g: _with_name(g, g.inputs[1], "z"),
+    "the inputs": lambda g: replace(g, inputs=g.inputs[:1]),
+    "the order": lambda g: replace(g, nodes=g.nodes[::-1]),
+}
+"""Passes that break a rule, by what they change."""
+
+
+@pytest.mark.parametrize("kind", WRONG_PASSES)
+def test_a_pass_that_breaks_a_graph_is_named(kind, monkeypatch):
+    """Whatever a pass makes of types, inputs or outputs is seen where that pass ends."""
+    m = Model(x=f32("n", 3), unread=f32(2))
+    y = m.op("cast", m.x, to="float64")
+    graph = m.finish(y, m.op("exp", y))
+    wrong = WRONG_PASSES[kind]
+    monkeypatch.setattr(pipeline, "PASSES", {"spoil": lambda g: Rewritten(wrong(g), {"a": 1})})
+    with pytest.raises(InternalError, match="pass spoil") as raised:
+        optimise(graph)
+    assert "report" in raised.value.fix
+
+
+def test_a_graph_that_was_broken_before_is_no_fault_of_a_pass():
+    m = Model(x=f32(3))
+    graph = m.finish(m.op("exp", m.op("neg", m.x)), m.op("identity", m.op("identity", m.x)))
+    with pytest.raises(GraphError, match="the op makes"):
+        optimise(_with_type(graph, graph.nodes[0].outputs[0], shape=(4,)))
 
 
 @pytest.mark.timed

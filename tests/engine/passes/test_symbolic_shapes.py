@@ -197,3 +197,20 @@ def test_a_reshape_that_takes_0_for_a_size_copies_none():
     (wanted,) = onnxruntime.InferenceSession(data).run(None, {"x": x})
     with trireme.Session(data) as session:
         np.testing.assert_allclose(session.run({"x": x})["y"], wanted, rtol=1e-5, atol=1e-6)
+
+
+def test_a_number_that_follows_replaces_a_symbol():
+    """A row joins an open number of rows: what runs at all has one row."""
+    b = GraphBuilder("g")
+    x = b.input("x", TensorType(("s", 4), "float32"))
+    row = b.input("row", TensorType((4,), "float32"))
+    s = b.add("shape", x, end=1)
+    one = b.add("add", b.add("sub", s, s), b.constant("one", np.array([1])))
+    sizes = b.add("concat", one, b.constant("four", np.array([4])), axis=0)
+    y = b.add("relu", b.add("concat", x, b.add("reshape", row, sizes), axis=1))
+    graph = optimise(b.finish(y))
+    assert graph.type(graph.outputs[0]).shape == (1, 8)
+    feeds = {"x": np.ones((1, 4), np.float32), "row": -np.ones(4, np.float32)}
+    with trireme.Session(graph) as session:
+        (made,) = session.run(feeds).values()
+    np.testing.assert_array_equal(made, [[1, 1, 1, 1, 0, 0, 0, 0]])
