@@ -25,7 +25,7 @@ def feeds_of(turns, rng):
     }
 
 
-@pytest.mark.parametrize("seed", sweep(range(60), always=(24, 48)))
+@pytest.mark.parametrize("seed", sweep(range(60), always=(7, 14, 35, 47)))
 def test_native_turns_of_random_programs_have_the_bits_of_driven_ones(seed, monkeypatch):
     print("seed", seed)
     model = random_program(seed)
