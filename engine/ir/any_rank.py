@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import product
 
-from trireme.ir.graph import UNKNOWN, TensorType, Value
+from trireme.ir.graph import ANY_RANK, UNKNOWN, TensorType, Value
 from trireme.ir.partial_types import common_type
 from trireme.support.errors import ShapeError, TriremeError
 
@@ -22,7 +22,7 @@ Inputs = Sequence[Value | None]
 
 def has_late_rank(values: Inputs) -> bool:
     """Whether the rank of a value is known only in a run."""
-    return any(value is not None and not value.type.has_rank for value in values)
+    return ANY_RANK in [value.type.shape for value in values if value is not None]
 
 
 def over_ranks(infer: Infer, inputs: Inputs) -> Sequence[TensorType]:

@@ -17,7 +17,6 @@ from typing import Any
 
 import numpy as np
 
-from trireme.ir.any_rank import has_late_rank
 from trireme.ir.dims import symbols_of
 from trireme.ir.graph import Graph, Node, Quant, TensorType, Value
 from trireme.ir.op import get_op
@@ -47,6 +46,7 @@ class GraphRewriter:
         self._stand_in: dict[int, int] = {}
         self._retyped: set[int] = set()
         self._fresh: set[int] = set()
+        self._late = {v.id for v in graph.values.values() if not v.type.has_rank}
         self._ordered = {i for node in graph.nodes for i in node.after}
         self._waits: dict[int, tuple[int, ...]] = {}
         self._places: dict[int, int] = {}
@@ -93,9 +93,9 @@ class GraphRewriter:
 
     def _is_late(self, node: Node) -> bool:
         """Whether the node works on a value of unknown rank; the bodies of one may be plain."""
-        if get_op(node.op).has_body:
+        if not self._late or get_op(node.op).has_body:
             return False
-        return has_late_rank([self.values[value] for value in (*node.used, *node.outputs)])
+        return not self._late.isdisjoint((*node.used, *node.outputs))
 
     def made_by(self, value: int | None, root: Node, *ops: str) -> Node | None:
         """Return the producer of a value if it is one of `ops`, is free, and has the root's pin."""
@@ -205,6 +205,8 @@ class GraphRewriter:
         if type != self.values[value].type:
             self.values[value] = replace(self.values[value], type=type)
             self._retyped.add(value)
+            if type.has_rank:
+                self._late.discard(value)
 
     def _replace(self, root: Node, made: tuple[int, ...]) -> bool:
         if not any(self._uses[old] or self.is_output(old) for old in root.outputs):
@@ -292,6 +294,8 @@ class GraphRewriter:
         check_value(value)
         self.values[value.id] = value
         self._fresh.add(value.id)
+        if not type.has_rank:
+            self._late.add(value.id)
         self._next_value += 1
         return value.id
 
