@@ -101,7 +101,8 @@ def _names(graph: Graph) -> dict[Axis, Any]:
     names: dict[Axis, Any] = {}
 
     def name(value: int, axis: int) -> Any:
-        dim = graph.type(value).shape[axis]
+        type = graph.type(value)
+        dim = type.shape[axis] if type.has_rank else UNKNOWN
         return names.get((value, axis), (value, axis) if dim == UNKNOWN else dim)
 
     for node in graph.nodes:
