@@ -43,6 +43,7 @@ from trireme.support.units import time_text
 from trireme.tools.commands import load
 from trireme.tools.described import described_devices, is_described
 from trireme.tools.figures import figures_set
+from trireme.tools.garbage import rarely_collected
 from trireme.tools.lock_check import check_lock
 from trireme.tools.number_options import seconds, share
 from trireme.tools.output import emit, write_trace
@@ -117,6 +118,7 @@ _MOST_DECIDING = 3
 """How many of the estimates that decide are printed."""
 
 
+@rarely_collected()
 def place_model(options: argparse.Namespace) -> int:
     """Place a model, and prove, lock or check the placement."""
     progress = Progress()

@@ -1,5 +1,6 @@
 """Large graphs are placed in linear time: an alternative is priced where somebody asks for it."""
 
+import gc
 import time
 
 import numpy as np
@@ -57,6 +58,14 @@ def test_a_summary_prices_the_nodes_that_it_shows(tmp_path, capsys, trials):
     assert 0 < len(trials) <= MOST_NODES
     assert call(capsys, "explain", model, *DEVICES, "--json")[0] == 0
     assert len(trials) > 40
+
+
+@pytest.mark.parametrize("model", ["small.trm", "absent.trm"])
+def test_garbage_is_collected_as_before_when_the_command_ended(model, tmp_path, capsys):
+    save_small(tmp_path / "small.trm")
+    before = gc.get_threshold()
+    call(capsys, "place", str(tmp_path / model))
+    assert gc.get_threshold() == before
 
 
 @pytest.mark.timed
