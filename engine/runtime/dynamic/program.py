@@ -280,6 +280,7 @@ class OpenProgram:
         """Close every instance."""
         self.ahead.close()
         self._kept.close()
+        self._regions = []
 
     def _held(self, shapes: Shapes) -> Generator[Instance, None, None]:
         """Yield the instance for these shapes, which is not closed until the `for` ends."""
