@@ -195,7 +195,8 @@ def _run(name: str, run: Run, graph: Graph) -> tuple[Graph, PassReport]:
 def _check_kept(before: Graph, after: Graph) -> None:
     """Raise GraphError if a graph has not the inputs and outputs that it had before a pass.
 
-    An input keeps its name and type. So does an output, of whose open dimensions more may be known.
+    An input keeps its name and type. So does an output, of whose open dimensions more may be known;
+    one of a body may have no name, and get that of another value.
     """
     _check_ends("inputs", before.input_values(), after.input_values(), operator.eq)
     _check_ends("outputs", before.output_values(), after.output_values(), tells_as_much)
@@ -208,8 +209,9 @@ def _check_ends(
     keeps: Callable[[TensorType, TensorType], bool],
 ) -> None:
     old, new = list(before), list(after)
-    if [value.name for value in old] != [value.name for value in new] or not all(
-        keeps(b.type, a.type) for a, b in zip(old, new, strict=True)
+    if len(old) != len(new) or not all(
+        one.name in ("", other.name) and keeps(other.type, one.type)
+        for one, other in zip(old, new, strict=True)
     ):
         lists = [", ".join(f"{value.name} {value.type}" for value in ends) for ends in (old, new)]
         facts = [f"before: {lists[0]}", f"after: {lists[1]}"]

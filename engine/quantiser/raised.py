@@ -42,8 +42,8 @@ def _raised(graph: Graph, emitted: Emitted) -> Iterator[tuple[Node, int, int]]:
             continue
         made = emitted.graph.producer(emitted.integers[node.outputs[0]])
         real = graph.values[node.used[1]].data
-        if made is None or real is None:
-            continue
+        if made is None or not is_product(made) or real is None:
+            continue  # one that stays in floats makes its integers by a quantize
         weights = emitted.graph.type(made.used[1])
         if weights.quant is None:
             continue

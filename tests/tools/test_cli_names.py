@@ -67,10 +67,11 @@ def test_threads_beyond_the_cores_are_named(model, capsys, caplog):
     cpu_device._warn_of_turns.cache_clear()
     with caplog.at_level(logging.WARNING):
         assert call(capsys, "place", model, "--threads", str(cores))[0] == 0
-        assert not caplog.messages
+        assert not [line for line in caplog.messages if "turns" in line]
         for _ in range(2):
             assert call(capsys, "place", model, "--threads", "999")[0] == 0
-    assert caplog.messages == [f"cpu: 999 threads take turns on {cores} cores, and are not faster"]
+    told = [line for line in caplog.messages if "turns" in line]
+    assert told == [f"cpu: 999 threads take turns on {cores} cores, and are not faster"]
 
 
 @pytest.mark.parametrize("where", [["--devices", "npu"], ["--soc", "rk3588", "--devices", "npu"]])
