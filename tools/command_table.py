@@ -13,7 +13,6 @@ from trireme.tools import (
     explain,
     machines,
     place,
-    plan_capacity,
     profile,
     quantize,
     replay,
@@ -78,10 +77,6 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "model.trm --soc rk3588 --prove 60",
     ),
     "whatif": ("model.trm --soc rk3588 --vary link_bandwidth=0.5..16",),
-    "plan-capacity": (
-        "model.onnx --qps 2000 --p99 50ms",
-        "model.onnx --qps 500 --p99 20ms --measure --max-delay 2ms",
-    ),
     "verify": (
         "model.onnx",
         "model.onnx --devices cpu,opencl --per-node",
@@ -178,12 +173,6 @@ COMMANDS: dict[str, Subcommand] = {
         "place a model on variants of a described machine",
         (add_model, add_holding),
         whatif.ARGUMENTS,
-    ),
-    "plan-capacity": Subcommand(
-        plan_capacity.plan,
-        "plan how many replicas of a model answer a load in time",
-        (add_model, add_device_choice, add_described),
-        plan_capacity.ARGUMENTS,
     ),
     "verify": Subcommand(
         verify.verify,

@@ -21,7 +21,7 @@ DECLARED = [
 TAKES_DEVICES = [
     name for name, one in COMMANDS.items() if {add_devices, add_device_choice} & {*one.shared}
 ]
-ARGUMENTS = {"plan-capacity": ["--qps", "1", "--p99", "1s"], "replay": ["folder"]}
+ARGUMENTS = {"replay": ["folder"]}
 
 
 def parsed(command, *words):

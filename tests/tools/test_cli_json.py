@@ -16,7 +16,6 @@ WORDS = {
     "explain": ["{model}"],
     "place": ["{model}"],
     "whatif": ["{model}", "--soc", "rk3588"],
-    "plan-capacity": ["{model}", "--qps", "10", "--p99", "1s"],
     "verify": ["{model}", "--per-node"],
     "quantize": ["{model}", "--data", "random", "-o", "{folder}/q.trm"],
     "bench": ["--from", "{folder}/rows.json"],
