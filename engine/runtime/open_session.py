@@ -270,8 +270,7 @@ class OpenSession(ProgramSession):
             if made is not None:
                 return made
         out, asked = self._tied.outputs_asked(out)
-        made = self._tied.keep(self._run_program(self._tied.feeds(feeds), out), asked)
-        return made if self._open is None else self._ran(feeds, made)
+        return self._tied.keep(self._run_program(self._tied.feeds(feeds), out), asked)
 
     def _run_beside(
         self, number: int, feeds: Mapping[str, Any], out: Mapping[str, Array] | None
@@ -305,7 +304,7 @@ class OpenSession(ProgramSession):
         results = self._run_regions(self._open, feeds, out)
         if self._shapes_to_store is not None:
             self._store_shapes()
-        return self._ran(feeds, results) if self._tied is None else results
+        return results
 
     def _stored_at(self, stored: StoredProgram, feeds: Mapping[str, Any]) -> StoredProgram | None:
         """Return what runs feeds, as long as the prepared model has not taken over."""
@@ -345,8 +344,6 @@ class OpenSession(ProgramSession):
         else:
             self._is_watched = self._has_to_watch()
             self._step = None if self._is_watched else step_of(self._open)
-            if self._is_watched is not self._has_to_watch():
-                self._choose_direct()
 
     def _store_shapes(self) -> None:
         """Store the program at the shapes of the run that is just over, for later processes."""

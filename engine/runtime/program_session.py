@@ -134,7 +134,6 @@ class ProgramSession(SessionRuns):
                 raise
             self._finish()
             made = failover.do_again(error, lambda other: other.profile(feeds, runs, warmup))
-            self._choose_direct()
         return replace(made, events=self.events)
 
     def _profile(

@@ -1,4 +1,4 @@
-"""What becomes of faults: devices that fail, hang, are passed over and come back.
+"""What becomes of faults: devices that fail, hang and are passed over.
 
 A session without failover, such as a region of open shapes, gives hangs up and repeats nothing.
 """
@@ -78,7 +78,7 @@ class SessionFaults(SessionFacts):
 
     @property
     def devices_out(self) -> frozenset[str]:
-        """Devices that failed so often that runs pass them over."""
+        """Devices that failed: runs pass them over until the session is opened anew."""
         return frozenset() if self._failover is None else self._failover.out
 
     def _run_again(
@@ -95,11 +95,8 @@ class SessionFaults(SessionFacts):
             return None
         from trireme.runtime.failover.turns import holding_turn
 
-        try:
-            with holding_turn(self):
-                return failover.run_again(error, feeds, out)
-        finally:
-            self._choose_direct()
+        with holding_turn(self):
+            return failover.run_again(error, feeds, out)
 
     def watch_tasks(self) -> None:
         """Give a task up that hangs, where a device works beside the host: see watchdog.py.
@@ -125,7 +122,6 @@ class SessionFaults(SessionFacts):
         """See CallersTurns. A session without failover is a region or a plan of one that has it."""
         if self._failover is not None:
             self._failover.note_hang(hung)
-            self._choose_direct()
         self._contexts.release(self._contexts.lock)
 
     @property
@@ -139,18 +135,13 @@ class SessionFaults(SessionFacts):
             self._failover.save()
 
     def _choose_direct(self) -> None:
-        """Have runs go the shortest way that there is now.
-
-        Another session may take a device out meanwhile, on a thread of its own: look again then.
-        """
+        """Have runs go the shortest way that there is now."""
         self._is_watched = self._has_to_watch()
         runs: Runs = self._runs
         if self._watched_runs is not None:
             runs = TasksInOrder(partial(self._watched_runs.run, self._runs, self._context))
         apart = self._closed or self._is_watched
         self._direct = None if apart else self._direct_of(runs)
-        if self._is_watched is not self._has_to_watch():
-            self._choose_direct()
 
     def _direct_of(self, runs: Runs) -> DirectRun | None:
         """Return feeds to outputs as one function; None where not everything is copied."""
@@ -163,26 +154,7 @@ class SessionFaults(SessionFacts):
         """Errors: RunError, if the session is closed; DeviceOut, if a device is passed over"""
         self._check_open()
         if self._is_watched and self._failover is not None:
-            self._failover.begin(self._try_devices)
-
-    def _try_devices(self) -> None:
-        """Try the devices that are passed over."""
-        failover = self._failover
-        with self._contexts.alone():
-            if self._closed or failover is None:
-                return
-            try:
-                if failover.try_devices(self._run):
-                    self._choose_direct()
-            finally:
-                self._finish()
-
-    def _ran(self, feeds: Mapping[str, Any], results: dict[str, Array]) -> dict[str, Array]:
-        """Note a run that succeeded on all devices, if runs are watched."""
-        if self._is_watched and self._failover is not None:
-            self._failover.note(feeds, results)
-            self._choose_direct()
-        return results
+            self._failover.begin()
 
     def _stream_failover(self) -> StreamFailover | None:
         """Return what runs items of a stream again; None where nothing does."""

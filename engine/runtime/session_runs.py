@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 from trireme.runtime.contexts import ContextCount, ContextQueue
 from trireme.runtime.failover.events import EventLog
-from trireme.runtime.failover.staged import StagedOutputs
 from trireme.runtime.io_binding import DirectRun, RunInContext, TasksInOrder
 from trireme.runtime.requests.checks import checked_timeout
 from trireme.runtime.session_faults import SessionFaults
@@ -42,10 +41,6 @@ __getattr__ = later_names(
         "Stream": "trireme.runtime.streams.stream",
     },
 )
-
-
-def _can_be_staged(out: Any) -> bool:
-    return isinstance(out, Mapping) and not isinstance(out, StagedOutputs)
 
 
 class SessionRuns(SessionFaults, Closing):
@@ -163,8 +158,10 @@ class SessionRuns(SessionFaults, Closing):
         if signature is not None:
             check_arguments(SessionRuns.run, {"signature": signature}, RunError)
             return self._run_signature(signature, feeds, out)
-        if out is not None and self._failover is not None and _can_be_staged(out):
-            return self._run_staged(feeds, out)
+        if out is not None and self._failover is not None:
+            from trireme.runtime.failover.failover import kept_apart
+
+            feeds = kept_apart(feeds, out)
         queue = self._contexts
         try:
             if not queue.line:
@@ -232,11 +229,6 @@ class SessionRuns(SessionFaults, Closing):
                 raise
             return again
 
-    def _run_staged(self, feeds: Mapping[str, Any], out: Mapping[str, Array]) -> dict[str, Array]:
-        """Run, and fill the arrays of `out` whole or not at all, though devices fail."""
-        staged = StagedOutputs(out)
-        return staged.publish(self.run(feeds, staged))
-
     def _run_in_time(
         self, timeout_s: float, run: Callable[[], dict[str, Array]]
     ) -> dict[str, Array]:
@@ -303,8 +295,7 @@ class SessionRuns(SessionFaults, Closing):
             self._runs.run()
         else:
             self._watched_runs.run(self._runs, (self._context, given, feeds))
-        results = self._binding.collect(given)
-        return self._ran(feeds, results) if self._is_watched else results
+        return self._binding.collect(given)
 
     @checked(RunError)
     def stream(
@@ -351,8 +342,6 @@ class SessionRuns(SessionFaults, Closing):
     def close(self) -> None:
         """Give back threads, memory and the devices that this session opened."""
         self._closed, self._direct = True, None  # no run begins, though others wait for the lock
-        if self._failover is not None:
-            self._failover.wait()
         with self._contexts.alone():
             if self._streams is not None:
                 self._streams.close()

@@ -128,8 +128,6 @@ class Usage:
 
     def add_event(self, event: FaultEvent) -> None:
         """Count a fault that a session met, and the devices that ran or serve instead."""
-        if event.action in ("taken out", "brought back"):
-            return
         with self.lock:
             self.faults[event.device, event.kind.value] += 1
             for other in event.to:

@@ -9,15 +9,13 @@ from typing import Any, Literal
 from trireme.support.errors import FaultKind
 from trireme.support.records import dataclass
 
-Action = Literal["left out", "ran again", "failed", "hangs", "taken out", "brought back"]
+Action = Literal["left out", "ran again", "failed", "hangs"]
 """What became of a device or of a run.
 
 left out: the session opened without the device
-ran again: the run went to other devices and succeeded there
+ran again: the run went to other devices and succeeded there; later runs go there at once
 failed: no other device could run it
 hangs: a launch does not return to its caller; runs of other callers go on
-taken out: further runs pass the device over
-brought back: the device runs again
 """
 
 
@@ -42,8 +40,7 @@ class FaultEvent:
 
     def __str__(self) -> str:
         at = f" at {self.node}" if self.node else ""
-        where = ", runs are on" if self.action == "taken out" else " on"
-        to = f"{where} {', '.join(self.to)}" if self.to else ""
+        to = f" on {', '.join(self.to)}" if self.to else ""
         said = f": {self.error}" if self.error else ""
         return f"{self.device} {_SAID[self.action]}{to} ({self.kind}{at}){said}"
 
@@ -53,8 +50,6 @@ _SAID: dict[Action, str] = {
     "ran again": "failed, the run was repeated",
     "failed": "failed, and no other device could run",
     "hangs": "hangs and holds its caller",
-    "taken out": "is taken out",
-    "brought back": "is back",
 }
 
 

@@ -2,8 +2,8 @@
 
 Each subject is a set of devices. The faults that a model reaches are counted in a run without any.
 Then each case injects one fault, or a storm of two, into a session: it opens and runs twice. Each
-run gives the right bits or a typed error, bound outputs hold one run whole or are untouched, and
-after the faults a new session gives the right bits again.
+run gives the right bits or a typed error, and after the faults a new session gives the right bits
+again.
 
 The subjects of hangs have a launch, a wait or a read of a device beside the host never return. Such
 a run goes to other devices; each case takes the watchdog's second.
@@ -195,14 +195,11 @@ class FaultCases:
                 out = {
                     v.name: np.full(v.type.dims, 85, numpy_dtype(v.dtype)) for v in session.outputs
                 }
-                before = {name: array.copy() for name, array in out.items()}
                 try:
                     session.run(one.feeds, out=out, timeout_s=self._within_s)
                 except DeviceError as error:
                     if (ended := _typed(error)) != "error":
                         return ended
-                    if not all(_same(out[name], before[name]) for name in out):
-                        return "wrong a failed run wrote its outputs"
                     continue
                 if not self._is_right(one, out):
                     return "wrong a run gave other bits"

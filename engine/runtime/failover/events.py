@@ -19,8 +19,6 @@ _log = logging.getLogger(__name__)
 MOST_EVENTS = 256
 """Events that a session keeps; older ones go."""
 
-_LEVELS = {"brought back": logging.INFO}
-
 Listener = Callable[[FaultEvent], None]
 
 
@@ -36,11 +34,10 @@ class EventLog:
         """The last events, the oldest first."""
         return tuple(self._events)
 
-    def add(self, event: FaultEvent, level: int | None = None) -> None:
-        """Keep an event, log it and tell the listeners. level: of logging; that of its action"""
+    def add(self, event: FaultEvent) -> None:
+        """Keep an event, warn of it and tell the listeners."""
         self._events.append(event)
-        own = _LEVELS.get(event.action, logging.WARNING)
-        _log.log(own if level is None else level, "device %s", event)
+        _log.warning("device %s", event)
         for listen in self.listeners:
             listen(event)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from trireme.runtime.failover.failover import DeviceOut, Failover, Results
+from trireme.runtime.failover.failover import Failover, Results
 
 
 class StreamFailover:
@@ -19,9 +19,7 @@ class StreamFailover:
 
     def check(self) -> None:
         """See RunsAgain."""
-        out = self._failover.out
-        if out:
-            raise DeviceOut(f"{', '.join(sorted(out))} is out")
+        self._failover.check()
 
     def run(self, error: BaseException, feeds: Mapping[str, Any]) -> Results | None:
         """See RunsAgain."""

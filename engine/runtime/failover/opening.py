@@ -11,7 +11,6 @@ from trireme.ir.graph import Graph
 from trireme.ir.op import get_op
 from trireme.ir.selectors import unpinned
 from trireme.ops.repeats import bodies_of
-from trireme.runtime.failover.breaker import BREAKERS
 from trireme.runtime.failover.failover import Failover, FallbackSession
 
 if TYPE_CHECKING:
@@ -60,8 +59,7 @@ def open_failover(
         return opened
 
     writes = _writes_states(prepared.graph)
-    breakers = {name: BREAKERS.of(devices[name].spec) for name in names}
-    return Failover(breakers, open_on, prepared.states, writes, log, on_change)
+    return Failover(names, open_on, prepared.states, writes, log, on_change)
 
 
 def _asked_for_host(asked: Asked) -> bool:

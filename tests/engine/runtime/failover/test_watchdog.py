@@ -67,9 +67,9 @@ def test_a_hang_is_a_lost_device(device, point, mode, want):
             session.run({"x": X}, out, timeout_s=within_s)
             assert 0.9 < time.monotonic() - begun < 20
             np.testing.assert_array_equal(out["b"], want)
-            (ran, taken) = session.events
+            (ran,) = session.events
             assert (ran.device, ran.kind, ran.action) == (device, FaultKind.HANG, "ran again")
-            assert ran.node and taken.action == "taken out" and session.devices[device].is_lost
+            assert ran.node and session.devices[device].is_lost
             calls = points.calls[device, "launch"]
             begun = time.monotonic()
             for _ in range(3):
