@@ -25,7 +25,7 @@ from trireme.devices.cpu.compile.program import (
     constants_of,
 )
 from trireme.devices.cpu.compile.scratch_slots import ScratchSlot, scratch_slots
-from trireme.devices.cpu.kernels.lowering import At, Context, Extents, Operand, Step, Temp
+from trireme.devices.cpu.kernels.lowering import At, Context, Extents, Operand, Step, Temp, only
 from trireme.devices.cpu.kernels.polymorphic.elementwise import expression_step
 from trireme.devices.cpu.kernels.polymorphic.moves import whole_copy
 from trireme.devices.cpu.kernels.polymorphic.sample import GenericSample, sample_of
@@ -118,7 +118,8 @@ def build_polymorphic(
         if reason is not None:
             raise CompileError(f"cpu: {node.label}: {reason}")
     kept = tuple(n for n in sample.graph.nodes if not decided.issuperset(n.outputs))
-    context = Context(replace(sample.graph, nodes=kept), isa, threads, winograd, recipes=recipes)
+    inside = replace(sample.graph, nodes=kept)
+    context = Context(inside, isa, threads, winograd, is_open=True, recipes=recipes)
     buffer_aliases, copies = find_homes(context.graph, appends_in_place=True)
     steps: list[Item] = []
     kernels: dict[int, str] = {}
@@ -198,7 +199,7 @@ def _lower(context: Context, group: Group) -> Sequence[PolymorphicStep]:
     rule = rule_for(context.graph, group.node)
     if isinstance(rule, str):
         raise CompileError(f"cpu: {group.node.label}: {rule}")
-    return rule.lower(context, group.node)
+    return only(PolymorphicStep, rule.lower(context, group.node))
 
 
 def program_at(program: PolymorphicProgram, graph: Graph) -> RegionProgram:

@@ -8,9 +8,9 @@ cut never changes the order of a sum.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import field
-from typing import Concatenate
+from typing import Concatenate, TypeVar
 
 import numpy as np
 
@@ -146,17 +146,66 @@ class Step:
         return self.columns == self.chunks > 1
 
 
+@dataclass(frozen=True, eq=False)
+class SizedTemp(Temp):
+    """Memory that lives from one step of a node to another.
+
+    nbytes: of a usual shape; bytes_at: of each shape
+    """
+
+    bytes_at: Callable[[Graph], int]
+
+
+@dataclass(frozen=True)
+class Sized:
+    """A step for one shape: its words, chunks and seconds, as in `Step`.
+
+    chunks: 0 where there is nothing to do
+    variant: which of the step's codes runs
+    arrays: tables of the shape, operands between the words and what the step reads
+    """
+
+    words: tuple[int, ...]
+    chunks: int = 1
+    seconds: float = 1e-5
+    local_bytes: int = 0
+    columns: int = 1
+    variant: int = 0
+    arrays: tuple[Array, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class PolymorphicStep:
+    """A native step for every shape; `size` gives what a shape decides.
+
+    codes: kernels for different ranges of sizes; operands: the words, then reads, then writes
+    """
+
+    codes: tuple[Code, ...]
+    reads: tuple[Operand, ...]
+    writes: tuple[Operand, ...]
+    size: Callable[[Graph], Sized]
+    nodes: tuple[int, ...]
+    family: str = ELEMENTWISE
+
+
+AnyStep = Step | PolymorphicStep
+"""A step of one shape, or of every shape."""
+
+
 @dataclass(frozen=True)
 class Context:
     """The surroundings of a lowering: the graph, the instruction set, the number of threads.
 
     winograd: whether 3x3 convolutions may use Winograd's algorithm
+    is_open: whether sizes of the graph vary, and steps serve every shape
     """
 
     graph: Graph
     isa: Isa
     threads: int
     winograd: bool = True
+    is_open: bool = False
     packed: dict[tuple[int, str], Array] = field(default_factory=dict)
     later: dict[tuple[int, str], Packed] = field(default_factory=dict)
     """Constants packed so far, or to be, by value id and layout, so that users share them."""
@@ -208,12 +257,46 @@ class Context:
         return made
 
 
+Reason = Callable[[Graph, Node], str | None]
+"""Returns the sentence of a refusal, or None."""
+
+
 @dataclass(frozen=True)
 class Rule:
-    """The lowering of an op. `reason` returns the sentence of a refusal, or None."""
+    """The lowering of an op.
 
-    reason: Callable[[Graph, Node], str | None]
-    lower: Callable[[Context, Node], Sequence[Step]]
+    reason: why no kernel runs a node
+    open_reason: why none does in a graph whose sizes vary, beside `reason`; None where the rule
+        lowers for one shape only
+    """
+
+    reason: Reason
+    lower: Callable[[Context, Node], Sequence[AnyStep]]
+    open_reason: Reason | None = None
+
+
+_S = TypeVar("_S", Step, PolymorphicStep)
+
+
+def only(kind: type[_S], steps: Sequence[AnyStep]) -> list[_S]:
+    """Return steps that are all of one kind, as the context asks for them."""
+    found = [step for step in steps if isinstance(step, kind)]
+    if len(found) < len(steps):
+        raise InternalError(f"a rule has steps that are no {kind.__name__}")
+    return found
+
+
+HUGE = 1 << 40
+"""No size of a real shape is as large, nor a stride or a number of elements."""
+
+
+def varies(size: object) -> bool:
+    """Whether a number of a plan depends on the shape: sizes that vary are huge in a sample."""
+    return isinstance(size, int) and abs(size) >= HUGE
+
+
+def in_every_shape(graph: Graph, node: Node) -> None:
+    """Refuse nothing: the `open_reason` of kernels that serve whatever sizes vary."""
 
 
 TABLE: KernelTable[Rule] = KernelTable("cpu")
@@ -286,4 +369,6 @@ def deal(total: int, seconds: float) -> tuple[int, int]:
     return size, -(-total // size)
 
 
-Attrs = Mapping[str, object]
+def dims_of(graph: Graph, value: int) -> tuple[int, ...]:
+    """Return the sizes of a value's axes."""
+    return graph.values[value].type.dims

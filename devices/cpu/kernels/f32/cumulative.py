@@ -6,6 +6,7 @@ Chunks are of whole rows, so every sum is made in the order of its row.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from trireme.devices.cpu.codegen.index import minus, times
 from trireme.devices.cpu.codegen.ir import Function, Index, Value, Var
@@ -15,7 +16,8 @@ from trireme.devices.cpu.codegen.scalars import SCALARS, convert, load, store
 from trireme.devices.cpu.codegen.target import Isa
 from trireme.devices.cpu.kernels.f32.ranking import rows_along
 from trireme.devices.cpu.kernels.f32.rows import Rows
-from trireme.devices.cpu.kernels.lowering import TABLE, Context, Rule, Step, begin, deal, finish
+from trireme.devices.cpu.kernels.lowering import TABLE, AnyStep, Context, Rule, finish, varies
+from trireme.devices.cpu.kernels.spans import Cut, Wiring, Work, begin_span, span_step
 from trireme.ir.graph import Graph, Node
 from trireme.support.records import dataclass
 
@@ -31,27 +33,21 @@ class Running:
     reverse: bool
 
 
-def running_kernel(isa: Isa, run: Running) -> tuple[Code, int, float]:
-    """Return the kernel of a running sum, its chunks and seconds. Operands: x, y."""
-    scalar = SCALARS[run.dtype]
-    fn, operands, chunk, _ = begin(f"{run.op}_{scalar.short}", isa, 2)
-    items, seconds = running_work(isa, run)
-    size, chunks = deal(items, seconds)
-    first: Index = chunk * size if chunks > 1 else 0
-    emit_running(fn, run, operands, (first, fn.minimum(first + size, items)))
-    return finish(fn), chunks, seconds
+def running_kernel(isa: Isa, run: Running, cut: Cut) -> Code:
+    """Return the kernel of a running sum. Operands: x, y."""
+    fn, operands, _, _, span = begin_span(f"{run.op}_{SCALARS[run.dtype].short}", isa, 2, cut)
+    _emit(fn, fn.known(run), operands, span)
+    return finish(fn)
 
 
-def running_work(isa: Isa, run: Running) -> tuple[int, float]:
+def _work(isa: Isa, run: Running) -> Work:
     """Return the blocks of neighbouring rows, and the seconds of all."""
     lanes = isa.lanes if run.rows.inner > 1 else 1
     items = run.rows.outer * -(-run.rows.inner // lanes)
-    return items, items * run.rows.count * (3e-9 if lanes > 1 else 1.4e-9)
+    return Work(items, items * run.rows.count * (3e-9 if lanes > 1 else 1.4e-9))
 
 
-def emit_running(
-    fn: Function, run: Running, operands: Sequence[Value], span: tuple[Index, Index]
-) -> None:
+def _emit(fn: Function, run: Running, operands: Sequence[Value], span: tuple[Index, Index]) -> None:
     """Emit some of the blocks of rows; how many rows there are, and how long, may be read."""
     rows, memory, (x, y) = run.rows, SCALARS[run.dtype].memory, operands
     lanes = fn.isa.lanes if rows.inner > 1 else 1
@@ -88,7 +84,7 @@ def _rows(fn: Function, run: Running, places: tuple[Value, Value], lanes: int, c
         store(fn, run.dtype, made, fn.at(y, at, scalar.memory), count)
 
 
-def running_reason(graph: Graph, node: Node) -> str | None:
+def _reason(graph: Graph, node: Node) -> str | None:
     """Say why a running sum has no native kernel, None when it has."""
     x, axis = (graph.values[value] for value in node.used)
     if axis.data is None:
@@ -98,7 +94,13 @@ def running_reason(graph: Graph, node: Node) -> str | None:
     return None
 
 
-def running_of(graph: Graph, node: Node) -> Running:
+def _open_reason(graph: Graph, node: Node) -> str | None:
+    if varies(_running_of(graph, node).rows.inner):
+        return f"{node.op} has no kernel for every shape where the axes behind its own vary"
+    return None
+
+
+def _running_of(graph: Graph, node: Node) -> Running:
     """Return a node's running sum or product."""
     x, axis = (graph.values[value] for value in node.used)
     rows = rows_along(x.type.dims, 0 if axis.data is None else int(axis.data.reshape(())))
@@ -106,14 +108,11 @@ def running_of(graph: Graph, node: Node) -> Running:
     return Running(node.op, x.type.dtype, rows, exclusive, reverse)
 
 
-def _lower(context: Context, node: Node) -> list[Step]:
-    code, chunks, seconds = context.kernel(running_kernel, running_of(context.graph, node))
-    reads = (context.operand(node.used[0]),)
-    return [
-        Step(code, reads, node.outputs, chunks, seconds=seconds, nodes=(node.id,), family="cum")
-    ]
+def _lower(context: Context, node: Node) -> list[AnyStep]:
+    wiring = Wiring((context.operand(node.used[0]),), node.outputs, (node.id,), "cum")
+    plan_of, work = partial(_running_of, node=node), partial(_work, context.isa)
+    return [span_step(context, wiring, plan_of, work, running_kernel)]
 
 
-RUNNING = ("cum_sum", "cum_prod")
-NUMBERS = [dtype for dtype in SCALARS if dtype != "bool"]
-TABLE.add(RUNNING, Rule(running_reason, _lower), NUMBERS)
+_NUMBERS = [dtype for dtype in SCALARS if dtype != "bool"]
+TABLE.add(("cum_sum", "cum_prod"), Rule(_reason, _lower, _open_reason), _NUMBERS)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 
 from trireme.backend.kernel_table import STORED_8, Form
 from trireme.devices.cpu.codegen.index import minus, times
@@ -17,7 +18,8 @@ from trireme.devices.cpu.codegen.llvm_types import vector
 from trireme.devices.cpu.codegen.scalars import SCALARS, bits, load
 from trireme.devices.cpu.codegen.target import Isa
 from trireme.devices.cpu.kernels.f32.rows import Rows
-from trireme.devices.cpu.kernels.lowering import TABLE, Context, Rule, Step, begin, deal, finish
+from trireme.devices.cpu.kernels.lowering import TABLE, AnyStep, Context, Rule, finish, varies
+from trireme.devices.cpu.kernels.spans import Cut, Wiring, Work, begin_span, span_step
 from trireme.ir.graph import Graph, Node
 from trireme.support.records import dataclass
 
@@ -79,33 +81,27 @@ class _Best:
         self.place.set(self.fn.select(wins, place, self.place.get()))
 
 
-def arg_kernel(isa: Isa, order: Order, rows: Rows) -> tuple[Code, int, float]:
-    """Return the kernel of an arg_max or arg_min, its chunks and seconds. Operands: x, y (i64)."""
-    fn, operands, chunk, _ = begin(arg_name(order), isa, 2)
-    items, seconds = arg_work(isa, order, rows)
-    size, chunks = deal(items, seconds)
-    first: Index = chunk * size if chunks > 1 else 0
-    emit_arg(fn, order, rows, operands, (first, fn.minimum(first + size, items)))
-    return finish(fn), chunks, seconds
-
-
-def arg_name(order: Order) -> str:
-    """Return what kernels of an order are called."""
-    return f"arg_{'max' if order.largest else 'min'}_{SCALARS[order.dtype].short}"
+def arg_kernel(isa: Isa, rows: Rows, cut: Cut, order: Order) -> Code:
+    """Return the kernel of an arg_max or arg_min. Operands: x, y (i64)."""
+    name = f"arg_{'max' if order.largest else 'min'}_{SCALARS[order.dtype].short}"
+    fn, operands, _, _, span = begin_span(name, isa, 2, cut)
+    _emit_arg(fn, order, fn.known(rows), operands, span)
+    return finish(fn)
 
 
 def _arg_lanes(isa: Isa, order: Order) -> int:
     return isa.vector_bits // (8 * min(SCALARS[order.dtype].nbytes, 4))
 
 
-def arg_work(isa: Isa, order: Order, rows: Rows) -> tuple[int, float]:
+def _arg_work(isa: Isa, order: Order, rows: Rows) -> Work:
     """Return the blocks of neighbouring rows, and the seconds of all."""
     lanes = _arg_lanes(isa, order)
     items = rows.outer * -(-rows.inner // lanes)
-    return items, items * (rows.count if rows.inner > 1 else rows.count / lanes + lanes) * 3e-9
+    each = rows.count if rows.inner > 1 else rows.count / lanes + lanes
+    return Work(items, items * each * 3e-9)
 
 
-def emit_arg(
+def _emit_arg(
     fn: Function, order: Order, rows: Rows, operands: Sequence[Value], span: tuple[Index, Index]
 ) -> None:
     """Emit some of the blocks of rows; how many rows there are, and how long, may be read."""
@@ -200,22 +196,28 @@ def order_reason(graph: Graph, node: Node) -> str | None:
     return None
 
 
-def arg_order(graph: Graph, node: Node) -> Order:
+def _arg_rows(graph: Graph, node: Node) -> Rows:
+    return rows_along(graph.type(node.used[0]).dims, node.attrs["axis"])
+
+
+def _arg_open_reason(graph: Graph, node: Node) -> str | None:
+    if varies(_arg_rows(graph, node).inner):
+        return f"{node.op} has no kernel for every shape where the axes behind its own vary"
+    return None
+
+
+def _arg_order(graph: Graph, node: Node) -> Order:
     """Return which elements an arg_max or arg_min wants."""
     last = bool(node.attrs["select_last_index"])
     return Order(graph.type(node.used[0]).dtype, node.op == "arg_max", last)
 
 
-def _lower_arg(context: Context, node: Node) -> list[Step]:
-    order = arg_order(context.graph, node)
-    rows = rows_along(context.type(node.used[0]).dims, node.attrs["axis"])
-    code, chunks, seconds = context.kernel(arg_kernel, order, rows)
-    reads = (context.operand(node.used[0]),)
-    return [
-        Step(code, reads, node.outputs, chunks, seconds=seconds, nodes=(node.id,), family="arg")
-    ]
+def _lower_arg(context: Context, node: Node) -> list[AnyStep]:
+    order = _arg_order(context.graph, node)
+    wiring = Wiring((context.operand(node.used[0]),), node.outputs, (node.id,), "arg")
+    plan_of, work = partial(_arg_rows, node=node), partial(_arg_work, context.isa, order)
+    return [span_step(context, wiring, plan_of, work, arg_kernel, order)]
 
 
 FORMS: tuple[str | Form, ...] = (*SCALARS, *STORED_8)
-PLACES = ("arg_max", "arg_min")
-TABLE.add(PLACES, Rule(order_reason, _lower_arg), FORMS)
+TABLE.add(("arg_max", "arg_min"), Rule(order_reason, _lower_arg, _arg_open_reason), FORMS)

@@ -44,7 +44,7 @@ from trireme.devices.cpu.kernels.f32.products import (
 from trireme.devices.cpu.kernels.f32.rows import Rows, row_items, rows_s
 from trireme.devices.cpu.kernels.f32.window_emitter import WindowEmitter
 from trireme.devices.cpu.kernels.lines import as_image
-from trireme.devices.cpu.kernels.lowering import Context, finish
+from trireme.devices.cpu.kernels.lowering import Context, finish, only
 from trireme.devices.cpu.kernels.polymorphic.opaque import opaque
 from trireme.devices.cpu.kernels.polymorphic.products import product_steps
 from trireme.devices.cpu.kernels.polymorphic.rows import sized_row_kernel
@@ -233,7 +233,7 @@ def _for_lines(rule: PolymorphicRule) -> PolymorphicRule:
 
     def lower(context: Context, node: Node) -> Sequence[PolymorphicStep]:
         graph, wide = as_image(context.graph, node)
-        steps = rule.lower(replace(context, graph=graph), wide)
+        steps = only(PolymorphicStep, rule.lower(replace(context, graph=graph), wide))
         if wide is node:
             return steps
         return [replace(step, size=partial(_line_size, step.size, node)) for step in steps]

@@ -29,6 +29,7 @@ from trireme.devices.cpu.kernels.lowering import (
     Temp,
     begin,
     finish,
+    only,
 )
 from trireme.devices.cpu.kernels.polymorphic.sample import deal_evenly, varies
 from trireme.devices.cpu.kernels.polymorphic.step import (
@@ -260,7 +261,7 @@ def _lower(context: Context, node: Node) -> Sequence[PolymorphicStep]:
 
 
 def _lowered(rule: Rule, node: Node, context: Context) -> Sequence[Step]:
-    return rule.lower(context, node)
+    return only(Step, rule.lower(context, node))
 
 
 def steps_of_items(
@@ -276,8 +277,15 @@ def steps_of_items(
     graph: the nodes with one item, which `lower` lowers
     leading: how many leading axes of a value vary, by value
     """
-    parts = context.packed, context.later, context.recipes
-    inner = _ItemContext(graph, context.isa, context.threads, context.winograd, *parts)
+    inner = _ItemContext(
+        graph,
+        context.isa,
+        context.threads,
+        context.winograd,
+        packed=context.packed,
+        later=context.later,
+        recipes=context.recipes,
+    )
     steps = []
     for step in lower(inner):
         if _SUFFIX not in step.code.name:

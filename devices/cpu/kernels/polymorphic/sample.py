@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from trireme.devices.cpu.codegen.ir import Word
+from trireme.devices.cpu.kernels.lowering import HUGE, varies
 from trireme.devices.cpu.kernels.polymorphic.opaque import opaque
 from trireme.devices.cpu.runtime.window_blocks import even_chunks
 from trireme.ir.graph import UNKNOWN, Graph, Node, TensorType, Value
@@ -21,8 +22,7 @@ from trireme.ir.op import get_op
 from trireme.support.errors import CompileError
 from trireme.support.records import dataclass
 
-HUGE = 1 << 40
-"""No size of a real shape is as large, nor a stride or a number of elements."""
+__all__ = ["HUGE", "GenericSample", "deal_evenly", "generalised", "sample_of", "varies"]
 _LARGEST_STEP = 1 << 6
 """A size of a sample is huge still when a stride or a block divides it."""
 Plan = TypeVar("Plan")
@@ -137,11 +137,6 @@ def _source(graph: Graph, node: Node, rank: int, axis: int) -> Axis | None:
         if own >= 0 and shape[own] != 1 and (not rows or value == used[0]):
             return value, own
     return None
-
-
-def varies(size: Any) -> bool:
-    """Whether a number of a sample's plan depends on the shape."""
-    return isinstance(size, int) and abs(size) >= HUGE
 
 
 def generalised(plan: Plan, what: str) -> tuple[Plan, int, Callable[[Plan], tuple[int, ...]]]:

@@ -10,56 +10,30 @@ from collections.abc import Callable, Sequence
 
 from trireme.backend.kernel_table import KernelTable
 from trireme.devices.cpu.codegen.ir import Function, Value
-from trireme.devices.cpu.codegen.kernel_cache import Code
 from trireme.devices.cpu.codegen.target import Isa
-from trireme.devices.cpu.kernels.lowering import ELEMENTWISE, Context, Operand, Temp, begin
+from trireme.devices.cpu.kernels.lowering import (
+    AnyStep,
+    Context,
+    PolymorphicStep,
+    Sized,
+    SizedTemp,
+    begin,
+    dims_of,
+)
 from trireme.ir.graph import Graph, Node
-from trireme.support.dtypes import Array
 from trireme.support.errors import CompileError
 from trireme.support.records import dataclass
 
-
-@dataclass(frozen=True, eq=False)
-class SizedTemp(Temp):
-    """Memory that lives from one step of a node to another.
-
-    nbytes: of a usual shape; bytes_at: of each shape
-    """
-
-    bytes_at: Callable[[Graph], int]
-
-
-@dataclass(frozen=True)
-class Sized:
-    """A step for one shape: its words, chunks and seconds, as in `Step`.
-
-    chunks: 0 where there is nothing to do
-    variant: which of the step's codes runs
-    arrays: tables of the shape, operands between the words and what the step reads
-    """
-
-    words: tuple[int, ...]
-    chunks: int = 1
-    seconds: float = 1e-5
-    local_bytes: int = 0
-    columns: int = 1
-    variant: int = 0
-    arrays: tuple[Array, ...] = ()
-
-
-@dataclass(frozen=True, eq=False)
-class PolymorphicStep:
-    """A native step for every shape; `size` gives what a shape decides.
-
-    codes: kernels for different ranges of sizes; operands: the words, then reads, then writes
-    """
-
-    codes: tuple[Code, ...]
-    reads: tuple[Operand, ...]
-    writes: tuple[Operand, ...]
-    size: Callable[[Graph], Sized]
-    nodes: tuple[int, ...]
-    family: str = ELEMENTWISE
+__all__ = [
+    "POLYMORPHIC",
+    "PolymorphicRule",
+    "PolymorphicStep",
+    "Sized",
+    "SizedTemp",
+    "begin_sized",
+    "dims_of",
+    "sized_for",
+]
 
 
 def sized_for(step: PolymorphicStep, graph: Graph) -> Sized:
@@ -87,7 +61,7 @@ class PolymorphicRule:
     """
 
     reason: Callable[[Graph, Node], str | None]
-    lower: Callable[[Context, Node], Sequence[PolymorphicStep]]
+    lower: Callable[[Context, Node], Sequence[AnyStep]]
 
 
 POLYMORPHIC: KernelTable[PolymorphicRule] = KernelTable("cpu")
@@ -102,8 +76,3 @@ def begin_sized(
     fn.words_at = place
     fn.words = [fn.load("i64", fn.at(place, k, "i64"), 8) for k in range(words)]
     return fn, pointers, chunk, local
-
-
-def dims_of(graph: Graph, value: int) -> tuple[int, ...]:
-    """Return the sizes of a value's axes."""
-    return graph.values[value].type.dims

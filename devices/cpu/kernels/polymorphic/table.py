@@ -1,5 +1,6 @@
 """The table of polymorphic kernels, filled: import this, not step.py, to look ops up."""
 
+from trireme.devices.cpu.kernels.lowering import TABLE, Reason
 from trireme.devices.cpu.kernels.polymorphic import (
     edges,
     elementwise,
@@ -8,7 +9,6 @@ from trireme.devices.cpu.kernels.polymorphic import (
     images,
     items,
     moves,
-    ordered,
     products,
     recurrent,
     resize,
@@ -29,7 +29,6 @@ __all__ = [
     "images",
     "items",
     "moves",
-    "ordered",
     "products",
     "recurrent",
     "resize",
@@ -41,9 +40,16 @@ __all__ = [
 ]
 
 
+def _both(reason: Reason, open_reason: Reason) -> Reason:
+    return lambda graph, node: reason(graph, node) or open_reason(graph, node)
+
+
 def rule_for(graph: Graph, node: Node) -> PolymorphicRule | str:
     """Return the rule that lowers a node of a sample for every shape, or why there is none."""
+    fixed = TABLE.find(graph, node)
     rule = POLYMORPHIC.find(graph, node)
+    if fixed is not None and fixed.open_reason is not None:
+        rule = PolymorphicRule(_both(fixed.reason, fixed.open_reason), fixed.lower)
     why = "" if rule is None else rule.reason(graph, node)
     if rule is not None and why is None:
         return rule
