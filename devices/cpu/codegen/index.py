@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from trireme.devices.cpu.codegen.ir import Function, Index, Value
+from trireme.devices.cpu.codegen.ir import Function, Index, Value, Word
 
 
 def times(fn: Function, index: Index, factor: Index) -> Index:
@@ -44,4 +44,4 @@ def product(fn: Function, sizes: Iterable[Index]) -> Index:
 
 def known(size: Index) -> bool:
     """Whether a size is a number, not read when the kernel runs."""
-    return isinstance(size, int)
+    return not isinstance(size, (Value, Word))

@@ -11,11 +11,8 @@ from trireme.devices.cpu.kernels.polymorphic.step import PolymorphicStep, Sized
 from trireme.ir.dim_values import Numbers
 from trireme.support.dtypes import Array
 
-MOST_TRIES = 4
+MOST_WAYS = 4
 """Recordings of a step; each serves the shapes that go one way through its arithmetic."""
-_NEVER = 1 << 30
-PROVEN = 4
-"""Shapes at which recorded code is compared with what it was made of."""
 LITTLE_S = 1e-6
 """Estimated seconds by which a step may change without a look at how the steps run."""
 
@@ -44,40 +41,32 @@ class RowsByTurn(Protocol):
 
 
 @dataclass(eq=False)
-class Recorded:
-    """Recorded code, and at how many shapes it had the sizes that Python has."""
-
-    code: Code
-    of_many: CodeOfMany
-    proven: int = 0
-
-
-@dataclass(eq=False)
 class AlikeSteps:
     """Steps with equal sizes.
 
     step: the first of them; number: of the group
-    recorded: code that gives the sizes for shapes of some kinds; tries: how often it was made
+    codes: recorded code that gives the sizes of shapes that go one way; of_many: for many at once
+    is_recorded: whether the sizes can be recorded; Python sizes the others at each shape
     """
 
     step: PolymorphicStep
     number: int
-    recorded: list[Recorded] = field(default_factory=list)
-    tries: int = 0
+    codes: list[Code] = field(default_factory=list)
+    of_many: list[CodeOfMany] = field(default_factory=list)
+    is_recorded: bool = True
 
     @property
-    def is_proven(self) -> bool:
+    def is_known(self) -> bool:
         """Whether nothing more is learnt about these steps from a shape like the last ones."""
-        return self.tries >= MOST_TRIES or any(one.proven >= PROVEN for one in self.recorded)
+        return bool(self.codes) or not self.is_recorded
 
-    def of_many(self) -> list[CodeOfMany]:
-        """Return code that gives the sizes at many shapes at once."""
-        return [one.of_many for one in self.recorded if one.proven >= PROVEN]
-
-    def forget(self) -> None:
-        """Be sized by Python from now on."""
-        self.recorded.clear()
-        self.tries = _NEVER
+    def row(self, numbers: Numbers) -> SizedRow | None:
+        """Return the sizes by recorded code; None where the numbers go another way."""
+        for code in self.codes:
+            row: SizedRow | None = code(numbers)
+            if row is not None:
+                return row
+        return None
 
 
 def row_of(sized: Sized) -> SizedRow:

@@ -111,7 +111,7 @@ class ExpectedShapes:
             return None
         groups = self._resizer.groups_by([n != 0 for n in growth])
         count = min(self._count, self._resizer.most_shapes(sizes, growth))
-        if count < _FEW or not all(group.is_proven for group in groups):
+        if count < _FEW or not all(group.is_known for group in groups):
             return None
         try:
             made = ShapeBlock(self._resizer, sizes, growth, count)

@@ -3,9 +3,8 @@
 `PolymorphicStep.size` is Python over plans and takes ten microseconds. It is run once with numbers
 that note what is done to them. What it compares becomes a check, so the code serves the shapes that
 go the same way, and says so for others. Numbers that leave the recording (as an index, a text or a
-key) end it: such a step stays as it is. A float times a number of the shape, in this order, and a
-`range` of one leave no trace: Python asks its own class first. So code is compared with Python at
-other shapes, and what lost a number is not used.
+key) end it: such a step stays as it is. The numbers are no `int` and no `float`, so nothing that is
+done to them is lost.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -65,8 +64,8 @@ class SizeRecording:
 
     def number(self, place: int, value: int) -> int:
         """Return a number of the shape, which notes what is done to it."""
-        noting: int = _Int(self, f"n[{place}]", value)
-        return noting
+        noting: Any = _Int(self, f"n[{place}]", value)
+        return cast(int, noting)
 
     def named(self, code: str) -> str:
         """Return the name of what some code gives."""
@@ -115,15 +114,28 @@ class SizeRecording:
         return space["recorded"]
 
 
+class _Noted(OpaqueNumber):
+    """A number that stands for one of the shape, or for what follows from some.
+
+    code: gives it; plain: it, at the shape of the recording
+    """
+
+    __slots__ = ("code", "plain", "recording")
+
+    def __init__(self, recording: SizeRecording, code: str, plain: float) -> None:
+        self.recording, self.code, self.plain = recording, code, plain
+
+
+_NUMBERS = (int, float, _Noted)
+
+
 def _plain(number: Any) -> Any:
-    if isinstance(number, _Int):
-        return number.plain
-    return number.plain if isinstance(number, _Float) else number
+    return number.plain if isinstance(number, _Noted) else number
 
 
 def _code(what: object) -> str:
-    if isinstance(what, (_Int, _Float)):
-        return str(what.code)
+    if isinstance(what, _Noted):
+        return what.code
     if isinstance(what, tuple):
         return f"({''.join(f'{_code(part)}, ' for part in what)})"
     if isinstance(what, (bool, int, float)):
@@ -144,7 +156,7 @@ def _made(recording: SizeRecording, code: str, value: Any) -> Any:
 
 def _binary(symbol: str, function: Callable[[Any, Any], Any], swapped: bool) -> Any:
     def apply(self: Any, other: Any) -> Any:
-        if not isinstance(other, (int, float)):
+        if not isinstance(other, _NUMBERS):
             return NotImplemented
         a, b = (other, self) if swapped else (self, other)
         code = f"{_code(a)}{symbol}{_code(b)}"
@@ -155,7 +167,7 @@ def _binary(symbol: str, function: Callable[[Any, Any], Any], swapped: bool) -> 
 
 def _compare(symbol: str, function: Callable[[Any, Any], bool]) -> Any:
     def apply(self: Any, other: Any) -> Any:
-        if not isinstance(other, (int, float)):
+        if not isinstance(other, _NUMBERS):
             return NotImplemented
         holds = function(self.plain, _plain(other))
         if _code(self) != _code(other):
@@ -223,15 +235,5 @@ _METHODS |= {
 }
 
 
-def _number(name: str, base: Any) -> Any:
-    """Return a class of numbers that note what is done to them."""
-
-    def make(cls: Any, recording: SizeRecording, code: str, value: Any) -> Any:
-        made = base.__new__(cls, value)
-        made.recording, made.code, made.plain = recording, code, value
-        return made
-
-    return type(name, (base, OpaqueNumber), {**_METHODS, "__new__": make})
-
-
-_Int, _Float = _number("_Int", int), _number("_Float", float)
+_Int: Any = type("_Int", (_Noted,), {**_METHODS, "__slots__": ()})
+_Float: Any = type("_Float", (_Noted,), {**_METHODS, "__slots__": ()})

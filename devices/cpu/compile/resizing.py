@@ -1,15 +1,14 @@
 """What a shape decides of a polymorphic program: words, chunks and memory, by groups of steps.
 
 Steps that are alike have equal sizes at every shape, so one of them is asked for all. It is asked
-again only when a symbol that it depends on has another size. Its answers become code after a while
-(recording.py), which is used once it gave the answers of Python at other shapes. What did not
-change is the same object in the tables of both shapes, so a call writes the rest alone.
+again only when a symbol that it depends on has another size. Its answers become code
+(recording.py). What did not change is the same object in the tables of both shapes, so a call
+writes the rest alone.
 """
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -19,17 +18,15 @@ import numpy as np
 from trireme.devices.cpu.codegen.aligned_memory import as_kernels_read
 from trireme.devices.cpu.compile.alike_steps import (
     LOCAL_BYTES,
-    MOST_TRIES,
+    MOST_WAYS,
     NOTHING,
-    PROVEN,
     AlikeSteps,
-    Recorded,
     RowsByTurn,
     SizedRow,
     row_of,
 )
 from trireme.devices.cpu.compile.polymorphic import PolymorphicProgram
-from trireme.devices.cpu.compile.recording import Code, NotRecorded, SizeRecording
+from trireme.devices.cpu.compile.recording import NotRecorded, SizeRecording
 from trireme.devices.cpu.compile.sized_values import SizedType, SizedValues, UnreadValue
 from trireme.devices.cpu.kernels.polymorphic.step import PolymorphicStep, sized_for
 from trireme.devices.cpu.runtime.slot_places import slot_places
@@ -94,7 +91,7 @@ class Resizer:
     below: by slot of the scratch memory, the slots below it
     resized: how many steps Python sized, of all shapes
     recordings: how many steps are recorded at a shape; each takes a millisecond
-    most_tries: how often a step is recorded, of all shapes
+    most_ways: how often a step is recorded, of all shapes
     """
 
     def __init__(
@@ -108,10 +105,10 @@ class Resizer:
         source = program.graph
         kept = tuple(n for n in source.nodes if not program.decided.issuperset(n.outputs))
         self.recordings, self._left, self._is_empty = 1, 0, False
-        self.most_tries = MOST_TRIES
+        self.most_ways = MOST_WAYS
         self._source = source.values
-        bounds = [source.symbols.get(name, (0, None)) for name in names]
-        self._bounds = [(max(low, 1), 1 << 40 if high is None else high) for low, high in bounds]
+        highs = [source.symbols.get(name, (0, None))[1] for name in names]
+        self._most = [1 << 40 if high is None else high for high in highs]
         self._values = SizedValues(source.values, self._value_at)
         self._graph = replace(source, nodes=kept, values=self._values, symbols={})
         self._sizes: Numbers = ()
@@ -214,8 +211,8 @@ class Resizer:
 
     def most_shapes(self, sizes: Numbers, growth: Numbers) -> int:
         """Return how many shapes there are from some sizes on before one is beyond its bound."""
-        rows = zip(sizes, growth, self._bounds, strict=True)
-        return min([(most - size) // step + 1 for size, step, (_, most) in rows if step > 0])
+        rows = zip(sizes, growth, self._most, strict=True)
+        return min([(most - size) // step + 1 for size, step, most in rows if step > 0])
 
     @property
     def groups(self) -> Sequence[AlikeSteps]:
@@ -268,28 +265,19 @@ class Resizer:
         if self._is_empty:  # what is recorded is of shapes with elements
             self.resized += 1
             return row_of(sized_for(group.step, self._graph))
-        row: SizedRow | None = None
-        found = None
-        for found in group.recorded:
-            row = found.code(numbers)
-            if row is not None:
-                break
-        if row is not None and found is not None and found.proven >= PROVEN:
-            return row
-        self.resized += 1
-        made = row_of(group.step.size(self._graph))
-        if row is not None and found is not None:
-            found.proven += 1
-            if made[-1] or row != made:
-                group.forget()
-        elif self._left and group.tries < self.most_tries:
+        row = group.row(numbers)
+        if row is None and self._left and group.is_recorded and len(group.codes) < self.most_ways:
             self._left -= 1
+            self.resized += 1
             self._record(group, numbers)
-        return made
+            row = group.row(numbers)
+        if row is None:
+            self.resized += 1
+            row = row_of(group.step.size(self._graph))
+        return row
 
     def _record(self, group: AlikeSteps, numbers: Numbers) -> None:
-        """Record the sizes of a step at these numbers, if the code proves right at others."""
-        group.tries += 1
+        """Record the sizes of a step on the way that these numbers go."""
         recording = SizeRecording()
         dims = tuple(
             recording.number(k, number) if is_open else number
@@ -300,35 +288,13 @@ class Resizer:
             sized = group.step.size(replace(self._graph, values=SizedValues(self._source, made)))
             row = row_of(sized)
             code, of_many = recording.finish(row), recording.finish_of_many(row)
-        except (NotRecorded, TriremeError):
-            group.forget()
+        except NotRecorded:
+            group.is_recorded = False
             return
-        group.recorded.append(Recorded(code, of_many))
-        if not all(self._agrees(group.step, code, other) for other in self._others()):
-            group.forget()
-
-    def _others(self) -> Iterator[Numbers]:
-        """Yield the dimensions of other shapes: smaller, larger, and drawn ones."""
-        rng = random.Random(len(self._sizes))
-        for change in (_next, _before, _double, _half, *(partial(_drawn, rng),) * 4):
-            ends = zip(map(change, self._sizes), self._bounds, strict=True)
-            sizes = [max(least, min(size, most)) for size, (least, most) in ends]
-            numbers = self._numbers(*sizes)
-            if min(self._pick_open(numbers), default=1) >= 1:
-                yield numbers
-
-    def _agrees(self, step: PolymorphicStep, code: Code, numbers: Numbers) -> bool:
-        """Whether recorded code has a step's sizes where the numbers go its way."""
-        row = code(numbers)
-        if row is None:
-            return True
-        made = partial(self._noted_value, numbers)
-        try:
-            sized = step.size(replace(self._graph, values=SizedValues(self._source, made)))
-        except (NotRecorded, TriremeError):
-            return False
-        made_row = row_of(sized)
-        return not made_row[-1] and bool(row == made_row)
+        except TriremeError:  # the kernels do not serve this shape
+            return
+        group.codes.append(code)
+        group.of_many.append(of_many)
 
     def _noted_value(self, dims: Numbers, value: Value) -> Value:
         """Return a value at some dimensions, which may note what is done to them."""
@@ -363,23 +329,3 @@ class Resizer:
         if laid is None or laid[0] is not data:
             laid = self._laid[value] = data, as_kernels_read(data)
         return laid[1]
-
-
-def _next(size: int) -> int:
-    return size + 1
-
-
-def _before(size: int) -> int:
-    return size - 1
-
-
-def _double(size: int) -> int:
-    return 2 * size
-
-
-def _half(size: int) -> int:
-    return size // 2
-
-
-def _drawn(rng: random.Random, size: int) -> int:
-    return rng.randint(1, 3 * size)

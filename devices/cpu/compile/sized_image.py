@@ -1,7 +1,7 @@
 """What the image of an open program adds for shapes that it was not made at.
 
 The sizes of steps are recorded code (recording.py), which is stored as Python's code objects. A
-shape is served if each step has recorded code that was proven and goes the way of the shape.
+shape is served if each step has recorded code that goes the way of the shape.
 Operands that shapes decide are windows of contents that no size changes (ir/prefixes.py); their
 contents are stored for larger sizes, and a shape takes its part. runtime/sized_image.py reads this.
 """
@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from trireme.devices.cpu.compile.alike_steps import ARRAYS, PROVEN, WORDS, AlikeSteps
+from trireme.devices.cpu.compile.alike_steps import ARRAYS, WORDS, AlikeSteps
 from trireme.devices.cpu.compile.open_sizes import OpenSizes
 from trireme.devices.cpu.compile.resizing import Resizer
 from trireme.devices.cpu.kernels.polymorphic.step import PolymorphicStep
@@ -27,12 +27,12 @@ from trireme.ir.dim_values import Numbers, evaluator
 from trireme.support.dtypes import Array
 from trireme.support.errors import TriremeError
 
-MOST_TRIES = 32
+MOST_WAYS = 32
 """Recordings of a step; the attention of a BERT goes 10 ways."""
 _QUIET = 128
 """So many shapes one after another that teach nothing end the recording."""
 _SHAPES = 768
-"""The most shapes at which recorded code is made and proven."""
+"""The most shapes at which recorded code is made."""
 _SCALE = 512
 """Shapes at which code is made are drawn up to here, or up to twice those of the image."""
 _MOST_ELEMENTS = 1 << 22
@@ -67,7 +67,7 @@ def sized_parts(of: OpenSizes, sizes: Numbers) -> SizedParts | None:
     if any(value not in windows or any(windows[value]) for value in resizer.decided):
         return None
     most = _largest(of, sizes, resizer.decided)
-    resizer.recordings, resizer.most_tries = len(resizer.groups), MOST_TRIES
+    resizer.recordings, resizer.most_ways = len(resizer.groups), MOST_WAYS
     try:
         first = resizer.at(sizes)
         decided = {value: _distinct(contents.array(value, most)) for value in resizer.decided}
@@ -132,21 +132,21 @@ def _distinct(data: Array) -> Array:
 
 
 def _codes(group: AlikeSteps) -> list[Any]:
-    """Return the proven code of a group, each with the searches that it calls: first arguments.
+    """Return the code of a group, each with the searches that it calls: first arguments.
 
     Code that calls another function of this process is left out.
     """
     found = []
-    for one in group.recorded:
-        code = one.code.__code__
-        named = {name: one.code.__globals__[name] for name in code.co_names if name not in CALLS}
+    for one in group.codes:
+        code = one.__code__
+        named = {name: one.__globals__[name] for name in code.co_names if name not in CALLS}
         numbers = named.pop("inf", math.inf)
         searches = {
             name: (f.func.__name__, f.args)
             for name, f in named.items()
             if isinstance(f, partial) and f.func in SEARCHES.values()
         }
-        if one.proven >= PROVEN and numbers == math.inf and len(searches) == len(named):
+        if numbers == math.inf and len(searches) == len(named):
             found.append((code, searches))
     return found
 

@@ -25,6 +25,7 @@ class SizedType:
         shape = self._pick(numbers)
         type = replace(self._type, shape=shape)
         type.__dict__["dims"] = shape  # numbers that leave a recording end it, as `int` does
+        type.__dict__["is_static"] = True
         return type
 
     def at(self, numbers: Numbers) -> TensorType:

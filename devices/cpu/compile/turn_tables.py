@@ -29,7 +29,7 @@ from trireme.support.dtypes import Array
 from trireme.support.errors import CompileError
 
 _LEARN_TURNS = 24
-"""Turns that are sized one by one at most, so that recorded code is made and proven."""
+"""Turns that are sized one by one at most, so that recorded code is made."""
 _PARTS = {CHUNKS: np.int64, SECONDS: np.float64, LOCAL_BYTES: np.int64, VARIANT: np.int64}
 """Numbers of a group beside its words, and how they are kept."""
 _MOST_DECIDED_BYTES = 4 << 20
@@ -93,7 +93,7 @@ class _TurnSizer:
         resizer, count = self._resizer, self._count
         for turn in range(min(count, _LEARN_TURNS)):
             self._at(turn)
-            if all(group.is_proven for group in self._growing):
+            if all(group.is_known for group in self._growing):
                 break
         last = self._at(count - 1)
         numbers = resizer.numbers_of_many(self._rows)
@@ -130,7 +130,7 @@ class _TurnSizer:
     def _fill(self, group: AlikeSteps, numbers: NumberRows, columns: _Columns) -> None:
         """Write what a group has in each turn."""
         missing = np.ones(self._count, bool)
-        for code in group.of_many():
+        for code in group.of_many:
             if not missing.any():
                 break
             with np.errstate(all="ignore"):  # where the numbers go another way

@@ -20,6 +20,8 @@ class _Recording(Protocol):
 class OpaqueNumber:
     """A number that notes what is done to it."""
 
+    __slots__ = ()
+
     recording: _Recording
 
 
