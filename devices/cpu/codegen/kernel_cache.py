@@ -22,6 +22,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
+from types import FunctionType
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import numpy as np
@@ -109,7 +110,7 @@ class KernelCache:
 
         Errors: InternalError, if an argument has no exact form as text
         """
-        recipe = encoded((make.__module__, make.__qualname__, args, tuple(named.items())))
+        recipe = encoded((make, args, tuple(named.items())))
         digest = hashlib.sha256(f"{encoded(self.isa)} {recipe}".encode()).hexdigest()
         if digest not in self._made:
             again = functools.partial(make, self.isa, *args, **named)
@@ -199,6 +200,8 @@ def encoded(value: Any) -> str:
     if isinstance(value, np.ndarray) and not any(value.strides):  # the same number all over
         first = value[(slice(1),) * value.ndim]  # nothing of an empty array
         return f"{value.dtype.str}{value.shape}:{first.tobytes().hex()}"
+    if isinstance(value, FunctionType) and "<" not in value.__qualname__:
+        return f"{value.__module__}.{value.__qualname__}"
     if isinstance(value, Mapping):
         return encoded(tuple(sorted(value.items())))
     raise InternalError(f"a kernel's recipe has a {type(value).__name__}, which is no plain value")

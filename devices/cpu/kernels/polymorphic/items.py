@@ -8,7 +8,6 @@ go sixteen at a time, then four, then one: kernels for so many rows read the wei
 
 from __future__ import annotations
 
-import importlib
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -175,16 +174,13 @@ def _leading(type: TensorType) -> int:
 
 
 def each_item_kernel(
-    isa: Isa, module: str, maker: str, args: tuple[Any, ...], named: tuple[tuple[str, Any], ...]
+    isa: Isa, make: Callable[..., Any], args: tuple[Any, ...], named: tuple[tuple[str, Any], ...]
 ) -> Any:
     """Return what a maker of kernels returns, with a kernel for every number of items.
 
     Operands: words, then those of the kernel; a word for each tells how far its items are apart
     """
-    make = importlib.import_module(module)
-    for part in maker.split("."):
-        make = getattr(make, part)
-    made = make(isa, *args, **dict(named))  # type: ignore[operator]
+    made = make(isa, *args, **dict(named))
     if isinstance(made, Code):
         return _for_each(isa, made)
     return (_for_each(isa, made[0]), *made[1:])
@@ -218,8 +214,7 @@ class _ItemContext(Context):
 
     def kernel(self, make: Callable[Concatenate[Isa, P], R], *args: P.args, **named: P.kwargs) -> R:
         """Return make(isa, *args), with a loop over the items around the kernel."""
-        recipe = make.__module__, make.__qualname__, args, tuple(named.items())
-        made: R = super().kernel(each_item_kernel, *recipe)
+        made: R = super().kernel(each_item_kernel, make, args, tuple(named.items()))
         return made
 
 
