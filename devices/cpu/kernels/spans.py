@@ -8,7 +8,7 @@ code; in a graph with symbols those that vary are words, which the kernel reads 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
+from typing import Any, Concatenate, Generic, NamedTuple, ParamSpec, TypeVar
 
 from trireme.devices.cpu.codegen.ir import Function, Index, Value, Word
 from trireme.devices.cpu.codegen.kernel_cache import Code
@@ -25,6 +25,8 @@ from trireme.devices.cpu.kernels.lowering import (
     deal,
 )
 from trireme.ir.graph import Graph
+from trireme.support.dtypes import Array
+from trireme.support.errors import CompileError
 from trireme.support.records import dataclass
 
 Plan = TypeVar("Plan")
@@ -63,6 +65,17 @@ class Work(NamedTuple):
     local_bytes: int = 0
 
 
+class Planned(NamedTuple, Generic[Plan]):
+    """What a graph of one shape decides of a step.
+
+    tables: operands that follow from the shape, behind those that the step reads
+    """
+
+    plan: Plan
+    work: Work
+    tables: tuple[Array, ...] = ()
+
+
 class SpanKernel(NamedTuple):
     """A kernel under construction: its function, operands, chunk, thread's memory and units."""
 
@@ -73,14 +86,19 @@ class SpanKernel(NamedTuple):
     span: tuple[Index, Index]
 
 
-def begin_span(name: str, isa: Isa, operands: int, cut: Cut) -> SpanKernel:
-    """Begin a kernel that does a span of units; plans hold values after `fn.known(plan)`."""
+def begin_span(name: str, isa: Isa, operands: int, cut: Cut, tables: int = 0) -> SpanKernel:
+    """Begin a kernel that does a span of units; plans hold values after `fn.known(plan)`.
+
+    operands: those read, tables of the shape, and one that is written; the words not counted
+    """
     label, first_operand = (f"{name}_sized", 1) if cut.words else (name, 0)
     fn, pointers, chunk, local = begin(label, isa, operands + first_operand)
     if cut.words:
         fn.words_at = place = pointers[0]
         fn.words = [fn.load("i64", fn.at(place, k, "i64"), 8) for k in range(cut.words)]
         cut = fn.known(cut)
+        _, *reads, written = pointers
+        pointers = [pointers[0], *reads[tables:], *reads[:tables], written]
     first: Index = 0 if cut.is_sole else chunk * cut.size
     span = first, fn.minimum(first + cut.size, cut.units)
     return SpanKernel(fn, pointers[first_operand:], chunk, local, span)
@@ -100,35 +118,62 @@ def span_step(
     plan_of: gives the plan of a graph; work: the units and seconds of a plan
     make: gives the code; sees nothing but the plan, the cut and what follows here
     """
-    plan = plan_of(context.graph)
+
+    def planned(graph: Graph) -> Planned[Plan]:
+        plan = plan_of(graph)
+        return Planned(plan, work(plan))
+
+    samples = (plan_of(context.graph),) if context.is_open else ()
+    return planned_step(context, wiring, planned, samples, make, *args, **named)
+
+
+def planned_step(
+    context: Context,
+    wiring: Wiring,
+    planned: Callable[[Graph], Planned[Plan]],
+    samples: Sequence[Plan],
+    make: Callable[Concatenate[Isa, Plan, Cut, P], Code],
+    *args: P.args,
+    **named: P.kwargs,
+) -> AnyStep:
+    """Return the step of a kernel with tables, or with variants in a graph whose sizes vary.
+
+    samples: plans of such a graph, a code for each; a shape takes the first of its structure
+    """
     reads, writes, nodes, family = wiring
     if not context.is_open:
-        found = work(plan)
-        size, chunks = deal(found.units, found.seconds)
-        cut = Cut(size, found.units, chunks == 1)
-        code = context.kernel(make, plan, cut, *args, **named)
-        return Step(
-            code,
-            tuple(reads),
-            tuple(writes),
-            chunks,
-            found.local_bytes,
-            found.seconds,
-            nodes,
-            family=family,
-        )
+        plan, (units, seconds, local_bytes), tables = planned(context.graph)
+        size, chunks = deal(units, seconds)
+        code = context.kernel(make, plan, Cut(size, units, chunks == 1), *args, **named)
+        operands = (*reads, *tables), tuple(writes)
+        return Step(code, *operands, chunks, local_bytes, seconds, nodes, family=family)
     from trireme.devices.cpu.kernels.polymorphic.sample import deal_evenly, generalised
 
-    known, count, words = generalised(plan, make.__name__)
+    made = [generalised(sample, make.__name__) for sample in samples]
     at: Any = Word
-    code = context.kernel(
-        make, known, Cut(at(count), at(count + 1), words=count + 2), *args, **named
+    codes = tuple(
+        context.kernel(make, known, Cut(at(n), at(n + 1), words=n + 2), *args, **named)
+        for known, n, _ in made
     )
+    room = max(n for _, n, _ in made)
 
     def size_at(graph: Graph) -> Sized:
-        plan = plan_of(graph)
-        units, seconds, local_bytes = work(plan)
+        plan, (units, seconds, local_bytes), tables = planned(graph)
+        variant, words = _fitting([take for _, _, take in made], plan)
         part, chunks = deal_evenly(units, seconds)
-        return Sized((*words(plan), part, units), chunks, seconds, local_bytes)
+        sized = (*words, part, units, *(0,) * (room - len(words)))
+        return Sized(sized, chunks, seconds, local_bytes, variant=variant, arrays=tables)
 
-    return PolymorphicStep((code,), tuple(reads), tuple(writes), size_at, nodes, family)
+    return PolymorphicStep(codes, tuple(reads), tuple(writes), size_at, nodes, family)
+
+
+def _fitting(
+    takers: Sequence[Callable[[Plan], tuple[int, ...]]], plan: Plan
+) -> tuple[int, tuple[int, ...]]:
+    """Return the first variant with a plan's structure, and the plan's words."""
+    for variant, take in enumerate(takers[:-1]):
+        try:
+            return variant, take(plan)
+        except CompileError:
+            continue
+    return len(takers) - 1, takers[-1](plan)
