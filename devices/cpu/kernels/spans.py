@@ -40,29 +40,41 @@ class Cut:
     size, units: of a chunk, and all; numbers, or Words in a kernel for every shape
     is_sole: whether one chunk does all, so that it begins at 0
     words: that the kernel reads, 0 where all sizes are numbers
+    parts, block: chunks of a block of channels, and its channels; 0 where channels are not cut
     """
 
     size: int
     units: int
     is_sole: bool = False
     words: int = 0
+    parts: int = 0
+    block: int = 0
 
 
 class Wiring(NamedTuple):
-    """The operands that a step reads and writes, the nodes it is of, and its family."""
+    """The operands that a step reads and writes, the nodes it is of, and its family.
+
+    in_blocks: whether cuts have blocks of channels where sizes vary
+    """
 
     reads: Sequence[Operand]
     writes: Sequence[Operand]
     nodes: tuple[int, ...]
     family: str = ELEMENTWISE
+    in_blocks: bool = False
 
 
 class Work(NamedTuple):
-    """What a plan takes: units, seconds on one thread, and bytes of each thread's own memory."""
+    """What a plan takes: units, seconds on one thread, and bytes of each thread's own memory.
+
+    deal: where sizes vary, returns a chunk's units, parts and block as in `Cut`, and the number of
+        chunks; None to cut evenly
+    """
 
     units: int
     seconds: float
     local_bytes: int = 0
+    deal: Callable[[int, float], tuple[int, ...]] | None = None
 
 
 class Planned(NamedTuple, Generic[Plan]):
@@ -94,12 +106,13 @@ def begin_span(name: str, isa: Isa, operands: int, cut: Cut, tables: int = 0) ->
     label, first_operand = (f"{name}_sized", 1) if cut.words else (name, 0)
     fn, pointers, chunk, local = begin(label, isa, operands + first_operand)
     if cut.words:
-        fn.words_at = place = pointers[0]
-        fn.words = [fn.load("i64", fn.at(place, k, "i64"), 8) for k in range(cut.words)]
+        fn.words_at = at = pointers[0]
+        fn.words = [fn.load("i64", fn.at(at, k, "i64"), 8) for k in range(cut.words)]
         cut = fn.known(cut)
         _, *reads, written = pointers
         pointers = [pointers[0], *reads[tables:], *reads[:tables], written]
-    first: Index = 0 if cut.is_sole else chunk * cut.size
+    place = fn.integer("urem", chunk, cut.parts) if cut.parts else chunk
+    first: Index = 0 if cut.is_sole else fn.as_value("i64", place) * cut.size
     span = first, fn.minimum(first + cut.size, cut.units)
     return SpanKernel(fn, pointers[first_operand:], chunk, local, span)
 
@@ -140,9 +153,9 @@ def planned_step(
 
     samples: plans of such a graph, a code for each; a shape takes the first of its structure
     """
-    reads, writes, nodes, family = wiring
+    reads, writes, nodes, family, in_blocks = wiring
     if not context.is_open:
-        plan, (units, seconds, local_bytes), tables = planned(context.graph)
+        plan, (units, seconds, local_bytes, _), tables = planned(context.graph)
         size, chunks = deal(units, seconds)
         code = context.kernel(make, plan, Cut(size, units, chunks == 1), *args, **named)
         operands = (*reads, *tables), tuple(writes)
@@ -150,21 +163,28 @@ def planned_step(
     from trireme.devices.cpu.kernels.polymorphic.sample import deal_evenly, generalised
 
     made = [generalised(sample, make.__name__) for sample in samples]
-    at: Any = Word
     codes = tuple(
-        context.kernel(make, known, Cut(at(n), at(n + 1), words=n + 2), *args, **named)
-        for known, n, _ in made
+        context.kernel(make, known, _read_cut(count, in_blocks), *args, **named)
+        for known, count, _ in made
     )
-    room = max(n for _, n, _ in made)
+    room = max(count for _, count, _ in made) + (4 if in_blocks else 2)
 
     def size_at(graph: Graph) -> Sized:
-        plan, (units, seconds, local_bytes), tables = planned(graph)
+        plan, (units, seconds, local_bytes, deal_at), tables = planned(graph)
         variant, words = _fitting([take for _, _, take in made], plan)
-        part, chunks = deal_evenly(units, seconds)
-        sized = (*words, part, units, *(0,) * (room - len(words)))
+        part, *blocks, chunks = (deal_at or deal_evenly)(units, seconds)
+        sized = (*words, part, units, *blocks)
+        sized += (0,) * (room - len(sized))
         return Sized(sized, chunks, seconds, local_bytes, variant=variant, arrays=tables)
 
     return PolymorphicStep(codes, tuple(reads), tuple(writes), size_at, nodes, family)
+
+
+def _read_cut(count: int, in_blocks: bool) -> Cut:
+    """Return a cut whose numbers are the words behind the first `count`."""
+    at: list[Any] = [Word(count + k) for k in range(4 if in_blocks else 2)]
+    size, units, *blocks = at
+    return Cut(size, units, False, count + len(at), *blocks)
 
 
 def _fitting(

@@ -13,7 +13,11 @@ import numpy as np
 
 from trireme.devices.cpu.codegen.aligned_memory import aligned_copy
 from trireme.devices.cpu.kernels.f32.dealing import deal_step
-from trireme.devices.cpu.kernels.f32.depthwise_pool import MOST_TAPS, depthwise_kernel
+from trireme.devices.cpu.kernels.f32.depthwise_pool import (
+    MOST_TAPS,
+    WindowKernel,
+    window_step,
+)
 from trireme.devices.cpu.kernels.f32.gemm import (
     PACKED_EACH,
     MatmulShape,
@@ -26,6 +30,7 @@ from trireme.devices.cpu.kernels.f32.products import conv_reason
 from trireme.devices.cpu.kernels.f32.tiling import Size
 from trireme.devices.cpu.kernels.lowering import (
     TABLE,
+    AnyStep,
     Context,
     Operand,
     Rule,
@@ -40,6 +45,7 @@ from trireme.devices.cpu.kernels.phases import (
     pairs,
     weights_of,
 )
+from trireme.devices.cpu.kernels.spans import Wiring
 from trireme.ir.graph import Graph, Node
 from trireme.ops.activation import activate
 from trireme.support.dtypes import Array
@@ -166,7 +172,7 @@ def _depthwise(
     axes: tuple[PhaseAxis, PhaseAxis],
     runs: tuple[PhaseRange, PhaseRange],
     target: Temp,
-) -> Step:
+) -> AnyStep:
     """Return the step of one pair of runs where each channel is by itself."""
     x, weight, bias = context.type(node.used[0]).dims, node.used[1], _bias(context, node)
     window = window_for(axes, runs, x[-1], x[-1])
@@ -175,24 +181,16 @@ def _depthwise(
         taken = weights_of(_image(context, weight), *runs)
         return aligned_copy(taken.reshape(math.prod(window.kernel), x[-1]))
 
-    code, chunks, seconds = context.kernel(
-        depthwise_kernel,
-        window,
-        x[0] * window.out_height,
-        node.attrs["activation"],
-        bias is not None,
-        False,
-    )
     nbytes = 4 * math.prod(window.kernel) * x[-1]
     taps = context.pack_later(weight, f"taps {runs}", nbytes, pack)
     extra = () if bias is None else (bias,)
     reads = (context.operand(node.used[0]), taps, *extra)
-    return Step(
-        code, reads, (target,), chunks, seconds=seconds, nodes=(node.id,), family="depthwise_f32"
-    )
+    kernel = WindowKernel("depthwise", node.attrs["activation"], bias is not None)
+    wiring = Wiring(reads, (target,), (node.id,), "depthwise_f32")
+    return window_step(context, wiring, lambda _: window, node.used[0], kernel)
 
 
-def _lower(context: Context, node: Node) -> list[Step]:
+def _lower(context: Context, node: Node) -> list[AnyStep]:
     graph = context.graph
     axes = axes_for(graph, node)
     batch, channels = graph.type(node.outputs[0]).dims[0], graph.type(node.outputs[0]).dims[-1]
