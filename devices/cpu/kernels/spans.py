@@ -98,23 +98,31 @@ class SpanKernel(NamedTuple):
     span: tuple[Index, Index]
 
 
+def begin_sized(
+    name: str, isa: Isa, operands: int, words: int
+) -> tuple[Function, list[Value], Value, Value]:
+    """Begin a kernel that reads its sizes; as `begin`, whose operands follow the words."""
+    fn, (at, *pointers), chunk, local = begin(f"{name}_sized", isa, operands + 1)
+    fn.words_at = at
+    fn.words = [fn.load("i64", fn.at(at, k, "i64"), 8) for k in range(words)]
+    return fn, pointers, chunk, local
+
+
 def begin_span(name: str, isa: Isa, operands: int, cut: Cut, tables: int = 0) -> SpanKernel:
     """Begin a kernel that does a span of units; plans hold values after `fn.known(plan)`.
 
     operands: those read, tables of the shape, and one that is written; the words not counted
     """
-    label, first_operand = (f"{name}_sized", 1) if cut.words else (name, 0)
-    fn, pointers, chunk, local = begin(label, isa, operands + first_operand)
     if cut.words:
-        fn.words_at = at = pointers[0]
-        fn.words = [fn.load("i64", fn.at(at, k, "i64"), 8) for k in range(cut.words)]
+        fn, (*reads, written), chunk, local = begin_sized(name, isa, operands, cut.words)
         cut = fn.known(cut)
-        _, *reads, written = pointers
-        pointers = [pointers[0], *reads[tables:], *reads[:tables], written]
+        pointers = [*reads[tables:], *reads[:tables], written]
+    else:
+        fn, pointers, chunk, local = begin(name, isa, operands)
     place = fn.integer("urem", chunk, cut.parts) if cut.parts else chunk
     first: Index = 0 if cut.is_sole else fn.as_value("i64", place) * cut.size
     span = first, fn.minimum(first + cut.size, cut.units)
-    return SpanKernel(fn, pointers[first_operand:], chunk, local, span)
+    return SpanKernel(fn, pointers, chunk, local, span)
 
 
 def span_step(

@@ -34,7 +34,6 @@ from trireme.devices.cpu.kernels.lowering import (
     Context,
     Operand,
     Rule,
-    Step,
     Temp,
 )
 from trireme.devices.cpu.kernels.phases import (
@@ -160,10 +159,12 @@ def _product(
     axes: tuple[PhaseAxis, PhaseAxis],
     runs: tuple[PhaseRange, PhaseRange],
     target: Temp,
-) -> Step:
+) -> AnyStep:
     """Return the step of one pair of runs."""
-    product = run_product(context.graph, node, axes, runs)
-    return product_step(context, node, product, run_operands(context, node, runs, target), "conv")
+    operands = run_operands(context, node, runs, target)
+    return product_step(
+        context, node, lambda g, node: run_product(g, node, axes, runs), operands, "conv"
+    )
 
 
 def _depthwise(

@@ -27,15 +27,16 @@ from trireme.devices.cpu.kernels.f32.depthwise_pool import (
 )
 from trireme.devices.cpu.kernels.f32.im2row import ImageWindow
 from trireme.devices.cpu.kernels.f32.open_rows import emit_columns
+from trireme.devices.cpu.kernels.f32.product_step import ProductVariant, product_step
 from trireme.devices.cpu.kernels.f32.products import (
     conv_operands,
     conv_product,
     conv_reason,
-    lower_conv,
     window_of,
 )
 from trireme.devices.cpu.kernels.f32.window_body import column_segments, tile_columns
 from trireme.devices.cpu.kernels.f32.winograd.conv import lower_winograd, winograd_size
+from trireme.devices.cpu.kernels.f32.winograd.open_conv import winograd_variants
 from trireme.devices.cpu.kernels.lowering import (
     TABLE,
     AnyStep,
@@ -45,8 +46,6 @@ from trireme.devices.cpu.kernels.lowering import (
     dims_of,
     finish,
 )
-from trireme.devices.cpu.kernels.polymorphic.products import product_steps
-from trireme.devices.cpu.kernels.polymorphic.winograd import winograd_variants
 from trireme.devices.cpu.kernels.spans import (
     Cut,
     Planned,
@@ -338,19 +337,15 @@ def _lower_conv(context: Context, node: Node) -> Sequence[AnyStep]:
     graph = context.graph
     if _is_depthwise(graph, node):
         return lower_depthwise(context, node)
-    size, others = 0, []
+    others: list[ProductVariant] = []
     if context.is_open:
         others = winograd_variants(context, node, conv_product(graph, node), _window)
-    else:
-        size = winograd_size(context, node)
-    if size:
+    elif size := winograd_size(context, node):
         return lower_winograd(context, node, size)
     if not others and _suits(context.isa, graph, node):
         return [_lower_direct(context, node)]
-    if context.is_open:
-        operands = conv_operands(context, node)
-        return product_steps(context, node, conv_product, operands, "conv", others)
-    return lower_conv(context, node)
+    operands = conv_operands(context, node)
+    return [product_step(context, node, conv_product, operands, "conv", others)]
 
 
 TABLE.add("conv", Rule(conv_reason, _lower_conv, open_image_reason), ["float32"], "NHWC")

@@ -29,6 +29,7 @@ from trireme.devices.cpu.kernels.f32.recurrent_layer import Layer, vectors_of
 from trireme.devices.cpu.kernels.f32.tiling import Size
 from trireme.devices.cpu.kernels.lowering import (
     TABLE,
+    AnyStep,
     Context,
     KernelFault,
     Operand,
@@ -201,7 +202,7 @@ def states_bytes(isa: Isa, layer: Layer) -> int:
     return 4 * layer.cell.states * layer.directions * layer.batch * layer.padded(isa)
 
 
-def _lower(context: Context, node: Node) -> Sequence[Step]:
+def _lower(context: Context, node: Node) -> Sequence[AnyStep]:
     isa, layer = context.isa, layer_of(context.graph, node)
     key = f"%{node.outputs[0]}"
     gates = Temp(f"{key} gates", gates_bytes(isa, layer))
@@ -212,9 +213,12 @@ def _lower(context: Context, node: Node) -> Sequence[Step]:
     parts = max(1, min(layer.steps, math.ceil(seconds / LONGEST_S)))
     edges = [layer.steps * k // parts for k in range(parts + 1)]
     depth = context.type(node.used[1]).dims[2]
-    product = gates_product(isa, layer, depth)
     operands = gates_operands(context, node, layer, depth, gates)
-    steps = [product_step(context, node, product, operands, "fully_connected")]
+    steps = [
+        product_step(
+            context, node, lambda *_: gates_product(isa, layer, depth), operands, "fully_connected"
+        )
+    ]
     for k, span in enumerate(zip(edges[:-1], edges[1:], strict=True)):
         made: tuple[Code, int, int] = context.kernel(
             recurrent_kernel, layer, k == 0, k == parts - 1

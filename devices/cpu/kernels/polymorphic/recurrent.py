@@ -12,6 +12,7 @@ from dataclasses import replace
 from trireme.devices.cpu.codegen.kernel_cache import Code
 from trireme.devices.cpu.codegen.target import Isa
 from trireme.devices.cpu.kernels.f32.gemm import MatmulShape
+from trireme.devices.cpu.kernels.f32.product_step import product_step
 from trireme.devices.cpu.kernels.f32.recurrent import (
     LONGEST_S,
     RECURRENT,
@@ -26,8 +27,7 @@ from trireme.devices.cpu.kernels.f32.recurrent import (
 )
 from trireme.devices.cpu.kernels.f32.recurrent_body import emit_recurrent
 from trireme.devices.cpu.kernels.f32.recurrent_layer import Layer, local_bytes, operand_names
-from trireme.devices.cpu.kernels.lowering import Context, Operand, finish
-from trireme.devices.cpu.kernels.polymorphic.products import product_steps
+from trireme.devices.cpu.kernels.lowering import Context, Operand, finish, only
 from trireme.devices.cpu.kernels.polymorphic.sample import deal_evenly, generalised
 from trireme.devices.cpu.kernels.polymorphic.step import (
     POLYMORPHIC,
@@ -86,7 +86,8 @@ def _lower(context: Context, node: Node) -> Sequence[PolymorphicStep]:
         return gates_product(isa, layer_at(graph), depth)
 
     operands = gates_operands(context, node, sample, depth, gates)
-    steps = product_steps(context, node, product_of, operands, "fully_connected")
+    product = product_step(context, node, product_of, operands, "fully_connected")
+    steps = only(PolymorphicStep, [product])
     weights = recurrent_weights(context, node.used[2], sample)
     constants = recurrent_constants(context, node, sample)
     for part in range(_PARTS):

@@ -21,9 +21,9 @@ from trireme.devices.cpu.kernels.f32.dealing import (
     emit_dealing,
 )
 from trireme.devices.cpu.kernels.f32.gemm import MatmulShape
-from trireme.devices.cpu.kernels.lowering import Context, Operand, finish
+from trireme.devices.cpu.kernels.f32.product_step import product_step
+from trireme.devices.cpu.kernels.lowering import Context, Operand, finish, only
 from trireme.devices.cpu.kernels.phases import pairs
-from trireme.devices.cpu.kernels.polymorphic.products import product_steps
 from trireme.devices.cpu.kernels.polymorphic.sample import deal_evenly, generalised, varies
 from trireme.devices.cpu.kernels.polymorphic.step import (
     POLYMORPHIC,
@@ -51,7 +51,7 @@ def _product_steps(
 
     runs = pairs(axes_for(context.graph, node))[number]
     operands = run_operands(context, node, runs, target)
-    return product_steps(context, node, product_of, operands, "conv")
+    return only(PolymorphicStep, [product_step(context, node, product_of, operands, "conv")])
 
 
 def _result(context: Context, node: Node, number: int) -> SizedTemp:
