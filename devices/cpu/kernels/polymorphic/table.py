@@ -11,7 +11,6 @@ from trireme.devices.cpu.kernels.polymorphic import (
     recurrent,
     rows,
     stored,
-    transposed,
     triangles,
 )
 from trireme.devices.cpu.kernels.polymorphic.step import POLYMORPHIC, PolymorphicRule
@@ -29,7 +28,6 @@ __all__ = [
     "rows",
     "rule_for",
     "stored",
-    "transposed",
     "triangles",
 ]
 
