@@ -108,21 +108,31 @@ def begin_sized(
     return fn, pointers, chunk, local
 
 
-def begin_span(name: str, isa: Isa, operands: int, cut: Cut, tables: int = 0) -> SpanKernel:
-    """Begin a kernel that does a span of units; plans hold values after `fn.known(plan)`.
+def begin_cut(
+    name: str, isa: Isa, operands: int, cut: Cut, tables: int = 0
+) -> tuple[Function, list[Value], Value, Value]:
+    """Begin a kernel whose units are cut; plans hold values after `fn.known(plan)`.
 
     operands: those read, tables of the shape, and one that is written; the words not counted
     """
-    if cut.words:
-        fn, (*reads, written), chunk, local = begin_sized(name, isa, operands, cut.words)
-        cut = fn.known(cut)
-        pointers = [*reads[tables:], *reads[:tables], written]
-    else:
-        fn, pointers, chunk, local = begin(name, isa, operands)
+    if not cut.words:
+        return begin(name, isa, operands)
+    fn, (*reads, written), chunk, local = begin_sized(name, isa, operands, cut.words)
+    return fn, [*reads[tables:], *reads[:tables], written], chunk, local
+
+
+def span_of(fn: Function, chunk: Value, cut: Cut) -> tuple[Index, Index]:
+    """Emit the first unit of a chunk, and the one after its last."""
+    cut = fn.known(cut)
     place = fn.integer("urem", chunk, cut.parts) if cut.parts else chunk
     first: Index = 0 if cut.is_sole else fn.as_value("i64", place) * cut.size
-    span = first, fn.minimum(first + cut.size, cut.units)
-    return SpanKernel(fn, pointers, chunk, local, span)
+    return first, fn.minimum(first + cut.size, cut.units)
+
+
+def begin_span(name: str, isa: Isa, operands: int, cut: Cut, tables: int = 0) -> SpanKernel:
+    """Begin a kernel that does a span of units, as `begin_cut` does."""
+    fn, pointers, chunk, local = begin_cut(name, isa, operands, cut, tables)
+    return SpanKernel(fn, pointers, chunk, local, span_of(fn, chunk, cut))
 
 
 def span_step(
@@ -172,7 +182,7 @@ def planned_step(
 
     made = [generalised(sample, make.__name__) for sample in samples]
     codes = tuple(
-        context.kernel(make, known, _read_cut(count, in_blocks), *args, **named)
+        context.kernel(make, known, read_cut(count, in_blocks), *args, **named)
         for known, count, _ in made
     )
     room = max(count for _, count, _ in made) + (4 if in_blocks else 2)
@@ -188,7 +198,7 @@ def planned_step(
     return PolymorphicStep(codes, tuple(reads), tuple(writes), size_at, nodes, family)
 
 
-def _read_cut(count: int, in_blocks: bool) -> Cut:
+def read_cut(count: int, in_blocks: bool = False) -> Cut:
     """Return a cut whose numbers are the words behind the first `count`."""
     at: list[Any] = [Word(count + k) for k in range(4 if in_blocks else 2)]
     size, units, *blocks = at
