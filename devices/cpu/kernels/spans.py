@@ -67,8 +67,8 @@ class Wiring(NamedTuple):
 class Work(NamedTuple):
     """What a plan takes: units, seconds on one thread, and bytes of each thread's own memory.
 
-    deal: where sizes vary, returns a chunk's units, parts and block as in `Cut`, and the number of
-        chunks; None to cut evenly
+    deal: returns a chunk's units, parts and block as in `Cut`, and the number of chunks, 0 where
+        there is nothing to do; None to cut as most kernels are
     """
 
     units: int
@@ -173,8 +173,8 @@ def planned_step(
     """
     reads, writes, nodes, family, in_blocks = wiring
     if not context.is_open:
-        plan, (units, seconds, local_bytes, _), tables = planned(context.graph)
-        size, chunks = deal(units, seconds)
+        plan, (units, seconds, local_bytes, deal_here), tables = planned(context.graph)
+        size, *_, chunks = (deal_here or deal)(units, seconds)
         code = context.kernel(make, plan, Cut(size, units, chunks == 1), *args, **named)
         operands = (*reads, *tables), tuple(writes)
         return Step(code, *operands, chunks, local_bytes, seconds, nodes, family=family)
@@ -188,9 +188,9 @@ def planned_step(
     room = max(count for _, count, _ in made) + (4 if in_blocks else 2)
 
     def size_at(graph: Graph) -> Sized:
-        plan, (units, seconds, local_bytes, deal_at), tables = planned(graph)
+        plan, (units, seconds, local_bytes, deal_here), tables = planned(graph)
         variant, words = _fitting([take for _, _, take in made], plan)
-        part, *blocks, chunks = (deal_at or deal_evenly)(units, seconds)
+        part, *blocks, chunks = (deal_here or deal_evenly)(units, seconds)
         sized = (*words, part, units, *blocks)
         sized += (0,) * (room - len(sized))
         return Sized(sized, chunks, seconds, local_bytes, variant=variant, arrays=tables)

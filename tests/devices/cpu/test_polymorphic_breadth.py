@@ -7,7 +7,7 @@ from every_shape import Case, bound, check_every_shape, check_without_elements
 import trireme.ops  # noqa: F401
 from trireme.backend.registry import open_device
 from trireme.devices.cpu.codegen.target import available_isas
-from trireme.devices.cpu.kernels.polymorphic import recurrent as recurrent_kernels
+from trireme.devices.cpu.kernels.f32 import recurrent as recurrent_kernels
 from trireme.passes.symbolic_shapes import symbolic_shapes
 
 ISAS = available_isas(variants=False)

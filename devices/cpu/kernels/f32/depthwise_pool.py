@@ -116,14 +116,14 @@ def window_step(
     kernel: WindowKernel,
 ) -> AnyStep:
     """Return the step of a window kernel over a value."""
-    planned = partial(_planned_window, context.isa, window_of, image, kernel)
+    planned = partial(_planned_window, context, window_of, image, kernel)
     samples = (window_of(context.graph),) if context.is_open else ()
     wiring = wiring._replace(in_blocks=True)
     return planned_step(context, wiring, planned, samples, window_kernel, kernel)
 
 
 def _planned_window(
-    isa: Isa,
+    context: Context,
     window_of: Callable[[Graph], ImageWindow],
     image: int,
     kernel: WindowKernel,
@@ -131,12 +131,14 @@ def _planned_window(
 ) -> Planned[ImageWindow]:
     window = window_of(graph)
     rows = dims_of(graph, image)[0] * window.out_height
+    isa = context.isa
     given = isa.lanes, isa.l1_bytes, window.channels, window.kernel[0]
 
     def deal(rows: int, seconds: float) -> tuple[int, ...]:
         return opaque(partial(window_words, *given), rows, window.width, seconds)
 
-    return Planned(window, Work(rows, _window_s(isa, window, rows, kernel.cycles), 0, deal))
+    seconds = _window_s(isa, window, rows, kernel.cycles)
+    return Planned(window, Work(rows, seconds, 0, deal if context.is_open else None))
 
 
 def _window_s(isa: Isa, window: ImageWindow, rows: int, tap_cycles: float) -> float:
@@ -244,7 +246,8 @@ def _lower_pool(context: Context, node: Node) -> list[AnyStep]:
     graph, isa, kernel, whole = context.graph, context.isa, _pool_of(node), _global_kernel(node)
     if _is_global(graph, node):
         return [_global_step(context, node)]
-    windows = partial(_planned_window, isa, partial(_pool_window, node=node), node.used[0], kernel)
+    window_at = partial(_pool_window, node=node)
+    windows = partial(_planned_window, context, window_at, node.used[0], kernel)
 
     def planned(graph: Graph) -> Planned[ImageWindow | Rows]:
         if not context.is_open or not _is_global(graph, node):
