@@ -37,10 +37,8 @@ from trireme.devices.cpu.kernels.polymorphic.step import (
 )
 from trireme.devices.cpu.kernels.polymorphic.table import rule_for
 from trireme.devices.cpu.patterns.attention import Attention
-from trireme.devices.cpu.patterns.polymorphic_attention import (
-    attention_step,
-    find_polymorphic_attention,
-)
+from trireme.devices.cpu.patterns.attention import find_open_attention as find_polymorphic_attention
+from trireme.devices.cpu.patterns.attention import open_attention_step as attention_step
 from trireme.devices.cpu.patterns.polymorphic_dynamic_range import (
     find_polymorphic_hybrid,
     levels_steps,

@@ -10,54 +10,47 @@ too.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Hashable, Sequence
 from dataclasses import replace
 
-import numpy as np
-
-from trireme.devices.cpu.codegen.aligned_memory import aligned_copy
-from trireme.devices.cpu.kernels.copies import dense
-from trireme.devices.cpu.kernels.f32.attention import attention_kernel
-from trireme.devices.cpu.kernels.f32.attention_shape import (
-    AttentionShape,
-    OperandStrides,
-    is_by_row,
+from trireme.devices.cpu.kernels.f32.attention_shape import AttentionShape, is_by_row
+from trireme.devices.cpu.kernels.f32.attention_step import (
+    alike_key,
+    attention_step,
+    shared_attention_step,
 )
-from trireme.devices.cpu.kernels.lowering import Context, Operand, Step
-from trireme.devices.cpu.kernels.polymorphic.attention import alike_key, shared_attention_step
-from trireme.devices.cpu.kernels.polymorphic.sample import varies
+from trireme.devices.cpu.kernels.lowering import (
+    Context,
+    Operand,
+    PolymorphicStep,
+    Step,
+    only,
+    varies,
+)
+from trireme.devices.cpu.kernels.polymorphic.plans import quick_plan
+from trireme.devices.cpu.kernels.spans import Wiring
+from trireme.devices.cpu.patterns.attention_walk import (
+    AttentionWalk,
+    is_mask_by_query,
+    lay_mask,
+    mask_fits,
+    mask_walk,
+    walk_of,
+)
 from trireme.devices.cpu.patterns.views import (
-    Axis,
-    StridedView,
     ViewPath,
     is_float,
     order_of,
     path_to,
     plain,
     scale_step,
-    size_of,
-    split_axis,
 )
 from trireme.ir.graph import Graph, Node
-from trireme.support.dtypes import Array
+from trireme.support.errors import CompileError
 from trireme.support.records import dataclass
 
-FEW_KERNELS = 3
+_FEW_KERNELS = 3
 """Attentions that differ in strides alone share code from this number on; LLVM takes 0.1 s each."""
-MOST_KEYS = 4096
-"""Keys whose scores for a block of queries stay in the L2 cache."""
-
-
-@dataclass(frozen=True)
-class AttentionWalk:
-    """How an attention walks its operands at one shape.
-
-    splits: the factors of each batch axis of the result; the shape's batch is all of them
-    """
-
-    shape: AttentionShape
-    splits: tuple[tuple[int, ...], ...]
 
 
 @dataclass(frozen=True)
@@ -93,8 +86,8 @@ class AttentionParts:
         if self.after is not None:
             order = order_of(graph, self.after)
             out = out.transposed([order.index(axis) for axis in range(len(order))])
-        walk = _walk(q, k, v, out, self.scales, self.guarded)
-        fits = walk is None or self.mask is None or _mask_fits(graph, self.mask, walk)
+        walk = walk_of(q, k, v, out, self.scales, self.guarded)
+        fits = walk is None or self.mask is None or mask_fits(graph, self.mask, walk)
         return walk if fits else None
 
 
@@ -117,26 +110,33 @@ class Attention:
 
     def lower(self, context: Context) -> list[Step]:
         """Return the step that computes it."""
-        shape, reads = self.walk.shape, [context.operand(i) for i in (self.q, self.k, self.v)]
+        shape, mask = self.walk.shape, None
         if self.mask is not None:
-            operand, walk = _lay_mask(context, self.mask, self.walk)
+            mask, walk = lay_mask(context, self.mask, self.walk)
             by_query = is_mask_by_query(context.graph, self.mask)
             shape = replace(shape, mask=walk, mask_by_query=by_query)
-            reads.append(operand)
+        wiring = self.wiring(context, mask)
         if self.shares_code:
-            return [shared_attention_step(context, shape, tuple(reads), self.output)]
-        code, chunks, local_bytes, seconds = context.kernel(attention_kernel, shape)
-        return [
-            Step(
-                code,
-                tuple(reads),
-                (self.output,),
-                chunks,
-                local_bytes,
-                seconds,
-                family="attention_f32",
-            )
-        ]
+            return [shared_attention_step(context, shape, tuple(wiring.reads), self.output)]
+        return only(Step, [attention_step(context, wiring, lambda _: shape)])
+
+    def wiring(self, context: Context, mask: Operand | None) -> Wiring:
+        """Return what its step reads, the mask as it is laid, and writes."""
+        reads = [context.operand(i) for i in (self.q, self.k, self.v)]
+        reads += [] if mask is None else [mask]
+        nodes = tuple(node.id for node in self.nodes)
+        return Wiring(reads, (self.output,), nodes, "attention_f32")
+
+
+def find_open_attention(graph: Graph) -> list[Attention]:
+    """Return the attentions of a sample that one kernel serves for every shape."""
+    return [one for one in find_attention(graph) if _is_served(graph, one)]
+
+
+def _is_served(graph: Graph, one: Attention) -> bool:
+    if varies(one.walk.shape.depth) or varies(one.walk.shape.width):
+        return False
+    return one.mask is None or not graph.values[one.mask].is_constant
 
 
 def find_attention(graph: Graph) -> list[Attention]:
@@ -145,14 +145,39 @@ def find_attention(graph: Graph) -> list[Attention]:
     return [attention for attention in found if attention is not None]
 
 
+def open_attention_step(context: Context, one: Attention) -> PolymorphicStep:
+    """Return the step of an attention for every shape."""
+    mask = None if one.mask is None else context.operand(one.mask)
+    by_query = one.mask is not None and is_mask_by_query(context.graph, one.mask)
+
+    def slow(graph: Graph) -> AttentionShape:
+        walk = one.parts.walk(graph)
+        if walk is None:
+            raise CompileError(f"cpu: {one.parts.first.label}: no kernel for this shape")
+        if one.mask is None:
+            return walk.shape
+        read = mask_walk(graph, one.mask, walk, by_query)
+        return replace(walk.shape, mask=read, mask_by_query=by_query)
+
+    values = (value for node in one.nodes for value in (*node.used, *node.outputs))
+    quick = quick_plan(context.graph, values, slow(context.graph), slow)
+
+    def shape_at(graph: Graph) -> AttentionShape:
+        shape = quick(graph)
+        return slow(graph) if 0 in (shape.queries, shape.keys, *shape.batch) else shape
+
+    step = attention_step(context, one.wiring(context, mask), shape_at)
+    return only(PolymorphicStep, [step])[0]
+
+
 def with_shared_code(found: Sequence[Attention]) -> list[Attention]:
-    """Return attentions, those marked that would be FEW_KERNELS or more of almost equal code."""
+    """Return attentions, those marked that would be _FEW_KERNELS or more of almost equal code."""
     kinds: dict[Hashable, set[AttentionShape]] = {}
     keys = [(one.mask is None, alike_key(one.walk.shape)) for one in found]
     for key, one in zip(keys, found, strict=True):
         kinds.setdefault(key, set()).add(one.walk.shape)
     return [
-        replace(one, shares_code=len(kinds[key]) >= FEW_KERNELS and not is_by_row(one.walk.shape))
+        replace(one, shares_code=len(kinds[key]) >= _FEW_KERNELS and not is_by_row(one.walk.shape))
         for key, one in zip(keys, found, strict=True)
     ]
 
@@ -248,130 +273,6 @@ def _from_product(graph: Graph, value: int) -> bool:
         step = scale_step(graph, node)
         node = graph.producer(step[0]) if step else None
     return node is not None and node.op == "matmul"
-
-
-def _walk(
-    q: StridedView,
-    k: StridedView,
-    v: StridedView,
-    out: StridedView,
-    scales: tuple[float, float],
-    guarded: bool,
-) -> AttentionWalk | None:
-    """Return how views are walked; None where the kernel cannot."""
-    (queries, width), depth, keys = out.shape[-2:], q.shape[-1], k.shape[-2]
-    splits = _splits([view.axes[:-2] for view in (out, q, k, v)])
-    if splits is None or not depth or not keys or not math.prod(out.shape):
-        return None
-    if keys > MOST_KEYS and not varies(keys):
-        return None
-    walks = [_strides_of(view, splits) for view in (q, k, v, out)]
-    first, second, third, last = walks
-    if first is None or second is None or third is None or last is None:
-        return None
-    if (first.column != 1 and depth > 1) or (last.column != 1 and width > 1):
-        return None
-    batch = tuple(size for split in splits for size in split)
-    sizes = queries, keys, depth, width
-    shape = AttentionShape(batch, *sizes, first, second, third, last, None, *scales)
-    return AttentionWalk(replace(shape, guarded=guarded), splits)
-
-
-def _splits(batches: Sequence[Sequence[Axis]]) -> tuple[tuple[int, ...], ...] | None:
-    """Return the sizes that each batch axis of the first operand is cut into, for all to walk."""
-    rank = len(batches[0])
-    if any(len(batch) > rank for batch in batches):
-        return None
-    found = []
-    for place in range(rank):
-        axes = [batch[place - rank] for batch in batches if len(batch) >= rank - place]
-        whole = size_of(axes[0])
-        fitting = (axis for axis in axes if size_of(axis) == whole)
-        found.append(tuple(size for size, _ in max(fitting, key=len)))
-    return tuple(found)
-
-
-def _strides_of(view: StridedView, splits: Sequence[Sequence[int]]) -> OperandStrides | None:
-    """Return a view's strides along the cut batch axes, rows and columns; 0 where broadcast."""
-    batch = batch_strides(view.axes[:-2], splits)
-    row, column = view.stride(-2), view.stride(-1)
-    if batch is None or row is None or column is None:
-        return None
-    return OperandStrides(batch, row, column)
-
-
-def batch_strides(axes: Sequence[Axis], splits: Sequence[Sequence[int]]) -> tuple[int, ...] | None:
-    """Return the stride of each factor of cut axes; None where an operand does not fit them."""
-    missing = len(splits) - len(axes)
-    found: list[int] = []
-    for place, sizes in enumerate(splits):
-        axis = axes[place - missing] if place >= missing else ()
-        if size_of(axis) == 1:
-            found += [0] * len(sizes)
-            continue
-        split = split_axis(axis, sizes)
-        if split is None:
-            return None
-        found += [stride for _, stride in split]
-    return tuple(found)
-
-
-def _mask_axes(graph: Graph, mask: int, walk: AttentionWalk) -> tuple[Axis, ...]:
-    """Return the axes of a mask, of size 1 where it has none."""
-    axes = plain(graph, mask).axes
-    missing: tuple[Axis, ...] = (((1, 0),),) * (len(walk.splits) + 2 - len(axes))
-    return missing + axes
-
-
-def _mask_fits(graph: Graph, mask: int, walk: AttentionWalk) -> bool:
-    """Whether a mask is a constant, the same for all queries, or given for each key of each."""
-    axes, shape = _mask_axes(graph, mask, walk), walk.shape
-    if len(axes) != len(walk.splits) + 2 or batch_strides(axes[:-2], walk.splits) is None:
-        return False
-    (rows, _), (columns, _) = (axis[0] for axis in axes[-2:])
-    if rows not in (1, shape.queries) or columns not in (1, shape.keys):
-        return False
-    is_whole = (rows, columns) == (shape.queries, shape.keys)
-    return graph.values[mask].is_constant or rows == 1 or is_whole
-
-
-def _lay_mask(context: Context, mask: int, walk: AttentionWalk) -> tuple[Operand, OperandStrides]:
-    """Return a mask as the kernel reads it, keys along the rows, and its strides."""
-    axes = _mask_axes(context.graph, mask, walk)
-    sizes = tuple(axis[0][0] for axis in axes)
-    by_query = is_mask_by_query(context.graph, mask)
-    if sizes[-2] == 1 or by_query:
-        return context.operand(mask), mask_walk(context.graph, mask, walk, by_query)
-    lanes = context.isa.lanes
-    room = -(-walk.shape.queries // lanes) * lanes
-
-    def turn() -> Array:
-        data = np.asarray(context.graph.values[mask].data).reshape(sizes)
-        pads = [(0, 0)] * (len(sizes) - 1) + [(0, room - walk.shape.queries)]
-        return aligned_copy(np.pad(np.swapaxes(data, -1, -2), pads))
-
-    laid = context.pack(mask, f"mask {len(sizes)} {room}", turn)
-    turned = (*sizes[:-2], sizes[-1], room)
-    places = tuple(zip(turned, dense(turned), strict=True))
-    batch = batch_strides([(pair,) for pair in places[:-2]], walk.splits)
-    row = places[-2][1] if sizes[-1] > 1 else 0
-    return laid, OperandStrides(batch or (), row, 1)
-
-
-def is_mask_by_query(graph: Graph, mask: int) -> bool:
-    """Whether a mask is not known and has a row for each query."""
-    shape = graph.type(mask).shape
-    return not graph.values[mask].is_constant and len(shape) > 1 and shape[-2] != 1
-
-
-def mask_walk(graph: Graph, mask: int, walk: AttentionWalk, by_query: bool) -> OperandStrides:
-    """Return how a mask with a row for each query, or with one for all, is walked."""
-    axes = _mask_axes(graph, mask, walk)
-    batch = batch_strides(axes[:-2], walk.splits) or ()
-    (_, row), (columns, _) = (axis[0] for axis in axes[-2:])
-    if by_query:
-        return OperandStrides(batch, 1, row)
-    return OperandStrides(batch, int(columns == walk.shape.keys), 0)
 
 
 def _turned_result(graph: Graph, second: Node) -> Node | None:

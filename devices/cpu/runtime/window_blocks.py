@@ -11,8 +11,8 @@ _LEAST_BLOCK = 64
 @lru_cache(4096)
 def window_words(
     lanes: int, l1_bytes: int, channels: int, taps: int, rows: int, width: int, seconds: float
-) -> tuple[int, int, int, int, int]:
-    """Return the rows of a chunk, the chunks of a block, all rows, channels of a block, and chunks.
+) -> tuple[int, int, int, int]:
+    """Return the rows of a chunk, the chunks of a block, channels of a block, and chunks.
 
     A chunk is some rows of a block of channels. There is one block where the input of a row fits
     the L1 cache. Else blocks are so small that a row finds most of its input there, which the row
@@ -23,12 +23,12 @@ def window_words(
     part, parts = even_chunks(rows, seconds)
     fits = max(l1_bytes * 3 // 4 // (4 * taps * max(width, 1)), 1)
     if parts == 1 or fits >= channels or fits < _LEAST_BLOCK:
-        return part, parts, rows, channels, parts
+        return part, parts, channels, parts
     blocks = -(-channels // fits)
     block = -(-channels // (blocks * lanes)) * lanes
     part = -(-rows // max(2 * ((parts + blocks) // (2 * blocks)), 2))
     parts = -(-rows // part)
-    return part, parts, rows, block, parts * -(-channels // block)
+    return part, parts, block, parts * -(-channels // block)
 
 
 @lru_cache(4096)

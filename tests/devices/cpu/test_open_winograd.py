@@ -13,7 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 import trireme
 from trireme.devices.cpu.codegen.target import ISAS, available_isas
 from trireme.devices.cpu.kernels.f32.im2row import ImageWindow
-from trireme.devices.cpu.kernels.polymorphic import winograd
+from trireme.devices.cpu.kernels.f32.winograd import open_conv as winograd
 from trireme.devices.cpu.runtime.winograd_blocks import NOTHING, winograd_words
 
 SEED = 1128

@@ -7,7 +7,7 @@ from every_shape import Case, bound, check_every_shape, check_without_elements
 import trireme.ops  # noqa: F401
 from trireme.backend.registry import open_device
 from trireme.devices.cpu.codegen.target import available_isas
-from trireme.devices.cpu.kernels.polymorphic import recurrent as recurrent_kernels
+from trireme.devices.cpu.kernels.f32 import recurrent as recurrent_kernels
 from trireme.passes.symbolic_shapes import symbolic_shapes
 
 ISAS = available_isas(variants=False)
@@ -270,4 +270,15 @@ def test_kernels_of_a_long_sequence_hand_states_on(cpus, monkeypatch, name):
     (every,) = cpus[ISAS[0], 1].compile_polymorphic([graph])
     steps = [len(every.at(bound(graph, {"s": s, "b": 2})).codes) for s in (3, 8, 70)]
     assert steps == [9, 9, 9]
+    check_every_shape(cpus, cpus[ISAS[0], 1], case, graph, ISAS[0])
+
+
+@pytest.mark.parametrize("steps", [1, 3, 9])
+@pytest.mark.parametrize("longest_s", [1e-9, 1e-2])
+def test_recurrent_layers_of_known_steps(cpus, monkeypatch, steps, longest_s):
+    monkeypatch.setattr(recurrent_kernels, "LONGEST_S", longest_s)
+    case = Case(f"{steps} steps")
+    x, w, r = case.input("x", steps, "b", 5), case.weight(1, 27, 5), case.weight(1, 27, 9)
+    made = case.builder.add_node("gru", [x, w, r], {"hidden_size": 9}, outputs=2)
+    graph = symbolic_shapes(case.builder.finish(*made)).graph
     check_every_shape(cpus, cpus[ISAS[0], 1], case, graph, ISAS[0])

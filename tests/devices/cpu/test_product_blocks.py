@@ -5,8 +5,8 @@ import random
 import pytest
 
 from trireme.devices.cpu.codegen.target import ISAS
+from trireme.devices.cpu.kernels.f32.open_gemm import cycles_by_rows
 from trireme.devices.cpu.kernels.f32.tiling import choose_register_tile, is_near
-from trireme.devices.cpu.kernels.polymorphic.gemm import cycles_by_rows
 from trireme.devices.cpu.runtime.product_blocks import block_words, cycles_of_rows
 
 SEED = 28

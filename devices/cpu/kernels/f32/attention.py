@@ -21,52 +21,34 @@ from trireme.devices.cpu.codegen.target import Isa
 from trireme.devices.cpu.kernels.copies import transpose_registers
 from trireme.devices.cpu.kernels.f32.attention_row import RowAttentionEmitter, batch_offset
 from trireme.devices.cpu.kernels.f32.attention_shape import (
+    REST_ROWS,
+    AttentionPlan,
     AttentionShape,
     attention_name,
-    attention_work,
-    block_vectors,
-    is_by_row,
-    local_bytes,
-    row_bytes,
-    row_work,
     tile_height,
 )
-from trireme.devices.cpu.kernels.lowering import begin, deal, finish
+from trireme.devices.cpu.kernels.lowering import finish
+from trireme.devices.cpu.kernels.spans import Cut, begin_cut, span_of
 
 _UNROLL = 4
-REST_ROWS = 4
-"""Rows of the tiles at the end of keys whose number varies."""
 
 
-def attention_kernel(isa: Isa, shape: AttentionShape) -> tuple[Code, int, int, float]:
-    """Return the kernel, its chunks, the bytes each thread needs of its own and its seconds.
-
-    Operands: Q, K, V, the mask where there is one, the result
-    """
-    if is_by_row(shape):
-        return _row_kernel(isa, shape)
-    vectors = block_vectors(isa, shape.queries)
-    fn, operands, chunk, local = begin(
-        attention_name(isa, vectors), isa, 4 + (shape.mask is not None)
-    )
-    emitter = AttentionEmitter(fn, shape, vectors, operands, local)
-    items, seconds = attention_work(isa, shape, vectors)
-    size, chunks = deal(items, seconds)
-    first: Index = chunk * size if chunks > 1 else 0
-    for item in fn.range(first, fn.minimum(first + size, items)):
-        emitter.item(item, -(-shape.queries // emitter.block))
-    return finish(fn), chunks, local_bytes(isa, shape, vectors), seconds
-
-
-def _row_kernel(isa: Isa, shape: AttentionShape) -> tuple[Code, int, int, float]:
-    fn, operands, chunk, local = begin("attention_f32_row", isa, 4 + (shape.mask is not None))
-    emitter = RowAttentionEmitter(fn, shape, operands, local)
-    items, seconds = row_work(isa, shape)
-    size, chunks = deal(items, seconds)
-    first: Index = chunk * size if chunks > 1 else 0
-    for item in fn.range(first, fn.minimum(first + size, items)):
-        emitter.item(item)
-    return finish(fn), chunks, row_bytes(isa, shape.keys), seconds
+def attention_kernel(isa: Isa, plan: AttentionPlan, cut: Cut) -> Code:
+    """Return the kernel; operands: Q, K, V, the mask where there is one, the result."""
+    vectors, operands = plan.vectors, 4 + (plan.shape.mask is not None)
+    name = attention_name(isa, vectors) if vectors else "attention_f32_row"
+    fn, pointers, chunk, local = begin_cut(name, isa, operands, cut)
+    shape = fn.known(plan.shape)
+    if not vectors:
+        by_row = RowAttentionEmitter(fn, shape, pointers, local)
+        for item in fn.range(*span_of(fn, chunk, cut)):
+            by_row.item(item)
+        return finish(fn)
+    emitter = AttentionEmitter(fn, shape, vectors, pointers, local)
+    blocks = fn.integer("udiv", plus(fn, shape.queries, emitter.block - 1), emitter.block)
+    for item in fn.range(*span_of(fn, chunk, cut)):
+        emitter.item(item, blocks)
+    return finish(fn)
 
 
 class AttentionEmitter:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from trireme.devices.cpu.codegen.target import Isa
+from trireme.devices.cpu.kernels.spans import Work
 from trireme.support.records import dataclass
 
 FEW_QUERIES = 4
@@ -12,6 +13,8 @@ FEW_QUERIES = 4
 _VECTORS = 2
 """Vectors of queries in a block."""
 _MOST_ROWS = 14
+REST_ROWS = 4
+"""Rows of the tiles at the end of keys whose number varies."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +52,14 @@ class AttentionShape:
     guarded: bool = False
 
 
+@dataclass(frozen=True)
+class AttentionPlan:
+    """A kernel of an attention; vectors: of queries in a block, 0 where each query is by itself."""
+
+    shape: AttentionShape
+    vectors: int
+
+
 def walks_rows(shape: AttentionShape) -> bool:
     """Whether keys and values lie in rows, which a query by itself reads in whole vectors."""
     k, v = shape.k.column, shape.v.column
@@ -60,16 +71,11 @@ def is_by_row(shape: AttentionShape) -> bool:
     return shape.queries <= FEW_QUERIES and walks_rows(shape)
 
 
-def row_work(isa: Isa, shape: AttentionShape) -> tuple[int, float]:
-    """Return the queries of all batches, and about how many seconds they take by themselves."""
+def row_work(isa: Isa, shape: AttentionShape) -> Work:
+    """Return the queries of all batches, each by itself; a thread keeps the scores of one."""
     items = math.prod(shape.batch) * shape.queries
     cycles = shape.keys * (2 * (shape.depth + shape.width) / isa.lanes + 1)
-    return items, items * cycles / 3e9
-
-
-def row_bytes(isa: Isa, keys: int) -> int:
-    """Return the bytes that a thread needs of its own: the scores of a query."""
-    return 4 * -(-keys // isa.lanes) * isa.lanes
+    return Work(items, items * cycles / 3e9, 4 * -(-shape.keys // isa.lanes) * isa.lanes)
 
 
 def block_vectors(isa: Isa, queries: int) -> int:
@@ -87,13 +93,12 @@ def attention_name(isa: Isa, vectors: int) -> str:
     return f"attention_f32_{tile_height(isa, vectors)}x{vectors}"
 
 
-def attention_work(isa: Isa, shape: AttentionShape, vectors: int) -> tuple[int, float]:
-    """Return the blocks of queries of all batches, and about how many seconds they take."""
+def block_work(isa: Isa, shape: AttentionShape, vectors: int, spare: int = 0) -> Work:
+    """Return the blocks of queries of all batches.
+
+    A thread keeps Q of a block, turned, and its scores; spare: keys that these have room for too
+    """
     items = math.prod(shape.batch) * -(-shape.queries // (vectors * isa.lanes))
     cycles = shape.keys * vectors * (shape.depth + shape.width + 12)
-    return items, items * cycles / 3e9
-
-
-def local_bytes(isa: Isa, shape: AttentionShape, vectors: int) -> int:
-    """Return the bytes that a thread needs of its own: Q of a block, turned, and its scores."""
-    return 4 * vectors * isa.lanes * (max(shape.depth, shape.width) + shape.keys)
+    kept = max(shape.depth, shape.width) + shape.keys + spare
+    return Work(items, items * cycles / 3e9, 4 * vectors * isa.lanes * kept)

@@ -20,7 +20,7 @@ import numpy as np
 
 from trireme.devices.cpu.codegen.aligned_memory import aligned_bytes
 from trireme.devices.cpu.codegen.index import times
-from trireme.devices.cpu.codegen.ir import Function, Index, Value, Var
+from trireme.devices.cpu.codegen.ir import Index, Value, Var
 from trireme.devices.cpu.codegen.kernel_cache import Code
 from trireme.devices.cpu.codegen.llvm_types import vector
 from trireme.devices.cpu.codegen.scalars import bits
@@ -29,6 +29,7 @@ from trireme.devices.cpu.kernels.f32.gemm import PACKED, Cut, MatmulEmitter, Mat
 from trireme.devices.cpu.kernels.f32.register_tile import Prefetch
 from trireme.devices.cpu.kernels.f32.tiling import Size, Tiling
 from trireme.devices.cpu.kernels.lowering import begin, deal, finish
+from trireme.devices.cpu.kernels.spans import begin_sized
 from trireme.support.dtypes import Array
 from trireme.support.records import dataclass
 
@@ -146,20 +147,22 @@ def compact_chunks(product: CompactProduct, seconds: float) -> tuple[int, int]:
     return deal(-(-product.columns // WIDTH), seconds)
 
 
-def compact_kernel(isa: Isa, product: CompactProduct, group: int, what: str) -> Code:
-    """Return the kernel; operands: A, the compact B, bias, residual, C."""
-    name = f"{what}_f32_compact"
-    fn, operands, chunk, _ = begin(name, isa, 3 + product.bias + product.residual)
-    return emit_compact(fn, product, operands, chunk, group)
-
-
-def emit_compact(
-    fn: Function, product: CompactProduct, operands: list[Value], chunk: Value, group: int
+def compact_kernel(
+    isa: Isa, product: CompactProduct, group: int, what: str, beside: bool = False
 ) -> Code:
-    """Emit a chunk of a product of one row; operands as in `compact_kernel`."""
-    size = Size(1, product.columns, product.depth)
+    """Return the kernel; operands: A, the compact B, bias, residual, C.
+
+    beside: whether a kernel of all rows has the same operands: words, A, B, bias, residual, the
+        compact B, C
+    """
+    name, operands = f"{what}_f32_compact", 3 + product.bias + product.residual
+    if beside:
+        fn, (a, _, *extra, b, c), chunk, _ = begin_sized(name, isa, operands + 1, 0)
+        pointers = [a, b, *extra, c]
+    else:
+        fn, pointers, chunk, _ = begin(name, isa, operands)
     shape = MatmulShape(
-        size,
+        Size(1, product.columns, product.depth),
         Strides(0),
         PACKED,
         Strides(0),
@@ -168,7 +171,7 @@ def emit_compact(
         activation=product.activation,
     )
     cut = Cut(Tiling(1, 8, 0, 0, 0), WIDTH, 0, WIDTH, 0, 1, 0, 0, 0)
-    _CompactRow(fn, shape, cut, operands, chunk).compact_chunk(chunk, group)
+    _CompactRow(fn, shape, cut, pointers, chunk).compact_chunk(chunk, group)
     return finish(fn)
 
 

@@ -2,18 +2,23 @@
 
 phases.py says which. Each is a matrix product over gathered rows (depthwise: a window kernel) into
 memory between steps. One more step deals the results out to the output positions, and fills those
-without an input.
+without an input. Where sizes vary, phases and taps stay.
 """
 
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import numpy as np
 
 from trireme.devices.cpu.codegen.aligned_memory import aligned_copy
 from trireme.devices.cpu.kernels.f32.dealing import deal_step
-from trireme.devices.cpu.kernels.f32.depthwise_pool import MOST_TAPS, depthwise_kernel
+from trireme.devices.cpu.kernels.f32.depthwise_pool import (
+    MOST_TAPS,
+    WindowKernel,
+    window_step,
+)
 from trireme.devices.cpu.kernels.f32.gemm import (
     PACKED_EACH,
     MatmulShape,
@@ -26,11 +31,14 @@ from trireme.devices.cpu.kernels.f32.products import conv_reason
 from trireme.devices.cpu.kernels.f32.tiling import Size
 from trireme.devices.cpu.kernels.lowering import (
     TABLE,
+    AnyStep,
     Context,
     Operand,
     Rule,
-    Step,
+    SizedTemp,
     Temp,
+    dims_of,
+    varies,
 )
 from trireme.devices.cpu.kernels.phases import (
     MOST_PHASES,
@@ -40,23 +48,27 @@ from trireme.devices.cpu.kernels.phases import (
     pairs,
     weights_of,
 )
+from trireme.devices.cpu.kernels.spans import Wiring
 from trireme.ir.graph import Graph, Node
 from trireme.ops.activation import activate
 from trireme.support.dtypes import Array
 
+_USUAL_BYTES = 1 << 16
+"""Bytes of a result, where memory is shared by results of unlike sizes."""
 
-def is_depthwise(graph: Graph, node: Node) -> bool:
+
+def _is_depthwise(graph: Graph, node: Node) -> bool:
     """Whether each channel is convolved alone."""
     w = graph.type(node.used[1]).dims
     return bool(node.attrs["groups"] == w[0] and w[-1] == 1 and w[0] > 1)
 
 
-def axes_for(graph: Graph, node: Node) -> tuple[PhaseAxis, PhaseAxis]:
+def _axes_for(graph: Graph, node: Node) -> tuple[PhaseAxis, PhaseAxis]:
     """Return the axes, with runs of phases where one group makes all channels."""
     return axes_of(graph, node, alone=node.attrs["groups"] > 1)
 
 
-def window_for(
+def _window_for(
     axes: tuple[PhaseAxis, PhaseAxis],
     runs: tuple[PhaseRange, PhaseRange],
     channels: int,
@@ -89,7 +101,7 @@ def _bias(context: Context, node: Node) -> Array | None:
     return None if value is None else context.constant(value)
 
 
-def run_product(
+def _run_product(
     graph: Graph,
     node: Node,
     axes: tuple[PhaseAxis, PhaseAxis],
@@ -99,7 +111,7 @@ def run_product(
     """Return the product of gathered rows of a pair of runs; gathers: even where rows are dense."""
     x, groups = graph.type(node.used[0]).dims, node.attrs["groups"]
     channels, columns = x[-1], _columns(graph, node, runs)
-    window = window_for(axes, runs, channels, channels // groups)
+    window = _window_for(axes, runs, channels, channels // groups)
     has_bias = len(node.inputs) > 2 and node.inputs[2] is not None
     return MatmulShape(
         Size(
@@ -122,7 +134,7 @@ def _columns(graph: Graph, node: Node, runs: tuple[PhaseRange, PhaseRange]) -> i
     return runs[0].count * runs[1].count * graph.type(node.used[1]).dims[-1]
 
 
-def run_operands(
+def _run_operands(
     context: Context, node: Node, runs: tuple[PhaseRange, PhaseRange], target: Temp
 ) -> Operands:
     """Return the operands of that product."""
@@ -148,75 +160,75 @@ def run_operands(
     return Operands(context.operand(node.used[0]), pack, extra, target)
 
 
-def _product(
-    context: Context,
-    node: Node,
-    axes: tuple[PhaseAxis, PhaseAxis],
-    runs: tuple[PhaseRange, PhaseRange],
-    target: Temp,
-) -> Step:
+def _product(context: Context, node: Node, number: int, target: Temp) -> AnyStep:
     """Return the step of one pair of runs."""
-    product = run_product(context.graph, node, axes, runs)
-    return product_step(context, node, product, run_operands(context, node, runs, target), "conv")
+
+    def product_of(graph: Graph, node: Node) -> MatmulShape:
+        axes = _axes_for(graph, node)
+        return _run_product(graph, node, axes, pairs(axes)[number], gathers=context.is_open)
+
+    runs = pairs(_axes_for(context.graph, node))[number]
+    operands = _run_operands(context, node, runs, target)
+    return product_step(context, node, product_of, operands, "conv")
 
 
-def _depthwise(
-    context: Context,
-    node: Node,
-    axes: tuple[PhaseAxis, PhaseAxis],
-    runs: tuple[PhaseRange, PhaseRange],
-    target: Temp,
-) -> Step:
+def _depthwise(context: Context, node: Node, number: int, target: Temp) -> AnyStep:
     """Return the step of one pair of runs where each channel is by itself."""
     x, weight, bias = context.type(node.used[0]).dims, node.used[1], _bias(context, node)
-    window = window_for(axes, runs, x[-1], x[-1])
+    axes = _axes_for(context.graph, node)
+    runs = pairs(axes)[number]
+    window = _window_for(axes, runs, x[-1], x[-1])
 
     def pack() -> Array:
         taken = weights_of(_image(context, weight), *runs)
         return aligned_copy(taken.reshape(math.prod(window.kernel), x[-1]))
 
-    code, chunks, seconds = context.kernel(
-        depthwise_kernel,
-        window,
-        x[0] * window.out_height,
-        node.attrs["activation"],
-        bias is not None,
-        False,
-    )
     nbytes = 4 * math.prod(window.kernel) * x[-1]
     taps = context.pack_later(weight, f"taps {runs}", nbytes, pack)
     extra = () if bias is None else (bias,)
     reads = (context.operand(node.used[0]), taps, *extra)
-    return Step(
-        code, reads, (target,), chunks, seconds=seconds, nodes=(node.id,), family="depthwise_f32"
-    )
+    kernel = WindowKernel("depthwise", node.attrs["activation"], bias is not None)
+    wiring = Wiring(reads, (target,), (node.id,), "depthwise_f32")
+    return window_step(context, wiring, lambda _: window, node.used[0], kernel)
 
 
-def _lower(context: Context, node: Node) -> list[Step]:
+def _lower(context: Context, node: Node) -> list[AnyStep]:
     graph = context.graph
-    axes = axes_for(graph, node)
-    batch, channels = graph.type(node.outputs[0]).dims[0], graph.type(node.outputs[0]).dims[-1]
+    axes = _axes_for(graph, node)
     by_channel = (
-        is_depthwise(graph, node)
+        _is_depthwise(graph, node)
         and math.prod(max(len(run.taps) for run in axis.runs) for axis in axes) <= MOST_TAPS
     )
-    steps, results = [], []
-    for number, runs in enumerate(pairs(axes)):
-        pixels = batch * axes[0].windows * axes[1].windows * runs[0].count * runs[1].count
-        results.append(Temp(f"%{node.outputs[0]} phases {number}", 4 * pixels * channels))
-        make = _depthwise if by_channel else _product
-        steps.append(make(context, node, axes, runs, results[-1]))
-    return [*steps, deal_step(context, node, axes, results, blank_pixel(context, node))]
+    make = _depthwise if by_channel else _product
+    results = [_result(context, node, number) for number in range(len(pairs(axes)))]
+    steps = [make(context, node, number, result) for number, result in enumerate(results)]
+    axes_at, blank = partial(_axes_for, node=node), _blank_pixel(context, node)
+    return [*steps, deal_step(context, node, axes_at, results, blank)]
 
 
-def blank_pixel(context: Context, node: Node) -> Array:
+def _result(context: Context, node: Node, number: int) -> Temp:
+    """Return the memory of the results of a pair of runs."""
+
+    def bytes_at(graph: Graph) -> int:
+        y, axes = dims_of(graph, node.outputs[0]), _axes_for(graph, node)
+        rows, columns = pairs(axes)[number]
+        pixels = y[0] * axes[0].windows * axes[1].windows * rows.count * columns.count
+        return 4 * pixels * y[-1]
+
+    key = f"%{node.outputs[0]} phases {number}"
+    if context.is_open:
+        return SizedTemp(key, _USUAL_BYTES, bytes_at)
+    return Temp(key, bytes_at(context.graph))
+
+
+def _blank_pixel(context: Context, node: Node) -> Array:
     """Return a pixel that no input reaches: the bias alone."""
     bias, channels = _bias(context, node), context.type(node.outputs[0]).dims[-1]
     blank = np.zeros(channels, np.float32) if bias is None else bias.astype(np.float32)
     return activate(node.attrs["activation"], blank)
 
 
-def transposed_reason(graph: Graph, node: Node) -> str | None:
+def _reason(graph: Graph, node: Node) -> str | None:
     """Say why a transposed convolution has no native kernel, None when it has."""
     bias = node.inputs[2] if len(node.inputs) > 2 else None
     if bias is not None and not graph.values[bias].is_constant:
@@ -226,4 +238,13 @@ def transposed_reason(graph: Graph, node: Node) -> str | None:
     return conv_reason(graph, node)
 
 
-TABLE.add("conv_transpose", Rule(transposed_reason, _lower), ["float32"], "NHWC")
+def _open_reason(graph: Graph, node: Node) -> str | None:
+    x = dims_of(graph, node.used[0])
+    if varies(x[-1]) or not any(map(varies, x[1:-1])):
+        return "conv_transpose has kernels for every shape where height or width varies"
+    if _is_depthwise(graph, node):
+        return "conv_transpose has no kernel for every shape where each channel is alone"
+    return None
+
+
+TABLE.add("conv_transpose", Rule(_reason, _lower, _open_reason), ["float32"], "NHWC")

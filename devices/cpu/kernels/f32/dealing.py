@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from trireme.devices.cpu.codegen.index import known, minus, times
 from trireme.devices.cpu.codegen.ir import Function, Index, Value
 from trireme.devices.cpu.codegen.kernel_cache import Code
 from trireme.devices.cpu.codegen.target import Isa
 from trireme.devices.cpu.kernels.copies import Copy, copy_row
-from trireme.devices.cpu.kernels.lowering import Context, Step, Temp, begin, deal, finish
+from trireme.devices.cpu.kernels.lowering import AnyStep, Context, Temp, dims_of, finish
 from trireme.devices.cpu.kernels.phases import PhaseAxis, PhaseRange, pairs
-from trireme.ir.graph import Node
+from trireme.devices.cpu.kernels.spans import Cut, Wiring, Work, begin_span, span_step
+from trireme.ir.graph import Graph, Node
 from trireme.support.dtypes import Array
 from trireme.support.records import dataclass
 
@@ -29,34 +30,26 @@ class Dealing:
     item: int
 
 
-def dealing_kernel(isa: Isa, dealing: Dealing) -> tuple[Code, int, float]:
-    """Return the kernel that deals results out, its chunks and seconds.
+def _dealing_kernel(isa: Isa, dealing: Dealing, cut: Cut) -> Code:
+    """Return the kernel that deals results out.
 
     Operands: the results of each pair of runs, a pixel that no input reaches, y
     """
-    name, operands = dealing_name(dealing), len(pairs(dealing.axes)) + 2
-    fn, pointers, chunk, _ = begin(name, isa, operands)
-    rows, seconds = dealing_work(dealing)
-    size, chunks = deal(rows, seconds)
-    first: Index = chunk * size if chunks > 1 else 0
-    emit_dealing(fn, dealing, pointers, (first, fn.minimum(first + size, rows)))
-    return finish(fn), chunks, seconds
+    name, operands = f"copy_phases_b{8 * dealing.item}", len(pairs(dealing.axes)) + 2
+    fn, pointers, _, _, span = begin_span(name, isa, operands, cut)
+    _emit_dealing(fn, fn.known(dealing), pointers, span)
+    return finish(fn)
 
 
-def dealing_name(dealing: Dealing) -> str:
-    """Return what the kernel is called."""
-    return f"copy_phases_b{8 * dealing.item}"
-
-
-def dealing_work(dealing: Dealing) -> tuple[int, float]:
+def _work(dealing: Dealing) -> Work:
     """Return the rows of the output, and the seconds of all."""
     down, along = dealing.axes
     rows = dealing.batch * down.out
     row_bytes = along.out * dealing.channels * dealing.item
-    return rows, rows * (row_bytes / 2.5e10 + along.windows * len(along.runs) * 5e-10)
+    return Work(rows, rows * (row_bytes / 2.5e10 + along.windows * len(along.runs) * 5e-10))
 
 
-def emit_dealing(
+def _emit_dealing(
     fn: Function, dealing: Dealing, pointers: Sequence[Value], span: tuple[Index, Index]
 ) -> None:
     """Emit some of the output's rows; sizes and windows of the axes may be read."""
@@ -181,20 +174,15 @@ class _Dealer:
 def deal_step(
     context: Context,
     node: Node,
-    axes: tuple[PhaseAxis, PhaseAxis],
+    axes_at: Callable[[Graph], tuple[PhaseAxis, PhaseAxis]],
     results: Sequence[Temp],
     blank: Array,
-) -> Step:
+) -> AnyStep:
     """Return the step that puts the results of pairs of runs side by side."""
-    y = context.type(node.outputs[0]).dims
-    dealing = Dealing(y[0], tuple(axis.places for axis in axes), y[-1], blank.itemsize)
-    code, chunks, seconds = context.kernel(dealing_kernel, dealing)
-    return Step(
-        code,
-        (*results, blank),
-        node.outputs,
-        chunks,
-        seconds=seconds,
-        nodes=(node.id,),
-        family="copy",
-    )
+
+    def dealing_of(graph: Graph) -> Dealing:
+        y = dims_of(graph, node.outputs[0])
+        return Dealing(y[0], tuple(axis.places for axis in axes_at(graph)), y[-1], blank.itemsize)
+
+    wiring = Wiring((*results, blank), node.outputs, (node.id,), "copy")
+    return span_step(context, wiring, dealing_of, _work, _dealing_kernel)

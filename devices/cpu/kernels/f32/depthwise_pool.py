@@ -1,23 +1,26 @@
 """Kernels that slide a window over each channel by itself: depthwise conv, max and average pool.
 
-window_emitter.py writes the tiles; here is which kernel an op has.
+window_emitter.py writes the tiles; here is which kernel an op has. A pool whose only window is the
+whole image is a reduction, whose sums have another order: where sizes vary, that is one more code.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
 from trireme.devices.cpu.codegen.aligned_memory import aligned_copy
-from trireme.devices.cpu.codegen.ir import Function, Index, Value
+from trireme.devices.cpu.codegen.ir import Function, Value
 from trireme.devices.cpu.codegen.kernel_cache import Code
 from trireme.devices.cpu.codegen.target import Isa
 from trireme.devices.cpu.kernels.f32.im2row import ImageWindow
 from trireme.devices.cpu.kernels.f32.products import image_reason, window_of
 from trireme.devices.cpu.kernels.f32.reductions import REDUCE_COST, RowKernel, row_kernel
-from trireme.devices.cpu.kernels.f32.rows import Rows
+from trireme.devices.cpu.kernels.f32.rows import Rows, emit_rows, row_items, rows_s
 from trireme.devices.cpu.kernels.f32.window_body import (
     AverageBody,
     DepthwiseBody,
@@ -27,14 +30,25 @@ from trireme.devices.cpu.kernels.f32.window_body import (
 from trireme.devices.cpu.kernels.f32.window_emitter import WindowEmitter
 from trireme.devices.cpu.kernels.lowering import (
     TABLE,
+    AnyStep,
     Context,
     Operand,
     Rule,
     Step,
-    begin,
-    deal,
+    dims_of,
     finish,
+    varies,
 )
+from trireme.devices.cpu.kernels.polymorphic.opaque import opaque
+from trireme.devices.cpu.kernels.spans import (
+    Cut,
+    Planned,
+    Wiring,
+    Work,
+    begin_span,
+    planned_step,
+)
+from trireme.devices.cpu.runtime.window_blocks import window_words
 from trireme.ir.graph import Graph, Node
 from trireme.support.dtypes import Array
 from trireme.support.records import dataclass
@@ -81,47 +95,71 @@ class WindowKernel:
         return AverageBody(fn, self.activation, self.fixed)
 
 
-def window_kernel(
-    isa: Isa, kernel: WindowKernel, window: ImageWindow, rows: int
-) -> tuple[Code, int, float]:
-    """Return a window kernel, its chunks and seconds."""
-    seconds = window_s(isa, window, rows, kernel.cycles)
-    fn, pointers, chunk, _ = begin(kernel.name(window), isa, kernel.operands)
+def window_kernel(isa: Isa, window: ImageWindow, cut: Cut, kernel: WindowKernel) -> Code:
+    """Return a window kernel."""
+    fn, pointers, chunk, _, span = begin_span(kernel.name(window), isa, kernel.operands, cut)
+    window, cut = fn.known(window), fn.known(cut)
+    channels = None
+    if cut.parts:
+        first = fn.as_value("i64", fn.integer("udiv", chunk, cut.parts)) * cut.block
+        channels = first, first + cut.block
     body = kernel.body(fn, pointers, window.channels)
-    emitter = WindowEmitter(fn, window, body, pointers[0], pointers[-1])
-    size, chunks = deal(rows, seconds)
-    first: Index = chunk * size if chunks > 1 else 0
-    emitter.rows(first, fn.minimum(first + size, rows))
-    return finish(fn), chunks, seconds
+    WindowEmitter(fn, window, body, pointers[0], pointers[-1], channels).rows(*span)
+    return finish(fn)
 
 
-def depthwise_kernel(
-    isa: Isa, window: ImageWindow, rows: int, activation: str, bias: bool, residual: bool
-) -> tuple[Code, int, float]:
-    """Return the kernel of a depthwise conv, its chunks and seconds."""
-    kernel = WindowKernel("depthwise", activation, bias, residual)
-    return window_kernel(isa, kernel, window, rows)
+def window_step(
+    context: Context,
+    wiring: Wiring,
+    window_of: Callable[[Graph], ImageWindow],
+    image: int,
+    kernel: WindowKernel,
+) -> AnyStep:
+    """Return the step of a window kernel over a value."""
+    planned = partial(_planned_window, context, window_of, image, kernel)
+    samples = (window_of(context.graph),) if context.is_open else ()
+    wiring = wiring._replace(in_blocks=True)
+    return planned_step(context, wiring, planned, samples, window_kernel, kernel)
 
 
-def window_s(isa: Isa, window: ImageWindow, rows: int, tap_cycles: float) -> float:
+def _planned_window(
+    context: Context,
+    window_of: Callable[[Graph], ImageWindow],
+    image: int,
+    kernel: WindowKernel,
+    graph: Graph,
+) -> Planned[ImageWindow]:
+    window = window_of(graph)
+    rows = dims_of(graph, image)[0] * window.out_height
+    isa = context.isa
+    given = isa.lanes, isa.l1_bytes, window.channels, window.kernel[0]
+
+    def deal(rows: int, seconds: float) -> tuple[int, ...]:
+        return opaque(partial(window_words, *given), rows, window.width, seconds)
+
+    seconds = _window_s(isa, window, rows, kernel.cycles)
+    return Planned(window, Work(rows, seconds, 0, deal if context.is_open else None))
+
+
+def _window_s(isa: Isa, window: ImageWindow, rows: int, tap_cycles: float) -> float:
     """Estimate a window kernel for one thread, given the cycles of a vector of one tap."""
     vectors = window.out_width * -(-window.channels // isa.lanes)
     return rows * (vectors * math.prod(window.kernel) * tap_cycles + 50) / 3e9
 
 
-def depthwise_window(graph: Graph, node: Node) -> ImageWindow:
+def _depthwise_window(graph: Graph, node: Node) -> ImageWindow:
     """Return the window of a depthwise conv."""
     w = graph.type(node.used[1]).dims
     return window_of(graph, node, w[1:-1], w[0])
 
 
-def depthwise_of(node: Node) -> WindowKernel:
+def _depthwise_of(node: Node) -> WindowKernel:
     """Return the kernel of a depthwise conv."""
     given = [k < len(node.inputs) and node.inputs[k] is not None for k in (2, 3)]
     return WindowKernel("depthwise", node.attrs["activation"], *given)
 
 
-def depthwise_reads(context: Context, node: Node) -> tuple[Operand, ...]:
+def _depthwise_reads(context: Context, node: Node) -> tuple[Operand, ...]:
     """Return what a depthwise conv reads, its weights as [taps, C]."""
     weight = node.used[1]
     w = context.type(weight).dims
@@ -135,97 +173,126 @@ def depthwise_reads(context: Context, node: Node) -> tuple[Operand, ...]:
     return (context.operand(node.used[0]), weights, *extra)
 
 
-def lower_depthwise(context: Context, node: Node) -> list[Step]:
+def lower_depthwise(context: Context, node: Node) -> list[AnyStep]:
     """Lower a conv whose groups are its channels, with one output channel each."""
-    window = depthwise_window(context.graph, node)
-    rows = context.type(node.used[0]).dims[0] * window.out_height
-    code, chunks, seconds = context.kernel(window_kernel, depthwise_of(node), window, rows)
-    return [
-        Step(
-            code,
-            depthwise_reads(context, node),
-            (node.outputs[0],),
-            chunks,
-            seconds=seconds,
-            nodes=(node.id,),
-            family="depthwise_f32",
-        )
-    ]
+    reads, window_of = _depthwise_reads(context, node), partial(_depthwise_window, node=node)
+    wiring = Wiring(reads, node.outputs[:1], (node.id,), "depthwise_f32")
+    return [window_step(context, wiring, window_of, node.used[0], _depthwise_of(node))]
 
 
-def pool_window(graph: Graph, node: Node) -> ImageWindow:
+def _pool_window(graph: Graph, node: Node) -> ImageWindow:
     """Return the window of a pool."""
     return window_of(graph, node, node.attrs["kernel"], graph.type(node.used[0]).dims[-1])
 
 
-def pool_of(node: Node) -> WindowKernel:
+def _pool_of(node: Node) -> WindowKernel:
     """Return the kernel of a pool."""
     fixed = math.prod(node.attrs["kernel"]) if node.attrs.get("count_include_pad") else None
     return WindowKernel(node.op, node.attrs["activation"], fixed=fixed)
 
 
-def pool_reason(graph: Graph, node: Node) -> str | None:
+def _pool_reason(graph: Graph, node: Node) -> str | None:
     """Say why a pool has no native kernel, None when it has."""
     if len(node.outputs) > 1:
         return "max_pool has no native kernel for indices"
     if node.op == "average_pool" and node.attrs["count_include_pad"] and node.attrs["ceil_mode"]:
         return "average_pool has no native kernel for counted pads with ceil_mode"
-    if math.prod(node.attrs["kernel"]) > MOST_TAPS and not is_global(graph, node):
+    if math.prod(node.attrs["kernel"]) > MOST_TAPS and not _is_global(graph, node):
         return f"{node.op} has no native kernel for windows of more than {MOST_TAPS} elements"
     return image_reason(graph, node)
 
 
-def is_global(graph: Graph, node: Node) -> bool:
+def open_image_reason(graph: Graph, node: Node) -> str | None:
+    """Say why a node has no kernel of images in a graph whose sizes vary, None when it has."""
+    x = dims_of(graph, node.used[0])
+    if len(x) not in (3, 4) or varies(x[-1]):
+        return (
+            f"{node.op} has kernels for every shape with one or two spatial axes and known channels"
+        )
+    if not any(map(varies, x[1:-1])):
+        return f"{node.op} has kernels for every shape where height or width varies"
+    return None
+
+
+def _open_pool_reason(graph: Graph, node: Node) -> str | None:
+    if _is_global(graph, node):
+        return f"{node.op} of a whole image of one size has no kernel for every shape"
+    return open_image_reason(graph, node)
+
+
+def _is_global(graph: Graph, node: Node) -> bool:
     """Whether a pool's only window is the whole image."""
     x, y = graph.type(node.used[0]).dims, graph.type(node.outputs[0]).dims
     whole = tuple(node.attrs["kernel"]) == x[1:-1] and not any(node.attrs["pads"])
     return whole and math.prod(y[1:-1]) == 1 and not node.attrs["activation"]
 
 
-def global_kernel(node: Node) -> RowKernel:
+def _global_kernel(node: Node) -> RowKernel:
     """Return the reduction that pools a whole image."""
     op = "reduce_max" if node.op == "max_pool" else "reduce_mean"
     return RowKernel(op, 2, REDUCE_COST)
 
 
-def _lower_global(context: Context, node: Node) -> list[Step]:
-    """Lower a pool of the whole image to a reduction over its rows."""
-    x = context.type(node.used[0]).dims
-    rows = Rows(x[0], math.prod(x[1:-1]), x[-1])
-    code, chunks = context.kernel(row_kernel, global_kernel(node), rows)
-    seconds = math.prod(x) / (context.isa.lanes * 1e9)
+def _global_step(context: Context, node: Node) -> Step:
+    """Return the step of a pool of the whole image, a reduction over its rows."""
+    rows = _global_rows(context.graph, node)
+    code, chunks = context.kernel(row_kernel, _global_kernel(node), rows)
+    seconds = rows.outer * rows.count * rows.inner / (context.isa.lanes * 1e9)
+    reads, writes = (context.operand(node.used[0]),), node.outputs[:1]
+    return Step(code, reads, writes, chunks, 0, seconds, (node.id,), family="reduce")
+
+
+def _lower_pool(context: Context, node: Node) -> list[AnyStep]:
+    graph, isa, kernel, whole = context.graph, context.isa, _pool_of(node), _global_kernel(node)
+    if _is_global(graph, node):
+        return [_global_step(context, node)]
+    window_at = partial(_pool_window, node=node)
+    windows = partial(_planned_window, context, window_at, node.used[0], kernel)
+
+    def planned(graph: Graph) -> Planned[ImageWindow | Rows]:
+        if not context.is_open or not _is_global(graph, node):
+            window, work, _ = windows(graph)
+            return Planned(window, work)
+        rows = _global_rows(graph, node)
+        items, each = row_items(rows, isa.lanes)
+        return Planned(rows, Work(items, rows_s(isa, items, each, whole.cost)))
+
+    samples: list[ImageWindow | Rows] = []
+    if context.is_open:
+        samples = [_pool_window(graph, node)]
+        samples += [_global_rows(graph, node)] if _may_be_global(graph, node) else []
     reads = (context.operand(node.used[0]),)
-    return [
-        Step(
-            code,
-            reads,
-            (node.outputs[0],),
-            chunks,
-            seconds=seconds,
-            nodes=(node.id,),
-            family="reduce",
-        )
-    ]
+    wiring = Wiring(reads, node.outputs[:1], (node.id,), f"{node.op}_f32", in_blocks=True)
+    return [planned_step(context, wiring, planned, samples, _pool_kernel, kernel, whole)]
 
 
-def _lower_pool(context: Context, node: Node) -> list[Step]:
-    if is_global(context.graph, node):
-        return _lower_global(context, node)
-    window = pool_window(context.graph, node)
-    rows = context.type(node.used[0]).dims[0] * window.out_height
-    code, chunks, seconds = context.kernel(window_kernel, pool_of(node), window, rows)
-    reads = (context.operand(node.used[0]),)
-    return [
-        Step(
-            code,
-            reads,
-            (node.outputs[0],),
-            chunks,
-            seconds=seconds,
-            nodes=(node.id,),
-            family=f"{node.op}_f32",
-        )
-    ]
+def _may_be_global(graph: Graph, node: Node) -> bool:
+    """Whether a pool's only window is the whole image in some shape of a sample."""
+    pairs = zip(node.attrs["kernel"], dims_of(graph, node.used[0])[1:-1], strict=True)
+    fits = all(varies(size) or taps == size for taps, size in pairs)
+    return fits and not any(node.attrs["pads"]) and not node.attrs["activation"]
 
 
-TABLE.add(("max_pool", "average_pool"), Rule(pool_reason, _lower_pool), ["float32"], "NHWC")
+def _global_rows(graph: Graph, node: Node) -> Rows:
+    x = dims_of(graph, node.used[0])
+    return Rows(x[0], math.prod(node.attrs["kernel"]), x[-1])
+
+
+def _pool_kernel(
+    isa: Isa, plan: ImageWindow | Rows, cut: Cut, kernel: WindowKernel, whole: RowKernel
+) -> Code:
+    """Return the kernel of a pool, or of whole images where the plan is of rows."""
+    if isinstance(plan, ImageWindow):
+        return window_kernel(isa, plan, cut, kernel)
+    fn, operands, _, _, span = begin_span(f"{whole.op}_f32", isa, 2, replace(cut, parts=0))
+    rows = fn.known(plan)
+    emit_rows(fn, rows, span, whole.body(fn, rows, operands))
+    return finish(fn)
+
+
+TABLE.add(
+    ("max_pool", "average_pool"),
+    Rule(_pool_reason, _lower_pool, _open_pool_reason),
+    ["float32"],
+    "NHWC",
+)

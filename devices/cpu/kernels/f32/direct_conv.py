@@ -20,21 +20,39 @@ from trireme.devices.cpu.codegen.kernel_cache import Code
 from trireme.devices.cpu.codegen.llvm_types import vector
 from trireme.devices.cpu.codegen.target import Isa
 from trireme.devices.cpu.kernels.expressions import COSTS, activate
-from trireme.devices.cpu.kernels.f32.depthwise_pool import MOST_TAPS, lower_depthwise
+from trireme.devices.cpu.kernels.f32.depthwise_pool import (
+    MOST_TAPS,
+    lower_depthwise,
+    open_image_reason,
+)
 from trireme.devices.cpu.kernels.f32.im2row import ImageWindow
 from trireme.devices.cpu.kernels.f32.open_rows import emit_columns
-from trireme.devices.cpu.kernels.f32.products import conv_reason, lower_conv, window_of
+from trireme.devices.cpu.kernels.f32.product_step import ProductVariant, product_step
+from trireme.devices.cpu.kernels.f32.products import (
+    conv_operands,
+    conv_product,
+    conv_reason,
+    window_of,
+)
 from trireme.devices.cpu.kernels.f32.window_body import column_segments, tile_columns
 from trireme.devices.cpu.kernels.f32.winograd.conv import lower_winograd, winograd_size
+from trireme.devices.cpu.kernels.f32.winograd.open_conv import winograd_variants
 from trireme.devices.cpu.kernels.lowering import (
     TABLE,
+    AnyStep,
     Context,
     Operand,
     Rule,
-    Step,
-    begin,
-    deal,
+    dims_of,
     finish,
+)
+from trireme.devices.cpu.kernels.spans import (
+    Cut,
+    Planned,
+    Wiring,
+    Work,
+    begin_span,
+    planned_step,
 )
 from trireme.ir.graph import Graph, Node
 from trireme.support.dtypes import Array
@@ -45,7 +63,7 @@ _MOST_UNROLLED = 32
 _WIDEST = 16
 
 
-def suits(isa: Isa, graph: Graph, node: Node) -> bool:
+def _suits(isa: Isa, graph: Graph, node: Node) -> bool:
     """Whether a conv suits this kernel: small, one group, more than one tap."""
     outputs, *kernel, depth = graph.type(node.used[1]).dims
     vectors = -(-outputs // isa.lanes)
@@ -228,31 +246,27 @@ class DirectConvEmitter:
                 fn.store_some(activate(fn, self.activation, value), fn.at(self.y, place), count)
 
 
-def direct_kernel(
+def _direct_kernel(
     isa: Isa,
     window: ImageWindow,
-    batch: int,
+    cut: Cut,
     outputs: int,
     extra: tuple[bool, bool],
     activation: str,
-) -> tuple[Code, int, float]:
-    """Return the kernel of a direct conv, its chunks and seconds.
+) -> Code:
+    """Return the kernel of a direct conv.
 
     extra: whether there are bias and residual
     Operands: x, the weights [taps * C, outputs in whole vectors], bias, residual, y
     """
     name = f"direct_conv_f32_{'x'.join(map(str, window.kernel))}"
-    fn, operands, chunk, _ = begin(name, isa, 3 + sum(extra))
-    emitter = DirectConvEmitter(fn, window, outputs, operands, extra, activation)
-    total = batch * window.out_height
-    seconds = direct_s(isa, window, total, outputs)
-    size, chunks = deal(total, seconds)
-    first: Index = chunk * size if chunks > 1 else 0
-    emitter.rows(first, fn.minimum(first + size, total))
-    return finish(fn), chunks, seconds
+    fn, operands, _, _, span = begin_span(name, isa, 3 + sum(extra), cut)
+    emitter = DirectConvEmitter(fn, fn.known(window), outputs, operands, extra, activation)
+    emitter.rows(*span)
+    return finish(fn)
 
 
-def direct_s(isa: Isa, window: ImageWindow, rows: int, outputs: int) -> float:
+def _direct_s(isa: Isa, window: ImageWindow, rows: int, outputs: int) -> float:
     """Return about how many seconds some output rows take."""
     width = _padded(isa, outputs)
     cycles = window.out_width * width * math.prod(window.kernel) * window.channels / isa.lanes / 2
@@ -265,13 +279,13 @@ def _padded(isa: Isa, outputs: int) -> int:
     return -(-outputs // lanes) * lanes
 
 
-def direct_window(graph: Graph, node: Node) -> ImageWindow:
+def _window(graph: Graph, node: Node) -> ImageWindow:
     """Return the window of a direct conv."""
     _, *kernel, depth = graph.type(node.used[1]).dims
     return window_of(graph, node, kernel, depth)
 
 
-def direct_reads(context: Context, node: Node) -> tuple[Operand, ...]:
+def _direct_reads(context: Context, node: Node) -> tuple[Operand, ...]:
     """Return what a direct conv reads, its weights as [taps * C, outputs in whole vectors]."""
     weight = node.used[1]
     outputs, *kernel, depth = context.type(weight).dims
@@ -287,52 +301,51 @@ def direct_reads(context: Context, node: Node) -> tuple[Operand, ...]:
     return (context.operand(node.used[0]), packed, *extra)
 
 
-def given_extra(node: Node) -> tuple[bool, bool]:
+def _given_extra(node: Node) -> tuple[bool, bool]:
     """Return whether a conv has a bias and a residual: inputs 2 and 3."""
     bias, residual = (k < len(node.inputs) and node.inputs[k] is not None for k in (2, 3))
     return bias, residual
 
 
-def lower_direct(context: Context, node: Node) -> list[Step]:
-    """Lower a conv that `suits`."""
-    code, chunks, seconds = context.kernel(
-        direct_kernel,
-        direct_window(context.graph, node),
-        context.type(node.used[0]).dims[0],
-        context.type(node.used[1]).dims[0],
-        given_extra(node),
-        node.attrs["activation"],
-    )
-    return [
-        Step(
-            code,
-            direct_reads(context, node),
-            (node.outputs[0],),
-            chunks,
-            0,
-            seconds,
-            (node.id,),
-            family="direct_conv_f32",
-        )
-    ]
+def _lower_direct(context: Context, node: Node) -> AnyStep:
+    """Lower a conv that `_suits`."""
+    isa, outputs = context.isa, context.type(node.used[1]).dims[0]
+
+    def planned(graph: Graph) -> Planned[ImageWindow]:
+        window = _window(graph, node)
+        rows = dims_of(graph, node.used[0])[0] * window.out_height
+        return Planned(window, Work(rows, _direct_s(isa, window, rows, outputs)))
+
+    reads, given = _direct_reads(context, node), (_given_extra(node), node.attrs["activation"])
+    wiring = Wiring(reads, node.outputs[:1], (node.id,), "direct_conv_f32")
+    samples = (_window(context.graph, node),) if context.is_open else ()
+    return planned_step(context, wiring, planned, samples, _direct_kernel, outputs, *given)
 
 
-def is_depthwise(graph: Graph, node: Node) -> bool:
+def _is_depthwise(graph: Graph, node: Node) -> bool:
     """Whether a conv's groups are its channels, with one output channel each."""
     channels, outputs = (graph.type(v).dims[-1] for v in (node.used[0], node.outputs[0]))
     taps = math.prod(graph.type(node.used[1]).dims[1:-1])
     return node.attrs["groups"] == channels == outputs and channels > 1 and taps <= MOST_TAPS
 
 
-def _lower_conv(context: Context, node: Node) -> list[Step]:
-    """Lower a conv by the kernel that suits it: depthwise, Winograd, direct or as a product."""
-    if is_depthwise(context.graph, node):
+def _lower_conv(context: Context, node: Node) -> Sequence[AnyStep]:
+    """Lower a conv by the kernel that suits it: depthwise, Winograd, direct or as a product.
+
+    Where sizes vary, Winograd's algorithm is a variant of the product, with a scheme of its own.
+    """
+    graph = context.graph
+    if _is_depthwise(graph, node):
         return lower_depthwise(context, node)
-    if size := winograd_size(context, node):
+    others: list[ProductVariant] = []
+    if context.is_open:
+        others = winograd_variants(context, node, conv_product(graph, node), _window)
+    elif size := winograd_size(context, node):
         return lower_winograd(context, node, size)
-    if suits(context.isa, context.graph, node):
-        return lower_direct(context, node)
-    return lower_conv(context, node)
+    if not others and _suits(context.isa, graph, node):
+        return [_lower_direct(context, node)]
+    operands = conv_operands(context, node)
+    return [product_step(context, node, conv_product, operands, "conv", others)]
 
 
-TABLE.add("conv", Rule(conv_reason, _lower_conv), ["float32"], "NHWC")
+TABLE.add("conv", Rule(conv_reason, _lower_conv, open_image_reason), ["float32"], "NHWC")

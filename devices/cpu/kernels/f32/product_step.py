@@ -1,15 +1,18 @@
 """The step of a float32 product: its kernel, the cut for threads, and which form its weights have.
 
-Comes in: the shape of a product (gemm.py) and its operands. Weights of a decoder that no cache
-holds become compact (compact.py); others are packed in panels as wide as the cut says.
+Comes in: what gives the shape of a product (gemm.py), and its operands. Weights of a decoder that
+no cache holds become compact (compact.py). Others are packed in panels as wide as the cut says.
+Where sizes vary, one cut serves every shape (open_gemm.py), and variants serve some of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 
+from trireme.devices.cpu.codegen.kernel_cache import Code
 from trireme.devices.cpu.codegen.target import Isa
 from trireme.devices.cpu.kernels.f32.compact import (
     LANES,
@@ -18,22 +21,35 @@ from trireme.devices.cpu.kernels.f32.compact import (
     compact_product,
     compacted,
     has_compact,
+    of_one_row,
 )
 from trireme.devices.cpu.kernels.f32.gemm import (
     MatmulShape,
     cut_product,
     product_kernel,
 )
+from trireme.devices.cpu.kernels.f32.open_gemm import (
+    CUT_WORDS,
+    blocks_of,
+    cut_for_all,
+    sized_product_kernel,
+)
 from trireme.devices.cpu.kernels.lowering import (
     ELEMENTWISE,
+    AnyStep,
     Context,
     Operand,
     Packed,
+    PolymorphicStep,
+    Sized,
     Step,
     Temp,
+    varies,
 )
+from trireme.devices.cpu.kernels.polymorphic.sample import generalised
 from trireme.ir.graph import Graph, Node
 from trireme.support.dtypes import Array
+from trireme.support.errors import CompileError
 from trireme.support.records import dataclass
 
 
@@ -52,16 +68,48 @@ _LEAST_BYTES = 1 << 16
 _BEYOND_CACHES = 8 << 20
 """Weights of a graph that no core's caches hold from one run to the next."""
 
-FAMILIES = {op: f"{op}_f32" for op in ("conv", "fully_connected", "matmul")}
+_FAMILIES = {op: f"{op}_f32" for op in ("conv", "fully_connected", "matmul")}
+ProductOf = Callable[[Graph, Node], MatmulShape]
+
+
+@dataclass(frozen=True, eq=False)
+class ProductVariant:
+    """Another way to compute a product at some shapes.
+
+    reads: operands that the product does not read; those of all variants come before C
+    words: that its code reads
+    size: what a shape decides; None where the product serves it
+    """
+
+    code: Code
+    reads: tuple[Operand, ...]
+    words: int
+    size: Callable[[Graph, MatmulShape], Sized | None]
 
 
 def product_step(
+    context: Context,
+    node: Node,
+    product_of: ProductOf,
+    operands: Operands,
+    what: str,
+    others: Sequence[ProductVariant] = (),
+) -> AnyStep:
+    """Return the step that computes a product.
+
+    others: variants where sizes vary, of which the first that can serves a shape
+    """
+    if context.is_open:
+        return _open_step(context, node, product_of, operands, what, others)
+    return _fixed_step(context, node, product_of(context.graph, node), operands, what)
+
+
+def _fixed_step(
     context: Context, node: Node, product: MatmulShape, operands: Operands, what: str
 ) -> Step:
-    """Return the step that computes a product."""
     compact = None
     if product.size.rows == 1:
-        compact = compact_weights(context, node, product, operands)
+        compact = _compact_weights(context, node, product, operands)
     if compact is not None:
         return _compact_step(context, node, product, operands, compact, what)
     cut = cut_product(context.isa, product, context.threads)
@@ -73,10 +121,10 @@ def product_step(
         (operands.c,),
         chunks,
         local_bytes,
-        seconds=product_s(context.isa, product),
+        seconds=_product_s(context.isa, product),
         nodes=(node.id,),
         columns=cut.groups,
-        family=FAMILIES.get(what, ELEMENTWISE),
+        family=_FAMILIES.get(what, ELEMENTWISE),
     )
 
 
@@ -89,7 +137,7 @@ def _compact_step(
     what: str,
 ) -> Step:
     """Return the step of a product of one row by compact weights."""
-    seconds, known = product_s(context.isa, product), compact_product(product)
+    seconds, known = _product_s(context.isa, product), compact_product(product)
     group, chunks = compact_chunks(known, seconds)
     return Step(
         context.kernel(compact_kernel, known, group, what),
@@ -99,11 +147,78 @@ def _compact_step(
         seconds=seconds,
         nodes=(node.id,),
         columns=chunks,
-        family=FAMILIES.get(what, ELEMENTWISE),
+        family=_FAMILIES.get(what, ELEMENTWISE),
     )
 
 
-def compact_weights(
+def _open_step(
+    context: Context,
+    node: Node,
+    product_of: ProductOf,
+    operands: Operands,
+    what: str,
+    others: Sequence[ProductVariant],
+) -> PolymorphicStep:
+    isa, product = context.isa, product_of(context.graph, node)
+    cut = cut_for_all(isa, product)
+    known, count, words = generalised(product, node.label)
+    variants = others or _one_row(context, node, product, operands, what)
+    more = [read for variant in variants for read in variant.reads]
+    code = context.kernel(sized_product_kernel, known, cut, what, count, len(more))
+    codes = (code, *(variant.code for variant in variants))
+    room = max(count + CUT_WORDS, *(variant.words for variant in variants), 0)
+
+    def size(graph: Graph) -> Sized:
+        one = product_of(graph, node)
+        if 0 in (one.size.batch, one.size.rows, one.size.columns, one.size.depth):
+            raise CompileError(f"{node.label} has no elements", fix="compile this shape by itself")
+        for k, variant in enumerate(variants, 1):
+            found = variant.size(graph, one)
+            if found is not None:
+                return replace(found, words=_filled(found.words, room), variant=k)
+        blocks = blocks_of(isa, one, cut)
+        local = 4 * cut.stride * min(blocks.block_rows, one.size.rows) if one.window else 0
+        return Sized(
+            _filled((*words(one), *blocks.words), room),
+            one.size.batch * blocks.blocks * blocks.groups,
+            _product_s(isa, one),
+            local,
+            blocks.groups,
+        )
+
+    b = operands.b(cut.vectors * isa.lanes) if callable(operands.b) else operands.b
+    reads = (operands.a, b, *operands.extra, *more)
+    family = _FAMILIES.get(what, ELEMENTWISE)
+    return PolymorphicStep(codes, reads, (operands.c,), size, (node.id,), family)
+
+
+def _filled(words: tuple[int, ...], count: int) -> tuple[int, ...]:
+    """Return words and zeros: the codes of a step have equally many."""
+    return (*words, *(0,) * (count - len(words)))
+
+
+def _one_row(
+    context: Context, node: Node, product: MatmulShape, operands: Operands, what: str
+) -> list[ProductVariant]:
+    """Return the variant of one row with compact weights, where there are such."""
+    if not varies(product.size.rows):
+        return []
+    compact = _compact_weights(context, node, product, operands)
+    if compact is None:
+        return []
+    isa, row = context.isa, compact_product(product)
+    group, chunks = compact_chunks(row, _product_s(isa, of_one_row(product)))
+
+    def size(_: Graph, one: MatmulShape) -> Sized | None:
+        if one.size.rows != 1 or not chunks:
+            return None
+        return Sized((), chunks, _product_s(isa, one), columns=chunks)
+
+    code = context.kernel(compact_kernel, row, group, what, True)
+    return [ProductVariant(code, (compact,), 0, size)]
+
+
+def _compact_weights(
     context: Context, node: Node, product: MatmulShape, operands: Operands
 ) -> Array | None:
     """Return the compact B of a decoder's product; None where caches hold it as it is."""
@@ -147,7 +262,7 @@ def _grows(graph: Graph) -> bool:
     )
 
 
-def product_s(isa: Isa, product: MatmulShape) -> float:
+def _product_s(isa: Isa, product: MatmulShape) -> float:
     """Estimate a product for one thread: multiply-adds, or reading B from a cache or memory."""
     size = product.size
     b_items = size.depth * size.columns * size.batch

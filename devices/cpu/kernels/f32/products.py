@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 
@@ -23,11 +24,12 @@ from trireme.devices.cpu.kernels.f32.product_step import (
 from trireme.devices.cpu.kernels.f32.tiling import Size
 from trireme.devices.cpu.kernels.lowering import (
     TABLE,
+    AnyStep,
     Context,
     Operand,
     Rule,
-    Step,
     float_reason,
+    in_every_shape,
 )
 from trireme.ir.graph import Graph, Node
 from trireme.support.dtypes import Array
@@ -129,13 +131,7 @@ def conv_operands(context: Context, node: Node) -> Operands:
     return Operands(context.operand(node.used[0]), pack, extra, node.outputs[0])
 
 
-def lower_conv(context: Context, node: Node) -> list[Step]:
-    """Lower a conv to a product."""
-    product = conv_product(context.graph, node)
-    return [product_step(context, node, product, conv_operands(context, node), "conv")]
-
-
-def fully_connected_product(graph: Graph, node: Node) -> MatmulShape:
+def _fully_connected_product(graph: Graph, node: Node) -> MatmulShape:
     """Return a fully connected layer as a product."""
     columns, depth = graph.type(node.used[1]).dims
     rows = graph.type(node.outputs[0]).elements // columns
@@ -151,7 +147,7 @@ def fully_connected_product(graph: Graph, node: Node) -> MatmulShape:
     )
 
 
-def fully_connected_operands(context: Context, node: Node) -> Operands:
+def _fully_connected_operands(context: Context, node: Node) -> Operands:
     """Return the operands of a fully connected layer's product."""
     weight = node.used[1]
     columns, depth = context.type(weight).dims
@@ -167,13 +163,12 @@ def fully_connected_operands(context: Context, node: Node) -> Operands:
     return Operands(context.operand(node.used[0]), pack, extra, node.outputs[0])
 
 
-def _lower_fully_connected(context: Context, node: Node) -> list[Step]:
-    product = fully_connected_product(context.graph, node)
-    operands = fully_connected_operands(context, node)
-    return [product_step(context, node, product, operands, "fully_connected")]
+def _lower_fully_connected(context: Context, node: Node) -> list[AnyStep]:
+    operands = _fully_connected_operands(context, node)
+    return [product_step(context, node, _fully_connected_product, operands, "fully_connected")]
 
 
-def fully_connected_reason(graph: Graph, node: Node) -> str | None:
+def _fully_connected_reason(graph: Graph, node: Node) -> str | None:
     """Say why a fully connected layer has no native kernel, None when it has."""
     return (
         float_reason(graph, node)
@@ -182,7 +177,7 @@ def fully_connected_reason(graph: Graph, node: Node) -> str | None:
     )
 
 
-def matmul_reason(graph: Graph, node: Node) -> str | None:
+def _matmul_reason(graph: Graph, node: Node) -> str | None:
     """Say why a matmul has no native kernel, None when it has."""
     a, b = (graph.type(i).shape for i in node.used)
     if len(a) < 2 or len(b) < 2:
@@ -199,7 +194,7 @@ def _batch(shape: Sequence[int | str], other: Sequence[int | str]) -> tuple[int,
     return (1,) * missing + tuple(int(dim) for dim in shape[:-2])
 
 
-def matmul_product(graph: Graph, node: Node, is_packed: bool) -> MatmulShape:
+def _matmul_product(graph: Graph, node: Node, is_packed: bool) -> MatmulShape:
     """Return a matmul as a product; a packed B lies in panels."""
     left, right = node.used
     a, b = graph.type(left).dims, graph.type(right).dims
@@ -216,7 +211,7 @@ def matmul_product(graph: Graph, node: Node, is_packed: bool) -> MatmulShape:
     )
 
 
-def matmul_operands(context: Context, node: Node) -> Operands:
+def _matmul_operands(context: Context, node: Node) -> Operands:
     """Return the operands of a matmul's product."""
     left, right = node.used
     b = context.type(right).dims
@@ -233,13 +228,14 @@ def matmul_operands(context: Context, node: Node) -> Operands:
     return Operands(context.operand(left), pack if is_packed else right, (), node.outputs[0])
 
 
-def _lower_matmul(context: Context, node: Node) -> list[Step]:
+def _lower_matmul(context: Context, node: Node) -> list[AnyStep]:
+    """Lower a matmul; a B that becomes constant in a shape is not packed then."""
     is_packed = context.graph.values[node.used[1]].is_constant
-    product = matmul_product(context.graph, node, is_packed)
-    return [product_step(context, node, product, matmul_operands(context, node), "matmul")]
+    product_of = partial(_matmul_product, is_packed=is_packed)
+    return [product_step(context, node, product_of, _matmul_operands(context, node), "matmul")]
 
 
-def gemm_reason(graph: Graph, node: Node) -> str | None:
+def _gemm_reason(graph: Graph, node: Node) -> str | None:
     """Say why a gemm has no native kernel, None when it has."""
     attrs = node.attrs
     constant = graph.values[node.used[1]].is_constant
@@ -259,7 +255,7 @@ def gemm_reason(graph: Graph, node: Node) -> str | None:
     return float_reason(graph, node)
 
 
-def gemm_product(graph: Graph, node: Node) -> MatmulShape:
+def _gemm_product(graph: Graph, node: Node) -> MatmulShape:
     """Return a gemm as a product."""
     rows, columns = graph.type(node.outputs[0]).dims
     depth = _gemm_depth(graph, node)
@@ -280,7 +276,7 @@ def _gemm_depth(graph: Graph, node: Node) -> int:
     return graph.type(a).dims[1]
 
 
-def gemm_operands(context: Context, node: Node) -> Operands:
+def _gemm_operands(context: Context, node: Node) -> Operands:
     """Return the operands of a gemm's product."""
     attrs, right = node.attrs, node.used[1]
     columns = context.type(node.outputs[0]).dims[1]
@@ -311,11 +307,11 @@ def gemm_operands(context: Context, node: Node) -> Operands:
     return Operands(context.operand(node.used[0]), b, extra, node.outputs[0])
 
 
-def _lower_gemm(context: Context, node: Node) -> list[Step]:
-    product = gemm_product(context.graph, node)
-    return [product_step(context, node, product, gemm_operands(context, node), "gemm")]
+def _lower_gemm(context: Context, node: Node) -> list[AnyStep]:
+    return [product_step(context, node, _gemm_product, _gemm_operands(context, node), "gemm")]
 
 
-TABLE.add("fully_connected", Rule(fully_connected_reason, _lower_fully_connected), ["float32"])
-TABLE.add("matmul", Rule(matmul_reason, _lower_matmul), ["float32"])
-TABLE.add("gemm", Rule(gemm_reason, _lower_gemm), ["float32"])
+_FULLY_CONNECTED = Rule(_fully_connected_reason, _lower_fully_connected, in_every_shape)
+TABLE.add("fully_connected", _FULLY_CONNECTED, ["float32"])
+TABLE.add("matmul", Rule(_matmul_reason, _lower_matmul, in_every_shape), ["float32"])
+TABLE.add("gemm", Rule(_gemm_reason, _lower_gemm, in_every_shape), ["float32"])

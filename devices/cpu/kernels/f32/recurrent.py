@@ -2,18 +2,19 @@
 
 The input's part of the gates does not depend on the state, so it is one matrix product. The steps
 follow in one kernel, whose chunks are directions and tiles of sequences (recurrent_body.py); long
-ones are cut, so that Python handles signals in between.
+ones are cut, in eight where sizes vary, so that Python handles signals in between. Kernels carry
+the states on.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from trireme.devices.cpu.codegen.index import known
-from trireme.devices.cpu.codegen.kernel_cache import Code
 from trireme.devices.cpu.codegen.target import Isa
 from trireme.devices.cpu.kernels.f32.gemm import (
     PACKED,
@@ -25,18 +26,27 @@ from trireme.devices.cpu.kernels.f32.product_step import Operands, product_step
 from trireme.devices.cpu.kernels.f32.products import constant_reason
 from trireme.devices.cpu.kernels.f32.recurrent_body import recurrent_kernel
 from trireme.devices.cpu.kernels.f32.recurrent_cell import ACTIVATIONS, Cell, CellActivation
-from trireme.devices.cpu.kernels.f32.recurrent_layer import Layer, vectors_of
+from trireme.devices.cpu.kernels.f32.recurrent_layer import (
+    Layer,
+    LayerPart,
+    local_bytes,
+    vectors_of,
+)
 from trireme.devices.cpu.kernels.f32.tiling import Size
 from trireme.devices.cpu.kernels.lowering import (
     TABLE,
+    AnyStep,
     Context,
     KernelFault,
     Operand,
     Packed,
     Rule,
-    Step,
+    SizedTemp,
     Temp,
+    deal,
+    in_every_shape,
 )
+from trireme.devices.cpu.kernels.spans import Planned, Wiring, Work, planned_step
 from trireme.ir.graph import Graph, Node
 from trireme.ops.recurrent_cells import KINDS, activations_of
 from trireme.support.dtypes import Array
@@ -44,6 +54,8 @@ from trireme.support.errors import GraphError
 
 LONGEST_S = 0.01
 """The most seconds of one kernel's steps: no native call may keep signals waiting longer."""
+_OPEN_PARTS = 8
+"""Kernels that long sequences are cut into where sizes vary."""
 
 
 def _given(node: Node, position: int) -> int | None:
@@ -61,7 +73,7 @@ def _activations(node: Node) -> list[tuple[CellActivation, ...]]:
     return [tuple(made[d * each : (d + 1) * each]) for d in range(count)]
 
 
-def layer_of(graph: Graph, node: Node) -> Layer:
+def _layer_of(graph: Graph, node: Node) -> Layer:
     """Return what decides about the kernel of a recurrent node."""
     kind, attrs = KINDS[node.op], node.attrs
     x, hidden = graph.type(node.used[0]).dims, graph.type(node.used[2]).dims[2]
@@ -102,14 +114,14 @@ def _padded(data: Array, gates: int, units: int) -> Array:
     return np.pad(split, room)
 
 
-def gates_product(isa: Isa, layer: Layer, depth: int) -> MatmulShape:
+def _gates_product(isa: Isa, layer: Layer, depth: int) -> MatmulShape:
     """Return the product of all inputs with the weights of all gates and directions."""
     columns = layer.directions * layer.cell.gates * layer.padded(isa)
     size = Size(layer.steps * layer.batch, columns, depth)
     return MatmulShape(size, a=Strides(depth), b=PACKED, c=Strides(columns), bias=True)
 
 
-def gates_operands(
+def _gates_operands(
     context: Context, node: Node, layer: Layer, depth: int, target: Temp
 ) -> Operands:
     """Return the operands of that product."""
@@ -144,7 +156,7 @@ def _biases(context: Context, node: Node, layer: Layer) -> tuple[Array, Array]:
     return joined.astype(np.float32), of_state
 
 
-def recurrent_weights(context: Context, value: int, layer: Layer) -> Packed:
+def _weights(context: Context, value: int, layer: Layer) -> Packed:
     """Return the recurrent weights as [D, stage, block, H, gates of it, units of a block]."""
     isa, cell, units = context.isa, layer.cell, layer.padded(context.isa)
 
@@ -167,7 +179,7 @@ def _direction(isa: Isa, layer: Layer, weights: Array) -> Array:
     return np.concatenate(parts)
 
 
-def recurrent_constants(context: Context, node: Node, layer: Layer) -> list[Operand]:
+def _constants(context: Context, node: Node, layer: Layer) -> list[Operand]:
     """Return the operands of a kernel that are neither gates, states nor outputs."""
     units, cell = layer.padded(context.isa), layer.cell
     found: list[Operand] = []
@@ -190,46 +202,86 @@ def recurrent_constants(context: Context, node: Node, layer: Layer) -> list[Oper
     return found
 
 
-def gates_bytes(isa: Isa, layer: Layer) -> int:
+def _gates_bytes(isa: Isa, layer: Layer) -> int:
     """Return the bytes of what the inputs give the gates."""
     rows = layer.steps * layer.batch * layer.directions
     return 4 * rows * layer.cell.gates * layer.padded(isa)
 
 
-def states_bytes(isa: Isa, layer: Layer) -> int:
+def _states_bytes(isa: Isa, layer: Layer) -> int:
     """Return the bytes of the states between kernels."""
     return 4 * layer.cell.states * layer.directions * layer.batch * layer.padded(isa)
 
 
-def _lower(context: Context, node: Node) -> Sequence[Step]:
-    isa, layer = context.isa, layer_of(context.graph, node)
-    key = f"%{node.outputs[0]}"
-    gates = Temp(f"{key} gates", gates_bytes(isa, layer))
-    states = Temp(f"{key} states", states_bytes(isa, layer))
-    weights = recurrent_weights(context, node.used[2], layer)
-    constants = recurrent_constants(context, node, layer)
-    seconds = layer.seconds(isa)
-    parts = max(1, min(layer.steps, math.ceil(seconds / LONGEST_S)))
-    edges = [layer.steps * k // parts for k in range(parts + 1)]
+def _lower(context: Context, node: Node) -> Sequence[AnyStep]:
+    isa, layer = context.isa, _layer_of(context.graph, node)
+    gates = _temp(context, node, "gates", _gates_bytes)
+    states = _temp(context, node, "states", _states_bytes)
     depth = context.type(node.used[1]).dims[2]
-    product = gates_product(isa, layer, depth)
-    operands = gates_operands(context, node, layer, depth, gates)
-    steps = [product_step(context, node, product, operands, "fully_connected")]
-    for k, span in enumerate(zip(edges[:-1], edges[1:], strict=True)):
-        made: tuple[Code, int, int] = context.kernel(
-            recurrent_kernel, layer, k == 0, k == parts - 1
-        )
-        first = constants[: len(constants) - sum(layer.has_states)] if k else constants
-        reads = (gates, weights, *first, np.array(span, np.int64), *([states] if k else []))
-        handed_on: tuple[Operand, ...] = (states,) if k < parts - 1 else ()
-        writes = (*node.outputs, *handed_on)
-        steps.append(
-            Step(made[0], reads, writes, made[1], made[2], seconds / parts, family="recurrent")
-        )
+
+    def product_of(graph: Graph, node: Node) -> MatmulShape:
+        return _gates_product(isa, _layer_of(graph, node), depth)
+
+    operands = _gates_operands(context, node, layer, depth, gates)
+    steps = [product_step(context, node, product_of, operands, "fully_connected")]
+    weights = _weights(context, node.used[2], layer)
+    constants = _constants(context, node, layer)
+    parts = _OPEN_PARTS
+    if not context.is_open:
+        parts = max(1, min(layer.steps, math.ceil(layer.seconds(isa) / LONGEST_S)))
+    for part in range(parts):
+        first = constants[: len(constants) - sum(layer.has_states)] if part else constants
+        span = [] if context.is_open else [np.array(_span(layer, part, parts), np.int64)]
+        reads = (gates, weights, *first, *span, *([states] if part else []))
+        handed_on: tuple[Operand, ...] = (states,) if part < parts - 1 else ()
+        wiring = Wiring(reads, (*node.outputs, *handed_on), (node.id,), "recurrent")
+        steps.append(_part_step(context, node, wiring, part, parts))
     return steps
 
 
-def recurrent_reason(graph: Graph, node: Node) -> str | None:
+def _span(layer: Layer, part: int, parts: int) -> tuple[int, int]:
+    return layer.steps * part // parts, layer.steps * (part + 1) // parts
+
+
+def _temp(context: Context, node: Node, name: str, nbytes: Callable[[Isa, Layer], int]) -> Temp:
+    """Return memory between steps: of the layer, or where sizes vary of a usual one."""
+    isa, key, layer = context.isa, f"%{node.outputs[0]} {name}", _layer_of(context.graph, node)
+    if not context.is_open:
+        return Temp(key, nbytes(isa, layer))
+    usual = nbytes(isa, replace(layer, steps=64, batch=4))
+    return SizedTemp(key, usual, lambda graph: nbytes(isa, _layer_of(graph, node)))
+
+
+def _part_step(context: Context, node: Node, wiring: Wiring, part: int, most: int) -> AnyStep:
+    """Return the step of one of the kernels.
+
+    most: kernels there are; where sizes vary, the first does all steps where they are short
+    """
+    isa, sample = context.isa, _layer_of(context.graph, node)
+    tile, room = sample.tile(isa), local_bytes(isa, sample)
+
+    def plan_of(layer: Layer, parts: int) -> LayerPart:
+        span = _span(layer, part, parts) if context.is_open else None
+        return LayerPart(layer, part == 0, part == parts - 1, span)
+
+    def planned(graph: Graph) -> Planned[LayerPart]:
+        layer = _layer_of(graph, node)
+        seconds, parts = layer.seconds(isa), most
+        if context.is_open and (seconds <= LONGEST_S or layer.steps < most):
+            parts = 1
+        items = layer.directions * -(-layer.batch // tile)
+        if part >= parts:
+            return Planned(plan_of(layer, most), Work(items, seconds, room, lambda *_: (1, 0)))
+        if context.is_open:
+            return Planned(plan_of(layer, parts), Work(items, seconds / parts, room))
+        work = Work(items, seconds / parts, room, lambda units, _: deal(units, seconds))
+        return Planned(plan_of(layer, parts), work)
+
+    samples = [plan_of(sample, most), *([plan_of(sample, 1)] if part == 0 else [])]
+    return planned_step(context, wiring, planned, samples, recurrent_kernel)
+
+
+def _reason(graph: Graph, node: Node) -> str | None:
     """Say why a recurrent layer has no native kernel, None when it has."""
     for value in (*node.used[:3], *node.outputs):
         type = graph.type(value)
@@ -257,5 +309,4 @@ def recurrent_reason(graph: Graph, node: Node) -> str | None:
     return None
 
 
-RECURRENT = ("rnn", "gru", "lstm")
-TABLE.add(RECURRENT, Rule(recurrent_reason, _lower), ["float32"])
+TABLE.add(("rnn", "gru", "lstm"), Rule(_reason, _lower, in_every_shape), ["float32"])

@@ -23,48 +23,29 @@ from trireme.devices.cpu.kernels.f32.recurrent_cell import (
     rnn,
 )
 from trireme.devices.cpu.kernels.f32.recurrent_layer import (
-    Layer,
-    local_bytes,
+    LayerPart,
     operand_names,
     vectors_of,
 )
-from trireme.devices.cpu.kernels.lowering import begin, deal, finish
+from trireme.devices.cpu.kernels.lowering import finish
+from trireme.devices.cpu.kernels.spans import Cut, begin_span
 from trireme.support.records import dataclass
 
 
-def recurrent_kernel(
-    isa: Isa, layer: Layer, is_first: bool, is_last: bool
-) -> tuple[Code, int, int]:
-    """Return the kernel of some steps, its chunks and the bytes each thread needs of its own.
+def recurrent_kernel(isa: Isa, part: LayerPart, cut: Cut) -> Code:
+    """Return the kernel of some steps.
 
     Operands: what the input gives the gates [S*B,D,G*Hp], recurrent weights, the recurrent bias of
     separate gates [D,Hp], peepholes [D,3,Hp], lengths with a fault behind them, first states, the
     first step and the one after the last, y, y_h, y_c; states [states,D,B,Hp] from the kernel
     before come before y, those for the next after
     """
-    names = operand_names(layer, is_first, is_last)
-    fn, operands, chunk, local = begin(f"recurrent_{layer.cell.op}_f32", isa, len(names))
-    items = layer.directions * -(-layer.batch // layer.tile(isa))
-    size, chunks = deal(items, layer.seconds(isa))
-    first: Index = chunk * size if chunks > 1 else 0
-    span = first, fn.minimum(first + size, items)
-    emit_recurrent(fn, layer, (is_first, is_last), operands, chunk, local, span)
-    return finish(fn), chunks, local_bytes(isa, layer)
-
-
-def emit_recurrent(
-    fn: Function,
-    layer: Layer,
-    ends: tuple[bool, bool],
-    operands: Sequence[Value],
-    chunk: Value,
-    local: Value,
-    span: tuple[Index, Index],
-) -> None:
-    """Emit some of the tiles of sequences; steps and batch may be read."""
-    names, tile = operand_names(layer, *ends), layer.tile(fn.isa)
-    body = _SequenceTile(fn, layer, dict(zip(names, operands, strict=True)), local, ends)
-    if layer.has_lengths and ends[0]:
+    names, op = operand_names(part), part.layer.cell.op
+    fn, operands, chunk, local, span = begin_span(f"recurrent_{op}_f32", isa, len(names), cut)
+    part = fn.known(part)
+    layer, tile = part.layer, part.layer.tile(isa)
+    body = _SequenceTile(fn, part, dict(zip(names, operands, strict=True)), local)
+    if layer.has_lengths and part.is_first:
         with fn.when(fn.compare("eq", chunk, 0)):
             body.check()
     tiles = fn.integer("udiv", plus(fn, layer.batch, tile - 1), tile)
@@ -83,6 +64,7 @@ def emit_recurrent(
             continue
         for is_rest in fn.either(fn.compare("eq", at, minus(fn, tiles, 1))):
             body.sequences(direction, first, rest if is_rest else tile)
+    return finish(fn)
 
 
 @dataclass(frozen=True)
@@ -100,13 +82,13 @@ class _SequenceTile:
     def __init__(
         self,
         fn: Function,
-        layer: Layer,
+        part: LayerPart,
         at: dict[str, Value],
         local: Value,
-        ends: tuple[bool, bool],
     ) -> None:
-        self.fn, self.layer, self.at = fn, layer, at
-        self.is_first, self.is_last = ends
+        self.fn, self.part, self.layer, self.at = fn, part, part.layer, at
+        self.is_first, self.is_last = part.is_first, part.is_last
+        layer = part.layer
         self.lanes = fn.isa.lanes
         self.type = vector(self.lanes, "float")
         self.padded, self.tile = layer.padded(fn.isa), layer.tile(fn.isa)
@@ -135,7 +117,7 @@ class _SequenceTile:
         fn, layer = self.fn, self.layer
         self.count, self.direction = count, direction
         self.first_sequence = first
-        low, high = (fn.load("i64", fn.at(self.at["span"], k, "i64"), 8) for k in (0, 1))
+        low, high = self._span()
         self._enter(low)
         stages, weights = layer.cell.stages, self.at["weights"]
         whole = layer.cell.gates * layer.hidden * self.padded
@@ -149,6 +131,14 @@ class _SequenceTile:
                 self._stage(stage, fn.at(weights, at), now)
                 at += len(stage.gates) * layer.hidden * self.padded
         self._leave(high)
+
+    def _span(self) -> tuple[Index, Index]:
+        """Return the first step and the one after the last."""
+        if self.part.span is not None:
+            return self.part.span
+        fn, at = self.fn, self.at["span"]
+        low, high = (fn.load("i64", fn.at(at, k, "i64"), 8) for k in (0, 1))
+        return low, high
 
     def _half(self, t: Index) -> Value:
         """Return where the outputs lie that step t reads."""
@@ -301,7 +291,7 @@ class _SequenceTile:
     def _held(self, k: int, half: Value) -> Value:
         return half if k == 0 else self.inner
 
-    def _enter(self, low: Value) -> None:
+    def _enter(self, low: Index) -> None:
         """Emit the loads of the states that the first step sees."""
         fn, half = self.fn, self._half(low)
         zero = fn.as_value(self.type, 0.0)
@@ -318,7 +308,7 @@ class _SequenceTile:
                     for at in fn.range(0, self.padded, self.lanes):
                         fn.store(zero, fn.at(target, at))
 
-    def _leave(self, high: Value) -> None:
+    def _leave(self, high: Index) -> None:
         """Emit the stores of the states that the last step leaves."""
         fn, half = self.fn, self._half(high)
         for k in range(self.layer.cell.states):

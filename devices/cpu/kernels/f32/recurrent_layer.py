@@ -58,15 +58,29 @@ def vectors_of(isa: Isa, stage: GateProduct, layer: Layer) -> int:
     return max(1, min(most, layer.padded(isa) // isa.lanes))
 
 
-def operand_names(layer: Layer, is_first: bool, is_last: bool) -> list[str]:
+@dataclass(frozen=True)
+class LayerPart:
+    """Some steps of a layer: whether they are the first, and the last.
+
+    span: the first step and the one after the last; None where they are an operand
+    """
+
+    layer: Layer
+    is_first: bool
+    is_last: bool
+    span: tuple[int, int] | None = None
+
+
+def operand_names(part: LayerPart) -> list[str]:
     """Return what the operands of a kernel are."""
+    layer, is_first, is_last = part.layer, part.is_first, part.is_last
     cell = layer.cell
     names = ["gates", "weights"]
     names += ["bias"] * bool(cell.separate) + ["peepholes"] * cell.peepholes
     names += ["lengths", "fault"] * layer.has_lengths
     if is_first:
         names += [f"first {k}" for k, given in enumerate(layer.has_states) if given]
-    names += ["span", *["states"] * (not is_first)]
+    names += [*["span"] * (part.span is None), *["states"] * (not is_first)]
     return [*names, *("y", "last 0", "last 1")[: layer.made], *["states"] * (not is_last)]
 
 

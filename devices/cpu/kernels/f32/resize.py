@@ -2,7 +2,8 @@
 
 The taps of both axes come from the op's own definition and are tables of constants. A kernel row
 makes one output row, all channels of a position in vectors. Sums are in float32; int8/resize.py has
-those of stored integers. A resize to the nearest position copies elements of any dtype.
+those of stored integers. A resize to the nearest position copies elements of any dtype. In a graph
+whose sizes vary, the axes that change are known, and a shape's taps are tables of its own.
 """
 
 from __future__ import annotations
@@ -19,68 +20,50 @@ from trireme.devices.cpu.codegen.kernel_cache import Code
 from trireme.devices.cpu.codegen.llvm_types import vector
 from trireme.devices.cpu.codegen.target import Isa
 from trireme.devices.cpu.kernels.copies import Copy, copy_row
-from trireme.devices.cpu.kernels.lowering import TABLE, Context, Rule, Step, begin, deal, finish
+from trireme.devices.cpu.kernels.f32.resize_view import (
+    STILL,
+    ResizeShape,
+    open_axes,
+    view_of,
+    views,
+)
+from trireme.devices.cpu.kernels.lowering import (
+    TABLE,
+    AnyStep,
+    Context,
+    Rule,
+    dims_of,
+    finish,
+    varies,
+)
+from trireme.devices.cpu.kernels.spans import (
+    Cut,
+    Planned,
+    Wiring,
+    Work,
+    begin_span,
+    planned_step,
+)
 from trireme.ir.graph import Graph, Node
-from trireme.ops.resize import AxisPlan, plan_axes, taps
+from trireme.ops.resize import AxisPlan, taps
 from trireme.support.dtypes import Array, itemsize
-from trireme.support.errors import InternalError
 from trireme.support.records import dataclass
 
-MOST_TAPS = 16
-MOST_POSITIONS = 1 << 22
+_MOST_TAPS = 16
+_MOST_POSITIONS = 1 << 22
 """Of an axis: the tables of positions and weights of a longer one take seconds to make."""
+_Taps = tuple[int, int]
+_OPEN_TAPS: Mapping[str, tuple[_Taps, ...]] = {
+    "linear": ((2, 2), (2, 1), (1, 2), (1, 1)),
+    "cubic": ((4, 4), (4, 1), (1, 4), (1, 1)),
+}
+"""Taps of rows and columns that have code where sizes vary: an axis may keep its size."""
 
 
-@dataclass(frozen=True)
-class ResizeShape:
-    """An image as [outer, height, width, inner] -> [outer, out_height, out_width, inner]."""
-
-    outer: int
-    height: AxisPlan
-    width: AxisPlan
-    inner: int
-
-
-def axis_plans(graph: Graph, node: Node) -> Mapping[int, AxisPlan] | None:
-    """Return the plan of each axis; None when that is not known before the run."""
-    shape, attrs = graph.type(node.used[0]).dims, node.attrs
-    given = [
-        graph.values[i] if k < len(node.inputs) and (i := node.inputs[k]) is not None else None
-        for k in (2, 3)
-    ]
-    if any(value is not None and value.data is None for value in given):
-        return None
-    scales, sizes = (None if v is None or not v.type.elements else v.data for v in given)
-    axes = attrs["axes"] or tuple(range(len(shape)))
-    return plan_axes(
-        shape,
-        None if scales is None else tuple(float(s) for s in scales.reshape(-1)),
-        None if sizes is None else tuple(int(s) for s in sizes.reshape(-1)),
-        tuple(axis % len(shape) for axis in axes),
-        attrs["keep_aspect_ratio_policy"],
-    )
-
-
-def view_of(graph: Graph, node: Node) -> ResizeShape | None:
-    """The node's image as four axes; None when the resized axes are not neighbours."""
-    found, shape = axis_plans(graph, node), graph.type(node.used[0]).dims
-    plans = {a: p for a, p in (found or {}).items() if p.out != p.size or p.scale != 1}
-    if found is None or len(plans) > 2:
-        return None
-    still = AxisPlan(1, 1, 1.0)
-    if not plans:
-        return ResizeShape(1, still, still, math.prod(shape))
-    first, last = min(plans), max(plans)
-    if math.prod(shape[first + 1 : last]) != 1:
-        return None
-    height = plans[first] if first != last else still
-    return ResizeShape(math.prod(shape[:first]), height, plans[last], math.prod(shape[last + 1 :]))
-
-
-def axis_taps(node: Node, plan: AxisPlan) -> tuple[Array, Array]:
+def _axis_taps(node: Node, plan: AxisPlan) -> tuple[Array, Array]:
     """Return positions and weights [out, taps] of an axis, without taps that weigh nothing."""
     attrs = node.attrs
-    if plan == AxisPlan(1, 1, 1.0):
+    if plan == STILL:
         return np.zeros((1, 1), np.int64), np.ones((1, 1), np.float32)
     picks, weights, _ = taps(
         plan,
@@ -117,6 +100,8 @@ def view_reason(graph: Graph, node: Node) -> str | None:
 
 
 def _reason(graph: Graph, node: Node) -> str | None:
+    if any(map(varies, (*dims_of(graph, node.used[0]), *dims_of(graph, node.outputs[0])))):
+        return None  # `_open_reason` says it all
     if node.attrs["mode"] == "nearest":
         return nearest_reason(graph, node)
     view = view_of(graph, node)
@@ -125,11 +110,27 @@ def _reason(graph: Graph, node: Node) -> str | None:
         return missing
     if graph.type(node.used[0]).dtype != "float32":
         return f"resize has no native {node.attrs['mode']} kernel for plain integers"
-    if (longest := max(view.height.out, view.width.out)) > MOST_POSITIONS:
+    if (longest := max(view.height.out, view.width.out)) > _MOST_POSITIONS:
         return f"resize has no native kernel for an axis of {longest} positions"
-    count = math.prod(axis_taps(node, p)[0].shape[1] for p in (view.height, view.width))
-    if count > MOST_TAPS:
+    count = math.prod(_axis_taps(node, p)[0].shape[1] for p in (view.height, view.width))
+    if count > _MOST_TAPS:
         return f"resize has no native kernel for {count} taps a position"
+    return None
+
+
+def _open_reason(graph: Graph, node: Node) -> str | None:
+    x, y = (graph.type(value) for value in (node.used[0], node.outputs[0]))
+    axes, attrs = open_axes(graph, node), node.attrs
+    if not axes or len(axes) > 2 or math.prod(x.dims[axes[0] + 1 : axes[-1]]) != 1:
+        return "resize has kernels for every shape where one axis or two neighbours change"
+    is_open = any(varies(x.dims[axis]) or varies(y.dims[axis]) for axis in axes)
+    if varies(math.prod(x.dims[axes[-1] + 1 :])) or not is_open:
+        return "resize has kernels for every shape where the axes that change vary"
+    if attrs["coordinate_transformation_mode"] == "tf_crop_and_resize" or attrs["antialias"]:
+        return "resize has no kernel for every shape of a crop, or with antialias"
+    plain = x.dtype == "float32" if attrs["mode"] != "nearest" else x.dtype != "string"
+    if not plain or x.quant != y.quant or itemsize(x.dtype) not in (1, 2, 4, 8):
+        return f"resize {attrs['mode']} has no kernel for every shape on {x.dtype}"
     return None
 
 
@@ -149,26 +150,25 @@ class NearestShape:
     item: int
 
 
-def nearest_work(shape: NearestShape) -> tuple[int, float]:
+def _nearest_work(shape: NearestShape) -> Work:
     """Return the rows of the output, and the seconds of all."""
     rows = shape.outer * shape.out[0]
-    return rows, rows * shape.out[1] * (shape.inner * shape.item / 2.5e10 + 4e-10)
+    return Work(rows, rows * shape.out[1] * (shape.inner * shape.item / 2.5e10 + 4e-10))
 
 
-def _nearest_kernel(isa: Isa, shape: NearestShape) -> tuple[Code, int, float]:
-    """Return the kernel that copies positions, its chunks and seconds.
+def _nearest_kernel(isa: Isa, shape: NearestShape, cut: Cut) -> Code:
+    """Return the kernel that copies positions.
 
     Operands: x, offsets of the rows and of the columns in items, y
     """
-    fn, operands, chunk, _ = begin(f"resize_nearest_b{8 * shape.item}", isa, 4)
-    rows, seconds = nearest_work(shape)
-    size, chunks = deal(rows, seconds)
-    first: Index = chunk * size if chunks > 1 else 0
-    emit_nearest(fn, shape, operands, (first, fn.minimum(first + size, rows)))
-    return finish(fn), chunks, seconds
+    fn, operands, _, _, span = begin_span(
+        f"resize_nearest_b{8 * shape.item}", isa, 4, cut, tables=2
+    )
+    _emit_nearest(fn, fn.known(shape), operands, span)
+    return finish(fn)
 
 
-def emit_nearest(
+def _emit_nearest(
     fn: Function, shape: NearestShape, operands: Sequence[Value], span: tuple[Index, Index]
 ) -> None:
     """Emit some of the output's rows; all sizes but those of a position may be read."""
@@ -185,37 +185,32 @@ def emit_nearest(
             copy_row(fn, along, source, place, element, shape.inner)
 
 
-def nearest_shape(view: ResizeShape, item: int) -> NearestShape:
+def _nearest_shape(view: ResizeShape, item: int) -> NearestShape:
     """Return an image of elements of `item` bytes, as kernels of nearest positions see it."""
     size = view.height.size * view.width.size * view.inner
     return NearestShape(view.outer, size, (view.height.out, view.width.out), view.inner, item)
 
 
-def nearest_tables(node: Node, view: ResizeShape) -> tuple[Array, Array]:
+def _nearest_tables(node: Node, view: ResizeShape) -> tuple[Array, Array]:
     """Return the offsets of the rows and of the columns that a kernel copies, in items."""
-    rows, columns = (axis_taps(node, plan)[0][:, 0] for plan in (view.height, view.width))
+    rows, columns = (_axis_taps(node, plan)[0][:, 0] for plan in (view.height, view.width))
     return rows * (view.width.size * view.inner), columns * view.inner
 
 
-def lower_nearest(context: Context, node: Node) -> list[Step]:
+def lower_nearest(context: Context, node: Node) -> list[AnyStep]:
     """Return the step that copies the nearest positions."""
-    view = view_of(context.graph, node)
-    if view is None:
-        raise InternalError("the reason was not asked")
-    shape = nearest_shape(view, itemsize(context.type(node.used[0]).dtype))
-    code, chunks, seconds = context.kernel(_nearest_kernel, shape)
-    reads = (context.operand(node.used[0]), *nearest_tables(node, view))
-    return [
-        Step(
-            code,
-            reads,
-            node.outputs,
-            chunks,
-            seconds=seconds,
-            nodes=(node.id,),
-            family="resize_nearest",
-        )
-    ]
+    item = itemsize(context.type(node.used[0]).dtype)
+    view_at, sample = views(context, node)
+
+    def planned(graph: Graph) -> Planned[NearestShape]:
+        view = view_at(graph)
+        shape = _nearest_shape(view, item)
+        return Planned(shape, _nearest_work(shape), _nearest_tables(node, view))
+
+    reads = (context.operand(node.used[0]),)
+    wiring = Wiring(reads, node.outputs, (node.id,), "resize_nearest")
+    samples = () if sample is None else (_nearest_shape(sample, item),)
+    return [planned_step(context, wiring, planned, samples, _nearest_kernel)]
 
 
 @dataclass(frozen=True)
@@ -230,27 +225,24 @@ class BlendShape:
     taps: tuple[int, int]
 
 
-def blend_work(isa: Isa, shape: BlendShape) -> tuple[int, float]:
+def _blend_work(isa: Isa, shape: BlendShape) -> Work:
     """Return the rows of the output, and the seconds of all."""
     total = shape.outer * shape.out[0]
     vectors = total * shape.out[1] * -(-shape.inner // _lanes(isa, shape.inner))
-    return total, vectors * (shape.taps[0] * shape.taps[1] * 1.5 + 1) / 1e9
+    return Work(total, vectors * (shape.taps[0] * shape.taps[1] * 1.5 + 1) / 1e9)
 
 
-def _blend_kernel(isa: Isa, mode: str, shape: BlendShape) -> tuple[Code, int, float]:
-    """Return the kernel of a resize, its chunks and seconds.
+def _blend_kernel(isa: Isa, shape: BlendShape, cut: Cut, mode: str) -> Code:
+    """Return the kernel of a resize.
 
     Operands: x, offsets and weights of the rows, offsets and weights of the columns, y
     """
-    fn, operands, chunk, _ = begin(f"resize_{mode}_f32", isa, 6)
-    total, seconds = blend_work(isa, shape)
-    size, chunks = deal(total, seconds)
-    first: Index = chunk * size if chunks > 1 else 0
-    emit_blend(fn, shape, operands, (first, fn.minimum(first + size, total)))
-    return finish(fn), chunks, seconds
+    fn, operands, _, _, span = begin_span(f"resize_{mode}_f32", isa, 6, cut, tables=4)
+    _emit_blend(fn, fn.known(shape), operands, span)
+    return finish(fn)
 
 
-def emit_blend(
+def _emit_blend(
     fn: Function, shape: BlendShape, operands: Sequence[Value], span: tuple[Index, Index]
 ) -> None:
     """Emit some of the output's rows; height and width of image and output may be read."""
@@ -271,7 +263,7 @@ def emit_blend(
             _blend(fn, points, fn.at(y, place), inner)
 
 
-def blend_shape(view: ResizeShape, taps: tuple[int, int]) -> BlendShape:
+def _blend_shape(view: ResizeShape, taps: _Taps) -> BlendShape:
     """Return an image as kernels of sums see it."""
     height, width = view.height, view.width
     return BlendShape(
@@ -279,10 +271,10 @@ def blend_shape(view: ResizeShape, taps: tuple[int, int]) -> BlendShape:
     )
 
 
-def blend_tables(node: Node, view: ResizeShape) -> tuple[Array, Array, Array, Array]:
+def _blend_tables(node: Node, view: ResizeShape) -> tuple[Array, Array, Array, Array]:
     """Return offsets and weights of the rows, then of the columns: [positions, taps] each."""
-    rows, row_weights = axis_taps(node, view.height)
-    columns, column_weights = axis_taps(node, view.width)
+    rows, row_weights = _axis_taps(node, view.height)
+    columns, column_weights = _axis_taps(node, view.width)
     return (
         rows * (view.width.size * view.inner),
         row_weights,
@@ -291,27 +283,21 @@ def blend_tables(node: Node, view: ResizeShape) -> tuple[Array, Array, Array, Ar
     )
 
 
-def _lower(context: Context, node: Node) -> list[Step]:
-    if node.attrs["mode"] == "nearest":
+def _lower(context: Context, node: Node) -> list[AnyStep]:
+    mode = node.attrs["mode"]
+    if mode == "nearest":
         return lower_nearest(context, node)
-    view = view_of(context.graph, node)
-    if view is None:
-        raise InternalError("the reason was not asked")
-    tables = blend_tables(node, view)
-    shape = blend_shape(view, (tables[0].shape[1], tables[2].shape[1]))
-    code, chunks, seconds = context.kernel(_blend_kernel, node.attrs["mode"], shape)
-    reads = (context.operand(node.used[0]), *tables)
-    return [
-        Step(
-            code,
-            reads,
-            (node.outputs[0],),
-            chunks,
-            seconds=seconds,
-            nodes=(node.id,),
-            family="resize",
-        )
-    ]
+    view_at, sample = views(context, node)
+
+    def planned(graph: Graph) -> Planned[BlendShape]:
+        view = view_at(graph)
+        tables = _blend_tables(node, view)
+        shape = _blend_shape(view, (tables[0].shape[1], tables[2].shape[1]))
+        return Planned(shape, _blend_work(context.isa, shape), tables)
+
+    wiring = Wiring((context.operand(node.used[0]),), node.outputs[:1], (node.id,), "resize")
+    samples = () if sample is None else [_blend_shape(sample, taps) for taps in _OPEN_TAPS[mode]]
+    return [planned_step(context, wiring, planned, samples, _blend_kernel, mode)]
 
 
 def _taps_at(
@@ -350,4 +336,4 @@ def _blend(fn: Function, points: list[tuple[Value, Value]], to: Value, count: in
         emit(whole, count - whole)
 
 
-TABLE.add("resize", Rule(_reason, _lower), [PLAIN])
+TABLE.add("resize", Rule(_reason, _lower, _open_reason), [PLAIN])

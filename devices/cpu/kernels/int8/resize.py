@@ -23,7 +23,16 @@ from trireme.devices.cpu.kernels.int8.arithmetic import (
     stored_reason,
     widen,
 )
-from trireme.devices.cpu.kernels.lowering import TABLE, Context, Rule, Step, begin, deal, finish
+from trireme.devices.cpu.kernels.lowering import (
+    TABLE,
+    AnyStep,
+    Context,
+    Rule,
+    Step,
+    begin,
+    deal,
+    finish,
+)
 from trireme.ir.graph import Graph, Node, Rounding
 from trireme.ir.op import call_of
 from trireme.ops.integer import ResizeAxis, resize_axes, resize_reason, same_quant
@@ -153,7 +162,7 @@ def _table(axis: ResizeAxis, step: int) -> Array:
     return np.ascontiguousarray(np.stack(columns, axis=1), np.int32)
 
 
-def _lower(context: Context, node: Node) -> Sequence[Step]:
+def _lower(context: Context, node: Node) -> Sequence[AnyStep]:
     if node.attrs["mode"] == "nearest":
         return lower_nearest(context, node)
     x, y = (context.type(i) for i in (node.used[0], node.outputs[0]))

@@ -9,17 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from trireme.backend.kernel_table import KernelTable
-from trireme.devices.cpu.codegen.ir import Function, Value
-from trireme.devices.cpu.codegen.target import Isa
 from trireme.devices.cpu.kernels.lowering import (
     AnyStep,
     Context,
     PolymorphicStep,
     Sized,
     SizedTemp,
-    begin,
     dims_of,
 )
+from trireme.devices.cpu.kernels.spans import begin_sized
 from trireme.ir.graph import Graph, Node
 from trireme.support.errors import CompileError
 from trireme.support.records import dataclass
@@ -66,13 +64,3 @@ class PolymorphicRule:
 
 POLYMORPHIC: KernelTable[PolymorphicRule] = KernelTable("cpu")
 """The polymorphic kernels; filled by the modules that polymorphic/table.py imports."""
-
-
-def begin_sized(
-    name: str, isa: Isa, operands: int, words: int
-) -> tuple[Function, list[Value], Value, Value]:
-    """Begin a kernel that reads its sizes; as `begin`, whose operands follow the words."""
-    fn, (place, *pointers), chunk, local = begin(f"{name}_sized", isa, operands + 1)
-    fn.words_at = place
-    fn.words = [fn.load("i64", fn.at(place, k, "i64"), 8) for k in range(words)]
-    return fn, pointers, chunk, local

@@ -6,15 +6,10 @@ from trireme.devices.cpu.kernels.polymorphic import (
     elementwise,
     forests,
     gather,
-    images,
     items,
     moves,
-    products,
-    recurrent,
-    resize,
     rows,
     stored,
-    transposed,
     triangles,
 )
 from trireme.devices.cpu.kernels.polymorphic.step import POLYMORPHIC, PolymorphicRule
@@ -26,16 +21,11 @@ __all__ = [
     "elementwise",
     "forests",
     "gather",
-    "images",
     "items",
     "moves",
-    "products",
-    "recurrent",
-    "resize",
     "rows",
     "rule_for",
     "stored",
-    "transposed",
     "triangles",
 ]
 

@@ -19,6 +19,8 @@ from trireme.devices.cpu.codegen.kernel_cache import Code
 from trireme.devices.cpu.codegen.target import Isa
 from trireme.devices.cpu.kernels.f32.gemm import MatmulShape
 from trireme.devices.cpu.kernels.f32.im2row import ImageWindow
+from trireme.devices.cpu.kernels.f32.open_gemm import SizedCut, cut_for_all
+from trireme.devices.cpu.kernels.f32.product_step import ProductVariant
 from trireme.devices.cpu.kernels.f32.tiling import choose_register_tile, tile_cycles
 from trireme.devices.cpu.kernels.f32.winograd.conv import CYCLES_PER_S, is_finite
 from trireme.devices.cpu.kernels.f32.winograd.kernel import (
@@ -46,12 +48,10 @@ from trireme.devices.cpu.kernels.f32.winograd.transforms import (
     panels_shape,
     transform_weights,
 )
-from trireme.devices.cpu.kernels.lowering import Context, Packed, finish
-from trireme.devices.cpu.kernels.polymorphic.gemm import SizedCut, cut_for_all
+from trireme.devices.cpu.kernels.lowering import Context, Packed, Sized, finish
 from trireme.devices.cpu.kernels.polymorphic.opaque import opaque
-from trireme.devices.cpu.kernels.polymorphic.products import ProductVariant
 from trireme.devices.cpu.kernels.polymorphic.sample import generalised
-from trireme.devices.cpu.kernels.polymorphic.step import Sized, begin_sized
+from trireme.devices.cpu.kernels.spans import begin_sized
 from trireme.devices.cpu.runtime.winograd_blocks import ImageCost, winograd_words
 from trireme.ir.graph import Graph, Node
 from trireme.support.dtypes import Array

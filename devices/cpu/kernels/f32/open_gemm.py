@@ -31,10 +31,9 @@ from trireme.devices.cpu.kernels.f32.tiling import (
     is_near,
     tile_cycles,
 )
-from trireme.devices.cpu.kernels.lowering import finish
+from trireme.devices.cpu.kernels.lowering import finish, varies
 from trireme.devices.cpu.kernels.polymorphic.opaque import opaque
-from trireme.devices.cpu.kernels.polymorphic.sample import varies
-from trireme.devices.cpu.kernels.polymorphic.step import begin_sized
+from trireme.devices.cpu.kernels.spans import begin_sized
 from trireme.devices.cpu.runtime.product_blocks import block_words
 
 _USUAL = 480
