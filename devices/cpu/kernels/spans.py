@@ -120,10 +120,7 @@ def span_step(
     from trireme.devices.cpu.kernels.polymorphic.sample import deal_evenly, generalised
 
     known, count, words = generalised(plan, make.__name__)
-    at: Any = Word
-    code = context.kernel(
-        make, known, Cut(at(count), at(count + 1), words=count + 2), *args, **named
-    )
+    code = context.kernel(make, known, read_cut(count), *args, **named)
 
     def size_at(graph: Graph) -> Sized:
         plan = plan_of(graph)
@@ -132,3 +129,9 @@ def span_step(
         return Sized((*words(plan), part, units), chunks, seconds, local_bytes)
 
     return PolymorphicStep((code,), tuple(reads), tuple(writes), size_at, nodes, family)
+
+
+def read_cut(count: int) -> Cut:
+    """Return a cut whose numbers are the words behind the first `count`."""
+    at: Any = Word
+    return Cut(at(count), at(count + 1), words=count + 2)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 
@@ -16,7 +17,12 @@ from trireme.devices.cpu.codegen.kernel_cache import Code
 from trireme.devices.cpu.codegen.target import Isa
 from trireme.devices.cpu.kernels.f32.im2row import ImageWindow
 from trireme.devices.cpu.kernels.f32.products import image_reason, window_of
-from trireme.devices.cpu.kernels.f32.reductions import REDUCE_COST, RowKernel, row_kernel
+from trireme.devices.cpu.kernels.f32.reductions import (
+    REDUCE_COST,
+    RowKernel,
+    row_kernel,
+    row_work,
+)
 from trireme.devices.cpu.kernels.f32.rows import Rows
 from trireme.devices.cpu.kernels.f32.window_body import (
     AverageBody,
@@ -27,6 +33,7 @@ from trireme.devices.cpu.kernels.f32.window_body import (
 from trireme.devices.cpu.kernels.f32.window_emitter import WindowEmitter
 from trireme.devices.cpu.kernels.lowering import (
     TABLE,
+    AnyStep,
     Context,
     Operand,
     Rule,
@@ -35,6 +42,7 @@ from trireme.devices.cpu.kernels.lowering import (
     deal,
     finish,
 )
+from trireme.devices.cpu.kernels.spans import Wiring, span_step
 from trireme.ir.graph import Graph, Node
 from trireme.support.dtypes import Array
 from trireme.support.records import dataclass
@@ -188,27 +196,20 @@ def global_kernel(node: Node) -> RowKernel:
     return RowKernel(op, 2, REDUCE_COST)
 
 
-def _lower_global(context: Context, node: Node) -> list[Step]:
+def _lower_global(context: Context, node: Node) -> list[AnyStep]:
     """Lower a pool of the whole image to a reduction over its rows."""
-    x = context.type(node.used[0]).dims
-    rows = Rows(x[0], math.prod(x[1:-1]), x[-1])
-    code, chunks = context.kernel(row_kernel, global_kernel(node), rows)
-    seconds = math.prod(x) / (context.isa.lanes * 1e9)
-    reads = (context.operand(node.used[0]),)
-    return [
-        Step(
-            code,
-            reads,
-            (node.outputs[0],),
-            chunks,
-            seconds=seconds,
-            nodes=(node.id,),
-            family="reduce",
-        )
-    ]
+
+    def rows_of(graph: Graph) -> Rows:
+        x = graph.type(node.used[0]).dims
+        return Rows(x[0], math.prod(x[1:-1]), x[-1])
+
+    kernel = global_kernel(node)
+    wiring = Wiring((context.operand(node.used[0]),), node.outputs[:1], (node.id,), "reduce")
+    work = partial(row_work, context.isa, kernel)
+    return [span_step(context, wiring, rows_of, work, row_kernel, kernel)]
 
 
-def _lower_pool(context: Context, node: Node) -> list[Step]:
+def _lower_pool(context: Context, node: Node) -> list[AnyStep]:
     if is_global(context.graph, node):
         return _lower_global(context, node)
     window = pool_window(context.graph, node)

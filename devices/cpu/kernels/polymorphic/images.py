@@ -41,13 +41,13 @@ from trireme.devices.cpu.kernels.f32.products import (
     conv_reason,
     window_of,
 )
-from trireme.devices.cpu.kernels.f32.rows import Rows, row_items, rows_s
+from trireme.devices.cpu.kernels.f32.reductions import row_kernel, row_work
+from trireme.devices.cpu.kernels.f32.rows import Rows
 from trireme.devices.cpu.kernels.f32.window_emitter import WindowEmitter
 from trireme.devices.cpu.kernels.lines import as_image
 from trireme.devices.cpu.kernels.lowering import Context, finish, only
 from trireme.devices.cpu.kernels.polymorphic.opaque import opaque
 from trireme.devices.cpu.kernels.polymorphic.products import product_steps
-from trireme.devices.cpu.kernels.polymorphic.rows import sized_row_kernel
 from trireme.devices.cpu.kernels.polymorphic.sample import deal_evenly, generalised, varies
 from trireme.devices.cpu.kernels.polymorphic.step import (
     POLYMORPHIC,
@@ -58,6 +58,7 @@ from trireme.devices.cpu.kernels.polymorphic.step import (
     dims_of,
 )
 from trireme.devices.cpu.kernels.polymorphic.winograd import winograd_variants
+from trireme.devices.cpu.kernels.spans import read_cut
 from trireme.devices.cpu.runtime.window_blocks import window_words
 from trireme.ir.graph import Graph, Node
 
@@ -117,7 +118,8 @@ class _Whole:
         self._kernel = global_kernel(node)
         made = generalised(self._rows(context.graph), node.label)
         known, self._count, self._take = made
-        self.code = context.kernel(sized_row_kernel, self._kernel, known, self._count)
+        cut = read_cut(self._count)
+        self.code = context.kernel(row_kernel, known, cut, self._kernel)
 
     def _rows(self, graph: Graph) -> Rows:
         x = dims_of(graph, self._node.used[0])
@@ -126,8 +128,7 @@ class _Whole:
     def size(self, graph: Graph) -> Sized:
         """Return the same number of words as the step has for other images."""
         rows = self._rows(graph)
-        items, each = row_items(rows, self._isa.lanes)
-        seconds = rows_s(self._isa, items, each, self._kernel.cost)
+        items, seconds, _ = row_work(self._isa, self._kernel, rows)
         part, chunks = deal_evenly(items, seconds)
         taken = *self._take(rows), part, items
         unread = (0,) * (self._words - len(taken))
