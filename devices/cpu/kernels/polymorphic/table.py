@@ -4,7 +4,6 @@ from trireme.devices.cpu.kernels.lowering import TABLE, Reason
 from trireme.devices.cpu.kernels.polymorphic import (
     edges,
     elementwise,
-    forests,
     gather,
     images,
     items,
@@ -23,7 +22,6 @@ __all__ = [
     "POLYMORPHIC",
     "edges",
     "elementwise",
-    "forests",
     "gather",
     "images",
     "items",
