@@ -117,13 +117,16 @@ def span_step(
             nodes,
             family=family,
         )
+    from trireme.devices.cpu.kernels.polymorphic.plans import quick_plan
     from trireme.devices.cpu.kernels.polymorphic.sample import deal_evenly, generalised
 
+    values = [operand for operand in (*reads, *writes) if isinstance(operand, int)]
+    quick_plan_of = quick_plan(context.graph, values, plan, plan_of)
     known, count, words = generalised(plan, make.__name__)
     code = context.kernel(make, known, read_cut(count), *args, **named)
 
     def size_at(graph: Graph) -> Sized:
-        plan = plan_of(graph)
+        plan = quick_plan_of(graph)
         units, seconds, local_bytes = work(plan)
         part, chunks = deal_evenly(units, seconds)
         return Sized((*words(plan), part, units), chunks, seconds, local_bytes)

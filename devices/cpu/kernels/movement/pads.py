@@ -16,9 +16,11 @@ from trireme.devices.cpu.kernels.lowering import (
     Rule,
     Step,
     Temp,
+    deal,
 )
-from trireme.devices.cpu.kernels.movement.gather import Lookup, lookup_kernel
+from trireme.devices.cpu.kernels.movement.gather import Lookup, lookup_kernel, lookup_work
 from trireme.devices.cpu.kernels.movement.move import const_ints, copy_step, item_bytes, move_reason
+from trireme.devices.cpu.kernels.spans import Cut
 from trireme.ir.graph import Graph, Node
 from trireme.ops.slicing import NUMPY_MODES
 from trireme.support.dtypes import Array, numpy_dtype
@@ -88,7 +90,9 @@ def _by_index(context: Context, node: Node, edges: Edges) -> list[Step]:
         target: Operand = node.outputs[0]
         if axis != padded[-1]:
             target = Temp(f"pad {node.id} to axis {axis}", math.prod(dims) * item)
-        code, chunks, seconds = context.kernel(lookup_kernel, lookup)
+        rows, seconds, _ = lookup_work(lookup)
+        size, chunks = deal(rows, seconds)
+        code = context.kernel(lookup_kernel, lookup, Cut(size, rows, chunks == 1))
         # The indices are made here, so that none is ever wrong.
         inside = KernelFault(lambda bad: f"pad: index {bad} is wrong")
         steps.append(

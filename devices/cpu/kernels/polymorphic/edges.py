@@ -142,7 +142,7 @@ def _edge_step(
 
     def size(graph: Graph) -> Sized:
         lookup = lookup_of(graph)
-        rows, seconds = lookup_work(lookup)
+        rows, seconds, _ = lookup_work(lookup)
         part, chunks = deal_evenly(rows, seconds)
         edge = _edges_at(graph, node, sample)[axis]
         taken = taken_elements(lookup.size, edge, node.attrs["mode"])

@@ -4,7 +4,6 @@ from trireme.devices.cpu.kernels.lowering import TABLE, Reason
 from trireme.devices.cpu.kernels.polymorphic import (
     edges,
     elementwise,
-    gather,
     images,
     items,
     moves,
@@ -22,7 +21,6 @@ __all__ = [
     "POLYMORPHIC",
     "edges",
     "elementwise",
-    "gather",
     "images",
     "items",
     "moves",
