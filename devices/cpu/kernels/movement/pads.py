@@ -96,7 +96,16 @@ def _by_index(context: Context, node: Node, edges: Edges) -> list[Step]:
         # The indices are made here, so that none is ever wrong.
         inside = KernelFault(lambda bad: f"pad: index {bad} is wrong")
         steps.append(
-            Step(code, (source, taken, inside), (target,), chunks, seconds=seconds, family="gather")
+            Step(
+                code,
+                (source, taken, inside),
+                (target,),
+                chunks,
+                0,
+                seconds,
+                (node.id,),
+                family="gather",
+            )
         )
         source = target
     return steps
