@@ -25,6 +25,7 @@ from trireme.devices.cpu.kernels.lowering import (
     deal,
 )
 from trireme.ir.graph import Graph
+from trireme.support.dtypes import Array
 from trireme.support.records import dataclass
 
 Plan = TypeVar("Plan")
@@ -47,12 +48,16 @@ class Cut:
 
 
 class Wiring(NamedTuple):
-    """The operands that a step reads and writes, the nodes it is of, and its family."""
+    """The operands that a step reads and writes, the nodes it is of, and its family.
+
+    tables: gives arrays that follow from a graph's sizes, operands before those that are read
+    """
 
     reads: Sequence[Operand]
     writes: Sequence[Operand]
     nodes: tuple[int, ...]
     family: str = ELEMENTWISE
+    tables: Callable[[Graph], tuple[Array, ...]] = lambda graph: ()
 
 
 class Work(NamedTuple):
@@ -101,7 +106,7 @@ def span_step(
     make: gives the code; sees nothing but the plan, the cut and what follows here
     """
     plan = plan_of(context.graph)
-    reads, writes, nodes, family = wiring
+    reads, writes, nodes, family, tables = wiring
     if not context.is_open:
         found = work(plan)
         size, chunks = deal(found.units, found.seconds)
@@ -109,7 +114,7 @@ def span_step(
         code = context.kernel(make, plan, cut, *args, **named)
         return Step(
             code,
-            tuple(reads),
+            (*tables(context.graph), *reads),
             tuple(writes),
             chunks,
             found.local_bytes,
@@ -129,7 +134,9 @@ def span_step(
         plan = quick_plan_of(graph)
         units, seconds, local_bytes = work(plan)
         part, chunks = deal_evenly(units, seconds)
-        return Sized((*words(plan), part, units), chunks, seconds, local_bytes)
+        return Sized(
+            (*words(plan), part, units), chunks, seconds, local_bytes, arrays=tables(graph)
+        )
 
     return PolymorphicStep((code,), tuple(reads), tuple(writes), size_at, nodes, family)
 

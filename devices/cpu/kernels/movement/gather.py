@@ -70,14 +70,14 @@ def lookup_work(lookup: Lookup) -> Work:
 
 
 def lookup_kernel(isa: Isa, lookup: Lookup, cut: Cut) -> Code:
-    """Return the kernel of a gather. Operands: x, indices, fault, y."""
+    """Return the kernel of a gather. Operands: indices, x, fault, y."""
     name = f"gather_b{8 * lookup.item}"
     fn, operands, chunk, _, span = begin_span(name, isa, 4, cut)
-    emit_lookup(fn, fn.known(lookup), operands, span, None if cut.is_sole else chunk)
+    _emit_lookup(fn, fn.known(lookup), operands, span, None if cut.is_sole else chunk)
     return finish(fn)
 
 
-def emit_lookup(
+def _emit_lookup(
     fn: Function,
     lookup: Lookup,
     operands: Sequence[Value],
@@ -85,7 +85,7 @@ def emit_lookup(
     chunk: Value | None,
 ) -> None:
     """Emit the copy of some slices, and in chunk 0 a look at all indices."""
-    (x, indices, fault, y), bits = operands, 8 * lookup.item
+    (indices, x, fault, y), bits = operands, 8 * lookup.item
     if chunk is None:
         _check(fn, lookup, indices, fault)
     else:
@@ -154,7 +154,8 @@ def _lower(context: Context, node: Node) -> list[AnyStep]:
         return list(copy_steps(context, node, moves, _moves_in))
     if moves is not None:
         return [copy_step(context, node, m.copy, m.target, "gather") for m in moves]
-    reads = (*(context.operand(i) for i in node.used), index_fault(node, sample.size))
+    x, indices = map(context.operand, node.used)
+    reads = (indices, x, index_fault(node, sample.size))
     wiring = Wiring(reads, node.outputs, (node.id,), "gather")
     return [span_step(context, wiring, partial(_lookup_of, node=node), lookup_work, lookup_kernel)]
 

@@ -2,7 +2,6 @@
 
 from trireme.devices.cpu.kernels.lowering import TABLE, Reason
 from trireme.devices.cpu.kernels.polymorphic import (
-    edges,
     elementwise,
     images,
     items,
@@ -19,7 +18,6 @@ from trireme.ir.graph import Graph, Node
 
 __all__ = [
     "POLYMORPHIC",
-    "edges",
     "elementwise",
     "images",
     "items",
