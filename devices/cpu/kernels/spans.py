@@ -68,6 +68,10 @@ class Work(NamedTuple):
     local_bytes: int = 0
 
 
+NOTHING = Work(0, 0.0)
+"""The work of a shape that has nothing to do."""
+
+
 class SpanKernel(NamedTuple):
     """A kernel under construction: its function, operands, chunk, thread's memory and units."""
 
@@ -132,7 +136,10 @@ def span_step(
 
     def size_at(graph: Graph) -> Sized:
         plan = quick_plan_of(graph)
-        units, seconds, local_bytes = work(plan)
+        found = work(plan)
+        if found is NOTHING:
+            return Sized((0,) * (count + 2), chunks=0)
+        units, seconds, local_bytes = found
         part, chunks = deal_evenly(units, seconds)
         return Sized(
             (*words(plan), part, units), chunks, seconds, local_bytes, arrays=tables(graph)

@@ -24,7 +24,7 @@ from trireme.devices.cpu.kernels.lowering import (
     in_every_shape,
     varies,
 )
-from trireme.devices.cpu.kernels.movement.move import Move, copy_step
+from trireme.devices.cpu.kernels.movement.move import Move, copy_steps
 from trireme.devices.cpu.kernels.spans import Cut, Wiring, Work, begin_span, span_step
 from trireme.ir.graph import Graph, Node
 from trireme.ops.bounds import outside_axis
@@ -148,12 +148,8 @@ def _reason(graph: Graph, node: Node) -> str | None:
 def _lower(context: Context, node: Node) -> list[AnyStep]:
     sample = _lookup_of(context.graph, node)
     moves = _slice_moves(context.graph, node, sample)
-    if moves is not None and context.is_open:
-        from trireme.devices.cpu.kernels.polymorphic.moves import copy_steps
-
-        return list(copy_steps(context, node, moves, _moves_in))
     if moves is not None:
-        return [copy_step(context, node, m.copy, m.target, "gather") for m in moves]
+        return copy_steps(context, node, moves, _moves_in)
     x, indices = map(context.operand, node.used)
     reads = (indices, x, index_fault(node, sample.size))
     wiring = Wiring(reads, node.outputs, (node.id,), "gather")

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 
 from trireme.devices.cpu.codegen.index import known, minus, plus, product, times
@@ -18,7 +19,7 @@ from trireme.devices.cpu.codegen.kernel_cache import Code
 from trireme.devices.cpu.codegen.llvm_types import vector
 from trireme.devices.cpu.codegen.scalars import SCALARS, bits, load, rounded, store
 from trireme.devices.cpu.codegen.target import Isa
-from trireme.devices.cpu.kernels.copies import Copy, copy_kernel, copy_row, copy_s, dense
+from trireme.devices.cpu.kernels.copies import Copy, copy_row, copy_step, dense
 from trireme.devices.cpu.kernels.expressions import emitter
 from trireme.devices.cpu.kernels.lowering import (
     TABLE,
@@ -29,8 +30,10 @@ from trireme.devices.cpu.kernels.lowering import (
     Step,
     finish,
     in_every_shape,
+    only,
 )
 from trireme.devices.cpu.kernels.movement.gather import index_fault
+from trireme.devices.cpu.kernels.movement.move import whole_copy
 from trireme.devices.cpu.kernels.spans import Cut, Wiring, Work, begin_span, span_step
 from trireme.ir.graph import Graph, Node
 from trireme.support.dtypes import itemsize
@@ -335,14 +338,12 @@ def _copy_of(context: Context, node: Node) -> AnyStep:
     """Return the step that copies x to the output."""
     source, (output,) = node.used[0], node.outputs
     if context.is_open:
-        from trireme.devices.cpu.kernels.polymorphic.moves import whole_copy
-
         return whole_copy(context, node, source, output)
     x = context.type(source)
     whole = Copy((x.elements,), (1,), (1,), itemsize(x.dtype))
-    copy, chunks = context.kernel(copy_kernel, whole, "copy")
-    reads, seconds = (context.operand(source),), copy_s(whole)
-    return Step(copy, reads, (output,), chunks, seconds=seconds, family="copy", is_copy=True)
+    wiring = Wiring((context.operand(source),), (output,), (), "copy")
+    (step,) = only(Step, [copy_step(context, wiring, whole, "copy", lambda _: whole)])
+    return replace(step, is_copy=True)
 
 
 def _lower_scatter(context: Context, node: Node) -> list[AnyStep]:

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 
-from trireme.devices.cpu.kernels.copies import Copy, copy_kernel, dense
+from trireme.devices.cpu.kernels.copies import Copy, copy_step, dense
 from trireme.devices.cpu.kernels.lowering import (
     HUGE,
     TABLE,
@@ -21,7 +20,6 @@ from trireme.devices.cpu.kernels.lowering import (
     Operand,
     Rule,
     SizedTemp,
-    Step,
     Temp,
     dims_of,
     varies,
@@ -30,7 +28,7 @@ from trireme.devices.cpu.kernels.movement.gather import Lookup, lookup_kernel, l
 from trireme.devices.cpu.kernels.movement.move import (
     Move,
     const_ints,
-    copy_step,
+    copy_steps,
     item_bytes,
     move_reason,
 )
@@ -109,12 +107,9 @@ def _lower(context: Context, node: Node) -> list[AnyStep]:
     if node.attrs["mode"] != "constant":
         return _by_index(context, node, edges)
     copy, fill = _pad_copy(context.graph, node, edges), _pad_fill(context.graph, node)
-    steps = [_open_fill(context, node, fill) if context.is_open else _fill(context, node, fill)]
+    steps = [_fill_step(context, node, fill)]
     if min(copy.shape, default=1) < 1:
         return steps
-    if not context.is_open:
-        return [*steps, copy_step(context, node, copy, node.outputs[0], "pad")]
-    from trireme.devices.cpu.kernels.polymorphic.moves import copy_steps
 
     def copies(graph: Graph, node: Node) -> list[Move]:
         found = edges if graph is context.graph else _edges_at(graph, node, edges)
@@ -209,23 +204,12 @@ def _pad_fill(graph: Graph, node: Node) -> Array:
     return np.full(1, type.quant.zero_point, numpy_dtype(type.dtype))
 
 
-def _fill(context: Context, node: Node, fill: Array) -> AnyStep:
-    y = context.type(node.outputs[0]).dims
-    copy = Copy((math.prod(y),), (0,), (1,), item_bytes(context.graph, node))
-    code, chunks = context.kernel(copy_kernel, copy, "fill")
-    return Step(code, (fill,), (node.outputs[0],), chunks, nodes=(node.id,))
+def _fill_step(context: Context, node: Node, fill: Array) -> AnyStep:
+    def copy_at(graph: Graph) -> Copy:
+        return Copy((math.prod(dims_of(graph, node.outputs[0])),), (0,), (1,), fill.itemsize)
 
-
-def _open_fill(context: Context, node: Node, fill: Array) -> AnyStep:
-    from trireme.devices.cpu.kernels.polymorphic.moves import copy_steps
-
-    output, item = node.outputs[0], item_bytes(context.graph, node)
-
-    def fills(graph: Graph, _: Node) -> list[Move]:
-        return [Move(Copy((math.prod(dims_of(graph, output)),), (0,), (1,), item), output, output)]
-
-    (step,) = copy_steps(context, node, fills(context.graph, node), fills)
-    return replace(step, reads=(fill,))
+    wiring = Wiring((fill,), node.outputs, (node.id,))
+    return copy_step(context, wiring, copy_at(context.graph), "fill", copy_at)
 
 
 TABLE.add("pad", Rule(_reason, _lower, _open_reason))

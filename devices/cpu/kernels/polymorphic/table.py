@@ -5,7 +5,6 @@ from trireme.devices.cpu.kernels.polymorphic import (
     elementwise,
     images,
     items,
-    moves,
     products,
     recurrent,
     resize,
@@ -21,7 +20,6 @@ __all__ = [
     "elementwise",
     "images",
     "items",
-    "moves",
     "products",
     "recurrent",
     "resize",
@@ -41,7 +39,8 @@ def rule_for(graph: Graph, node: Node) -> PolymorphicRule | str:
     fixed = TABLE.find(graph, node)
     rule = POLYMORPHIC.find(graph, node)
     if fixed is not None and fixed.open_reason is not None:
-        rule = PolymorphicRule(_both(fixed.reason, fixed.open_reason), fixed.lower)
+        both = _both(fixed.reason, fixed.open_reason)
+        rule = PolymorphicRule(fixed.open_reason if fixed.open_alone else both, fixed.lower)
     why = "" if rule is None else rule.reason(graph, node)
     if rule is not None and why is None:
         return rule
