@@ -26,8 +26,8 @@ from trireme.devices.cpu.compile.program import (
 )
 from trireme.devices.cpu.compile.scratch_slots import ScratchSlot, scratch_slots
 from trireme.devices.cpu.kernels.lowering import At, Context, Extents, Operand, Step, Temp, only
+from trireme.devices.cpu.kernels.movement.move import whole_copy
 from trireme.devices.cpu.kernels.polymorphic.elementwise import expression_step
-from trireme.devices.cpu.kernels.polymorphic.moves import whole_copy
 from trireme.devices.cpu.kernels.polymorphic.sample import GenericSample, sample_of
 from trireme.devices.cpu.kernels.polymorphic.step import (
     PolymorphicStep,

@@ -7,7 +7,7 @@ along another one, squares are transposed in registers.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from trireme.devices.cpu.codegen.index import known, minus, plus, times
@@ -15,7 +15,9 @@ from trireme.devices.cpu.codegen.ir import Function, Index, Value
 from trireme.devices.cpu.codegen.kernel_cache import Code
 from trireme.devices.cpu.codegen.llvm_types import vector
 from trireme.devices.cpu.codegen.target import Isa
-from trireme.devices.cpu.kernels.lowering import begin, deal, finish
+from trireme.devices.cpu.kernels.lowering import AnyStep, At, Context, finish
+from trireme.devices.cpu.kernels.spans import NOTHING, Cut, Wiring, Work, begin_span, span_step
+from trireme.ir.graph import Graph
 from trireme.support.records import dataclass
 
 Ints = tuple[int, ...]
@@ -45,12 +47,7 @@ def dense(shape: Sequence[int]) -> Ints:
     return tuple(reversed(strides))
 
 
-def merged(copy: Copy) -> Copy:
-    """Return the same copy with as few dimensions as can be."""
-    return with_runs(copy, copy_runs(copy))
-
-
-def copy_runs(copy: Copy) -> tuple[Ints, ...]:
+def _copy_runs(copy: Copy) -> tuple[Ints, ...]:
     """Return runs of axes that both sides walk as one; axes of size 1 are left out."""
     runs: list[Ints] = []
     for axis, size in enumerate(copy.shape):
@@ -64,7 +61,7 @@ def copy_runs(copy: Copy) -> tuple[Ints, ...]:
     return tuple(runs)
 
 
-def with_runs(copy: Copy, runs: Sequence[Ints]) -> Copy:
+def _with_runs(copy: Copy, runs: Sequence[Ints]) -> Copy:
     """Return the same copy with a dimension for each run of axes; of one element without any."""
     if not runs:
         return replace(copy, shape=(1,), source=(1,), target=(1,))
@@ -79,9 +76,9 @@ def is_transposed(copy: Copy) -> bool:
     return runs_across and 1 in copy.source and copy.item == 4
 
 
-def copy_s(copy: Copy) -> float:
+def _copy_s(copy: Copy) -> float:
     """Return about how many seconds a copy takes: whole vectors, or an element at a time."""
-    copy = merged(copy)
+    copy = _with_runs(copy, _copy_runs(copy))
     elements = math.prod(copy.shape)
     squares = 1 in copy.source and copy.item == 4
     if copy.target[-1] == 1 and (copy.source[-1] in (0, 1) or squares):
@@ -89,18 +86,61 @@ def copy_s(copy: Copy) -> float:
     return elements / 1.5e9
 
 
-def copy_kernel(isa: Isa, copy: Copy, name: str) -> tuple[Code, int]:
-    """Return the kernel of a strided copy, and its chunks. Operands: source, target."""
-    copy = merged(copy)
-    bits = 8 * copy.item
-    fn, (x, y), chunk, _ = begin(f"{name}_b{bits}", isa, 2)
-    element = f"i{bits}"
-    x, y = fn.at(x, copy.source_at, element), fn.at(y, copy.target_at, element)
+def copy_kernel(isa: Isa, copy: Copy, cut: Cut, name: str, is_one_piece: bool) -> Code:
+    """Return the kernel of a merged copy. Operands: source, target.
+
+    Units are items of a copy in one piece, strips of a transposed one, else rows.
+    """
+    element = f"i{8 * copy.item}"
+    fn, (x, y), _, _, span = begin_span(f"{name}_b{8 * copy.item}", isa, 2, cut)
+    known = fn.known(copy)
+    x, y = fn.at(x, known.source_at, element), fn.at(y, known.target_at, element)
     if is_transposed(copy):
-        chunks = _transposed(fn, copy, x, y, chunk)
+        _emit_strips(fn, known, x, y, span)
+    elif is_one_piece:
+        _emit_piece(fn, known, x, y, span)
     else:
-        chunks = _rows(fn, copy, x, y, chunk, element)
-    return finish(fn), chunks
+        _emit_rows(fn, known, x, y, element, span)
+    return finish(fn)
+
+
+def copy_step(
+    context: Context, wiring: Wiring, copy: Copy, name: str, copy_at: Callable[[Graph], Copy]
+) -> AnyStep:
+    """Return the step of a strided copy from what is read to what is written.
+
+    Numbers are added to the addresses of values, so that the parts of a split or a concat share a
+    kernel.
+    copy: in the context's graph; copy_at: gives it in a graph of one shape, where sizes vary
+    """
+    runs = _copy_runs(copy)
+    plan = _with_runs(copy, runs)
+    (read,), (write,) = wiring.reads, wiring.writes
+    if not context.is_open and isinstance(read, int):
+        read, plan = _at(read, plan.source_at * plan.item), replace(plan, source_at=0)
+    if not context.is_open and isinstance(write, int):
+        write, plan = _at(write, plan.target_at * plan.item), replace(plan, target_at=0)
+    is_dense = plan.source == plan.target == (1,)
+    is_one_piece = is_dense and (context.is_open or plan.shape[0] > LONG_ROW)
+    along = plan.source.index(1) if is_transposed(plan) else None
+
+    def plan_of(graph: Graph) -> Copy:
+        return plan if graph is context.graph else _with_runs(copy_at(graph), runs)
+
+    def work(copy: Copy) -> Work:
+        if 0 in copy.shape:
+            return NOTHING
+        units = math.prod(copy.shape if is_one_piece else copy.shape[:-1])
+        if along is not None:
+            units = _strips(copy, along, context.isa.lanes)
+        return Work(units, _copy_s(copy))
+
+    wiring = wiring._replace(reads=(read,), writes=(write,))
+    return span_step(context, wiring, plan_of, work, copy_kernel, name, is_one_piece)
+
+
+def _at(value: int, offset: int) -> int | At:
+    return At(value, offset) if offset else value
 
 
 def _offsets(fn: Function, row: Index, copy: Copy, axes: Sequence[int]) -> tuple[Index, Index]:
@@ -116,19 +156,7 @@ def _offsets(fn: Function, row: Index, copy: Copy, axes: Sequence[int]) -> tuple
     return source, target
 
 
-def _rows(fn: Function, copy: Copy, x: Value, y: Value, chunk: Value, element: str) -> int:
-    """Emit a copy row by row; returns the number of chunks."""
-    inner = copy.shape[-1]
-    if len(copy.shape) == 1 and inner > LONG_ROW and copy.source == copy.target == (1,):
-        return _flat(fn, copy, x, y, chunk)
-    rows = math.prod(copy.shape[:-1])
-    size, chunks = deal(rows, copy_s(copy))
-    first: Index = chunk * size if chunks > 1 else 0
-    emit_rows(fn, copy, x, y, element, (first, fn.minimum(first + size, rows)))
-    return chunks
-
-
-def emit_rows(
+def _emit_rows(
     fn: Function, copy: Copy, x: Value, y: Value, element: str, rows: tuple[Index, Index]
 ) -> None:
     """Emit the copy of some of the rows along the last dimension."""
@@ -139,18 +167,10 @@ def emit_rows(
         copy_row(fn, copy, at, to, element, copy.shape[-1])
 
 
-def _flat(fn: Function, copy: Copy, x: Value, y: Value, chunk: Value) -> int:
-    inner = copy.shape[0]
-    size, chunks = deal(inner, copy_s(copy))
-    emit_piece(fn, copy, x, y, chunk * size, size)
-    return chunks
-
-
-def emit_piece(fn: Function, copy: Copy, x: Value, y: Value, first: Index, size: Index) -> None:
-    """Emit the copy of a part of a dense copy: `size` items, or as many as there are."""
-    element = f"i{8 * copy.item}"
-    count = minus(fn, fn.minimum(plus(fn, first, size), copy.shape[0]), first)
-    nbytes = fn.as_value("i64", count * copy.item)
+def _emit_piece(fn: Function, copy: Copy, x: Value, y: Value, items: tuple[Index, Index]) -> None:
+    """Emit the copy of some items of a dense copy."""
+    element, (first, end) = f"i{8 * copy.item}", items
+    nbytes = fn.as_value("i64", minus(fn, end, first) * copy.item)
     to, at = fn.at(y, first, element), fn.at(x, first, element)
     fn.declarations.add("declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)")
     fn.line(f"call void @llvm.memcpy.p0.p0.i64({to}, {at}, {nbytes}, i1 false)")
@@ -202,16 +222,7 @@ def _pieces(
         at += lanes
 
 
-def _transposed(fn: Function, copy: Copy, x: Value, y: Value, chunk: Value) -> int:
-    """Emit a copy whose source runs along another dimension than its target."""
-    items = transposed_items(copy, copy.source.index(1), fn.isa.lanes)
-    size, chunks = deal(items, copy_s(copy))
-    first: Index = chunk * size if chunks > 1 else 0
-    emit_strips(fn, copy, x, y, (first, fn.minimum(first + size, items)))
-    return chunks
-
-
-def transposed_items(copy: Copy, along: int, lanes: int) -> int:
+def _strips(copy: Copy, along: int, lanes: int) -> int:
     """Return the strips of a transposed copy, each of at most `lanes` rows of the target.
 
     along: the dimension that the source runs along
@@ -220,7 +231,7 @@ def transposed_items(copy: Copy, along: int, lanes: int) -> int:
     return math.prod(copy.shape[:along]) * blocks * math.prod(copy.shape[along + 1 : -1])
 
 
-def emit_strips(fn: Function, copy: Copy, x: Value, y: Value, items: tuple[Index, Index]) -> None:
+def _emit_strips(fn: Function, copy: Copy, x: Value, y: Value, items: tuple[Index, Index]) -> None:
     """Emit some of the strips of a transposed copy."""
     along, last = copy.source.index(1), len(copy.shape) - 1
     lanes, length = fn.isa.lanes, copy.shape[along]

@@ -268,11 +268,13 @@ class Rule:
     reason: why no kernel runs a node
     open_reason: why none does in a graph whose sizes vary, beside `reason`; None where the rule
         lowers for one shape only
+    open_alone: whether it says all by itself, as parameters may be unknown there
     """
 
     reason: Reason
     lower: Callable[[Context, Node], Sequence[AnyStep]]
     open_reason: Reason | None = None
+    open_alone: bool = False
 
 
 _S = TypeVar("_S", Step, PolymorphicStep)

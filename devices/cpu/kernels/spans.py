@@ -80,12 +80,16 @@ class Work(NamedTuple):
 class Planned(NamedTuple, Generic[Plan]):
     """What a graph of one shape decides of a step.
 
-    tables: operands that follow from the shape, behind those that the step reads
+    tables: operands that follow from the shape, before those that the step reads
     """
 
     plan: Plan
     work: Work
     tables: tuple[Array, ...] = ()
+
+
+NOTHING = Work(0, 0.0)
+"""The work of a shape that has nothing to do."""
 
 
 class SpanKernel(NamedTuple):
@@ -109,16 +113,15 @@ def begin_sized(
 
 
 def begin_cut(
-    name: str, isa: Isa, operands: int, cut: Cut, tables: int = 0
+    name: str, isa: Isa, operands: int, cut: Cut
 ) -> tuple[Function, list[Value], Value, Value]:
     """Begin a kernel whose units are cut; plans hold values after `fn.known(plan)`.
 
-    operands: those read, tables of the shape, and one that is written; the words not counted
+    operands: tables of the shape, those read, and those written; the words not counted
     """
     if not cut.words:
         return begin(name, isa, operands)
-    fn, (*reads, written), chunk, local = begin_sized(name, isa, operands, cut.words)
-    return fn, [*reads[tables:], *reads[:tables], written], chunk, local
+    return begin_sized(name, isa, operands, cut.words)
 
 
 def span_of(fn: Function, chunk: Value, cut: Cut) -> tuple[Index, Index]:
@@ -129,9 +132,9 @@ def span_of(fn: Function, chunk: Value, cut: Cut) -> tuple[Index, Index]:
     return first, fn.minimum(first + cut.size, cut.units)
 
 
-def begin_span(name: str, isa: Isa, operands: int, cut: Cut, tables: int = 0) -> SpanKernel:
+def begin_span(name: str, isa: Isa, operands: int, cut: Cut) -> SpanKernel:
     """Begin a kernel that does a span of units, as `begin_cut` does."""
-    fn, pointers, chunk, local = begin_cut(name, isa, operands, cut, tables)
+    fn, pointers, chunk, local = begin_cut(name, isa, operands, cut)
     return SpanKernel(fn, pointers, chunk, local, span_of(fn, chunk, cut))
 
 
@@ -149,12 +152,18 @@ def span_step(
     plan_of: gives the plan of a graph; work: the units and seconds of a plan
     make: gives the code; sees nothing but the plan, the cut and what follows here
     """
+    samples: tuple[Plan, ...] = ()
+    if context.is_open:
+        from trireme.devices.cpu.kernels.polymorphic.plans import quick_plan
+
+        values = [one for one in (*wiring.reads, *wiring.writes) if isinstance(one, int)]
+        samples = (plan_of(context.graph),)
+        plan_of = quick_plan(context.graph, values, samples[0], plan_of)
 
     def planned(graph: Graph) -> Planned[Plan]:
         plan = plan_of(graph)
         return Planned(plan, work(plan))
 
-    samples = (plan_of(context.graph),) if context.is_open else ()
     return planned_step(context, wiring, planned, samples, make, *args, **named)
 
 
@@ -176,7 +185,7 @@ def planned_step(
         plan, (units, seconds, local_bytes, deal_here), tables = planned(context.graph)
         size, *_, chunks = (deal_here or deal)(units, seconds)
         code = context.kernel(make, plan, Cut(size, units, chunks == 1), *args, **named)
-        operands = (*reads, *tables), tuple(writes)
+        operands = (*tables, *reads), tuple(writes)
         return Step(code, *operands, chunks, local_bytes, seconds, nodes, family=family)
     from trireme.devices.cpu.kernels.polymorphic.sample import deal_evenly, generalised
 
@@ -188,7 +197,10 @@ def planned_step(
     room = max(count for _, count, _ in made) + (4 if in_blocks else 2)
 
     def size_at(graph: Graph) -> Sized:
-        plan, (units, seconds, local_bytes, deal_here), tables = planned(graph)
+        plan, found, tables = planned(graph)
+        if found is NOTHING:
+            return Sized((0,) * room, chunks=0)
+        units, seconds, local_bytes, deal_here = found
         variant, words = _fitting([take for _, _, take in made], plan)
         part, *blocks, chunks = (deal_here or deal_evenly)(units, seconds)
         sized = (*words, part, units, *blocks)

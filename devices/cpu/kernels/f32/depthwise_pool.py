@@ -19,8 +19,8 @@ from trireme.devices.cpu.codegen.kernel_cache import Code
 from trireme.devices.cpu.codegen.target import Isa
 from trireme.devices.cpu.kernels.f32.im2row import ImageWindow
 from trireme.devices.cpu.kernels.f32.products import image_reason, window_of
-from trireme.devices.cpu.kernels.f32.reductions import REDUCE_COST, RowKernel, row_kernel
-from trireme.devices.cpu.kernels.f32.rows import Rows, emit_rows, row_items, rows_s
+from trireme.devices.cpu.kernels.f32.reductions import REDUCE_COST, RowKernel, row_kernel, row_work
+from trireme.devices.cpu.kernels.f32.rows import Rows
 from trireme.devices.cpu.kernels.f32.window_body import (
     AverageBody,
     DepthwiseBody,
@@ -34,7 +34,6 @@ from trireme.devices.cpu.kernels.lowering import (
     Context,
     Operand,
     Rule,
-    Step,
     dims_of,
     finish,
     varies,
@@ -47,6 +46,7 @@ from trireme.devices.cpu.kernels.spans import (
     Work,
     begin_span,
     planned_step,
+    span_step,
 )
 from trireme.devices.cpu.runtime.window_blocks import window_words
 from trireme.ir.graph import Graph, Node
@@ -233,17 +233,16 @@ def _global_kernel(node: Node) -> RowKernel:
     return RowKernel(op, 2, REDUCE_COST)
 
 
-def _global_step(context: Context, node: Node) -> Step:
+def _global_step(context: Context, node: Node) -> AnyStep:
     """Return the step of a pool of the whole image, a reduction over its rows."""
-    rows = _global_rows(context.graph, node)
-    code, chunks = context.kernel(row_kernel, _global_kernel(node), rows)
-    seconds = rows.outer * rows.count * rows.inner / (context.isa.lanes * 1e9)
-    reads, writes = (context.operand(node.used[0]),), node.outputs[:1]
-    return Step(code, reads, writes, chunks, 0, seconds, (node.id,), family="reduce")
+    kernel, rows_of = _global_kernel(node), partial(_global_rows, node=node)
+    wiring = Wiring((context.operand(node.used[0]),), node.outputs[:1], (node.id,), "reduce")
+    work = partial(row_work, context.isa, kernel)
+    return span_step(context, wiring, rows_of, work, row_kernel, kernel)
 
 
 def _lower_pool(context: Context, node: Node) -> list[AnyStep]:
-    graph, isa, kernel, whole = context.graph, context.isa, _pool_of(node), _global_kernel(node)
+    graph, kernel, whole = context.graph, _pool_of(node), _global_kernel(node)
     if _is_global(graph, node):
         return [_global_step(context, node)]
     window_at = partial(_pool_window, node=node)
@@ -254,8 +253,7 @@ def _lower_pool(context: Context, node: Node) -> list[AnyStep]:
             window, work, _ = windows(graph)
             return Planned(window, work)
         rows = _global_rows(graph, node)
-        items, each = row_items(rows, isa.lanes)
-        return Planned(rows, Work(items, rows_s(isa, items, each, whole.cost)))
+        return Planned(rows, row_work(context.isa, whole, rows))
 
     samples: list[ImageWindow | Rows] = []
     if context.is_open:
@@ -284,10 +282,7 @@ def _pool_kernel(
     """Return the kernel of a pool, or of whole images where the plan is of rows."""
     if isinstance(plan, ImageWindow):
         return window_kernel(isa, plan, cut, kernel)
-    fn, operands, _, _, span = begin_span(f"{whole.op}_f32", isa, 2, replace(cut, parts=0))
-    rows = fn.known(plan)
-    emit_rows(fn, rows, span, whole.body(fn, rows, operands))
-    return finish(fn)
+    return row_kernel(isa, plan, replace(cut, parts=0), whole)
 
 
 TABLE.add(

@@ -4,22 +4,33 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from trireme.devices.cpu.codegen import mathfn
 from trireme.devices.cpu.codegen.ir import Function, Index, Value
 from trireme.devices.cpu.codegen.kernel_cache import Code
 from trireme.devices.cpu.codegen.target import Isa
-from trireme.devices.cpu.kernels.f32.rows import EmittedRow, RowBody, Rows, each_row
+from trireme.devices.cpu.kernels.f32.rows import (
+    EmittedRow,
+    RowBody,
+    Rows,
+    emit_rows,
+    row_items,
+    rows_s,
+)
 from trireme.devices.cpu.kernels.lowering import (
     ELEMENTWISE,
     TABLE,
+    AnyStep,
     Context,
+    Reason,
     Rule,
-    Step,
-    begin,
+    dims_of,
     finish,
     float_reason,
+    varies,
 )
+from trireme.devices.cpu.kernels.spans import Cut, Wiring, Work, begin_span, span_step
 from trireme.ir.graph import Graph, Node
 from trireme.support.errors import InternalError
 from trireme.support.records import dataclass
@@ -92,12 +103,18 @@ class RowKernel:
         return _norm_body(fn, self, rows, operands)
 
 
-def row_kernel(isa: Isa, kernel: RowKernel, rows: Rows) -> tuple[Code, int]:
-    """Return the kernel of some rows, and its chunks."""
-    fn, operands, chunk, _ = begin(f"{kernel.op}_f32", isa, kernel.operands)
-    chunks, emit = each_row(fn, chunk, rows, kernel.cost)
-    emit(kernel.body(fn, rows, operands))
-    return finish(fn), chunks
+def row_kernel(isa: Isa, rows: Rows, cut: Cut, kernel: RowKernel) -> Code:
+    """Return the kernel of some rows."""
+    fn, operands, _, _, span = begin_span(f"{kernel.op}_f32", isa, kernel.operands, cut)
+    rows = fn.known(rows)
+    emit_rows(fn, rows, span, kernel.body(fn, rows, operands))
+    return finish(fn)
+
+
+def row_work(isa: Isa, kernel: RowKernel, rows: Rows) -> Work:
+    """Return the rows, or vectors of neighbouring ones, and the seconds of all."""
+    items, each = row_items(rows, isa.lanes)
+    return Work(items, rows_s(isa, items, each, kernel.cost))
 
 
 def _reduce_body(fn: Function, op: str, rows: Rows, operands: Sequence[Value]) -> RowBody:
@@ -183,7 +200,7 @@ def _axes(graph: Graph, node: Node) -> tuple[int, ...] | None:
     return () if node.attrs["noop_with_empty_axes"] else tuple(range(rank))
 
 
-def reduced_span(graph: Graph, node: Node) -> tuple[int, int] | None:
+def _reduced_span(graph: Graph, node: Node) -> tuple[int, int] | None:
     """Return where the axes that a reduction reduces begin and end; None if others lie between."""
     shape, axes = graph.type(node.used[0]).dims, _axes(graph, node) or ()
     kept = [axis for axis, size in enumerate(shape) if size != 1 and axis not in axes]
@@ -194,16 +211,16 @@ def reduced_span(graph: Graph, node: Node) -> tuple[int, int] | None:
     return None if any(low < axis < high for axis in kept) else (low, high + 1)
 
 
-def reduced_rows(graph: Graph, node: Node, span: tuple[int, int] | None = None) -> Rows:
+def _reduced_rows(graph: Graph, node: Node, span: tuple[int, int] | None = None) -> Rows:
     """Return a reduction's tensor as rows: along the axes of a span, or those it reduces here."""
-    shape, span = graph.type(node.used[0]).dims, span or reduced_span(graph, node)
+    shape, span = graph.type(node.used[0]).dims, span or _reduced_span(graph, node)
     if span is None:
         raise InternalError("the reason was not asked")
     low, high = span
     return Rows(math.prod(shape[:low]), math.prod(shape[low:high]), math.prod(shape[high:]))
 
 
-def reduce_reason(graph: Graph, node: Node) -> str | None:
+def _reduce_reason(graph: Graph, node: Node) -> str | None:
     """Say why a reduction has no native kernel, None when it has."""
     type = graph.type(node.used[0])
     if not type.elements:
@@ -211,50 +228,31 @@ def reduce_reason(graph: Graph, node: Node) -> str | None:
     axes = _axes(graph, node)
     if axes is None:
         return f"{node.op} has native kernels for constant axes only"
-    if reduced_span(graph, node) is None:
+    if _reduced_span(graph, node) is None:
         return f"{node.op} has native kernels for neighbouring axes only"
     return None
 
 
-def _step(
-    context: Context,
-    node: Node,
-    made: tuple[Code, int],
-    reads: Sequence[int],
-    cost: float,
-    family: str,
-) -> list[Step]:
-    code, chunks = made
-    seconds = context.type(node.used[0]).elements * cost / (context.isa.lanes * 2e9)
-    operands = tuple(context.operand(i) for i in reads)
-    return [
-        Step(
-            code,
-            operands,
-            (node.outputs[0],),
-            chunks,
-            seconds=seconds,
-            nodes=(node.id,),
-            family=family,
-        )
-    ]
-
-
-def softmax_rows(graph: Graph, node: Node) -> Rows:
+def _softmax_rows(graph: Graph, node: Node) -> Rows:
     """Return a softmax's tensor as rows."""
     shape = graph.type(node.used[0]).dims
     axis = node.attrs["axis"] % len(shape)
     return Rows(math.prod(shape[:axis]), shape[axis], math.prod(shape[axis + 1 :]))
 
 
-def norm_rows(graph: Graph, node: Node) -> Rows:
-    """Return a layer normalisation's tensor as rows."""
+def _norm_rows(graph: Graph, node: Node) -> Rows:
+    """Return a norm's tensor as rows; a scale or a bias tells the size of an open axis."""
     shape = graph.type(node.used[0]).dims
     axis = node.attrs["axis"] % len(shape)
-    return Rows(math.prod(shape[:axis]), math.prod(shape[axis:]), 1)
+    sizes = list(shape[axis:])
+    for value in node.used[1:]:
+        for k, told in enumerate(reversed(dims_of(graph, value)[-len(sizes) :]), 1):
+            if varies(sizes[-k]) and not varies(told) and told != 1:
+                sizes[-k] = told
+    return Rows(math.prod(shape[:axis]), math.prod(sizes), 1)
 
 
-def kernel_of(graph: Graph, node: Node) -> tuple[RowKernel, tuple[int, ...], str]:
+def _kernel_of(graph: Graph, node: Node) -> tuple[RowKernel, tuple[int, ...], str]:
     """Return a node's kernel, the values it reads and the kernel's family."""
     if node.op in REDUCTIONS:
         return RowKernel(node.op, 2, REDUCE_COST), node.used[:1], "reduce"
@@ -271,34 +269,44 @@ def kernel_of(graph: Graph, node: Node) -> tuple[RowKernel, tuple[int, ...], str
 RowsOf = Callable[[Graph, Node], Rows]
 
 
-def _rule(reason: Callable[[Graph, Node], str | None], rows_of: RowsOf) -> Rule:
-    def lower(context: Context, node: Node) -> list[Step]:
-        kernel, reads, family = kernel_of(context.graph, node)
-        made = context.kernel(row_kernel, kernel, rows_of(context.graph, node))
-        return _step(context, node, made, reads, kernel.cost, family)
+def _rule(reason: Reason, rows_of: RowsOf) -> Rule:
+    def open_reason(graph: Graph, node: Node) -> str | None:
+        if varies(rows_of(graph, node).inner):
+            return f"{node.op} has no kernel for every shape where the axes behind it vary"
+        return None
 
-    return Rule(reason, lower)
+    def lower(context: Context, node: Node) -> list[AnyStep]:
+        kernel, reads, family = _kernel_of(context.graph, node)
+        plan_of = partial(rows_of, node=node)
+        if node.op in REDUCTIONS:  # an axis of 1 is reduced like a longer one
+            plan_of = partial(_reduced_rows, node=node, span=_reduced_span(context.graph, node))
+        operands = [context.operand(i) for i in reads]
+        wiring = Wiring(operands, node.outputs[:1], (node.id,), family)
+        work = partial(row_work, context.isa, kernel)
+        return [span_step(context, wiring, plan_of, work, row_kernel, kernel)]
+
+    return Rule(reason, lower, open_reason)
 
 
-def layer_norm_reason(graph: Graph, node: Node, rows_of: RowsOf = norm_rows) -> str | None:
+def _layer_norm_reason(graph: Graph, node: Node) -> str | None:
     """Say why a layer normalisation has no native kernel, None when it has."""
     if len(node.outputs) > 1:
         return f"{node.op} has no native kernel for its mean and deviation outputs"
-    count = rows_of(graph, node).count
+    count = _norm_rows(graph, node).count
     if any(graph.type(i).elements not in (1, count) for i in node.used[1:]):
         return f"{node.op} has native kernels for scale and bias of full size or of one number only"
     return float_reason(graph, node)
 
 
-def softmax_reason(graph: Graph, node: Node) -> str | None:
+def _softmax_reason(graph: Graph, node: Node) -> str | None:
     """Say why a softmax has no native kernel, None when it has."""
     if not graph.type(node.used[0]).shape:
         return f"{node.op} has no native kernel for a scalar"
     return float_reason(graph, node)
 
 
-TABLE.add(REDUCTIONS, _rule(reduce_reason, reduced_rows), ["float32"])
-TABLE.add(("softmax", "log_softmax"), _rule(softmax_reason, softmax_rows), ["float32"])
+TABLE.add(REDUCTIONS, _rule(_reduce_reason, _reduced_rows), ["float32"])
+TABLE.add(("softmax", "log_softmax"), _rule(_softmax_reason, _softmax_rows), ["float32"])
 TABLE.add(
-    ("layer_normalization", "rms_normalization"), _rule(layer_norm_reason, norm_rows), ["float32"]
+    ("layer_normalization", "rms_normalization"), _rule(_layer_norm_reason, _norm_rows), ["float32"]
 )

@@ -159,11 +159,9 @@ def _nearest_work(shape: NearestShape) -> Work:
 def _nearest_kernel(isa: Isa, shape: NearestShape, cut: Cut) -> Code:
     """Return the kernel that copies positions.
 
-    Operands: x, offsets of the rows and of the columns in items, y
+    Operands: offsets of the rows and of the columns in items, x, y
     """
-    fn, operands, _, _, span = begin_span(
-        f"resize_nearest_b{8 * shape.item}", isa, 4, cut, tables=2
-    )
+    fn, operands, _, _, span = begin_span(f"resize_nearest_b{8 * shape.item}", isa, 4, cut)
     _emit_nearest(fn, fn.known(shape), operands, span)
     return finish(fn)
 
@@ -172,7 +170,7 @@ def _emit_nearest(
     fn: Function, shape: NearestShape, operands: Sequence[Value], span: tuple[Index, Index]
 ) -> None:
     """Emit some of the output's rows; all sizes but those of a position may be read."""
-    (x, row_at, column_at, y), (height, width) = operands, shape.out
+    (row_at, column_at, x, y), (height, width) = operands, shape.out
     element, along = f"i{8 * shape.item}", Copy((shape.inner,), (1,), (1,), shape.item)
     for row in fn.range(*span):
         outer, oh = (fn.integer(op, row, height) for op in ("udiv", "urem"))
@@ -235,9 +233,9 @@ def _blend_work(isa: Isa, shape: BlendShape) -> Work:
 def _blend_kernel(isa: Isa, shape: BlendShape, cut: Cut, mode: str) -> Code:
     """Return the kernel of a resize.
 
-    Operands: x, offsets and weights of the rows, offsets and weights of the columns, y
+    Operands: offsets and weights of the rows, offsets and weights of the columns, x, y
     """
-    fn, operands, _, _, span = begin_span(f"resize_{mode}_f32", isa, 6, cut, tables=4)
+    fn, operands, _, _, span = begin_span(f"resize_{mode}_f32", isa, 6, cut)
     _emit_blend(fn, fn.known(shape), operands, span)
     return finish(fn)
 
@@ -246,7 +244,7 @@ def _emit_blend(
     fn: Function, shape: BlendShape, operands: Sequence[Value], span: tuple[Index, Index]
 ) -> None:
     """Emit some of the output's rows; height and width of image and output may be read."""
-    (x, row_at, row_by, column_at, column_by, y), (high, wide) = operands, shape.out
+    (row_at, row_by, column_at, column_by, x, y), (high, wide) = operands, shape.out
     lanes, inner = _lanes(fn.isa, shape.inner), shape.inner
     image_size = times(fn, times(fn, shape.height, shape.width), inner)
     for row in fn.range(*span):

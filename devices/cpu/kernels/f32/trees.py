@@ -8,7 +8,7 @@ data. The weights of the reached leaves are added tree by tree, in float64.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import reduce
+from functools import partial, reduce
 
 import numpy as np
 
@@ -19,14 +19,15 @@ from trireme.devices.cpu.codegen.scalars import bits
 from trireme.devices.cpu.codegen.target import Isa
 from trireme.devices.cpu.kernels.lowering import (
     TABLE,
+    AnyStep,
     Context,
     Operand,
     Rule,
-    Step,
-    begin,
-    deal,
+    dims_of,
     finish,
+    varies,
 )
+from trireme.devices.cpu.kernels.spans import Cut, Wiring, Work, begin_span, span_step
 from trireme.ir.graph import Graph, Node
 from trireme.support.dtypes import Array
 from trireme.support.records import dataclass
@@ -56,7 +57,7 @@ class TreeWalks:
     is_single: bool
 
 
-def walks_of(graph: Graph, node: Node) -> TreeWalks:
+def _walks_of(graph: Graph, node: Node) -> TreeWalks:
     """Return the trees of a node, whose arrays are constant."""
     _, branches, missing, roots, ends, *_ = (_data(graph, value) for value in node.used[2:])
     own = np.arange(len(branches))
@@ -72,25 +73,20 @@ def walks_of(graph: Graph, node: Node) -> TreeWalks:
     )
 
 
-def tree_work(trees: TreeWalks, rows: int) -> float:
-    """Return about the seconds of some rows."""
-    return rows * (trees.steps * _STEP_S + trees.trees * 3 * _WEIGHT_S)
+def tree_kernel(isa: Isa, _rows: int, cut: Cut, trees: TreeWalks) -> Code:
+    """Return the kernel of some rows. Operands: as `_emit_trees`."""
+    fn, operands, _, sums, span = begin_span("trees_f32", isa, 8, cut)
+    _emit_trees(fn, trees, operands, sums, span)
+    return finish(fn)
 
 
-def tree_kernel(isa: Isa, trees: TreeWalks, rows: int) -> tuple[Code, int, float]:
-    """Return the kernel of some rows, its chunks and seconds. Operands: as `emit_trees`."""
-    fn, operands, chunk, local = begin("trees_f32", isa, OPERANDS)
-    seconds = tree_work(trees, rows)
-    size, chunks = deal(rows, seconds)
-    first: Index = chunk * size if chunks > 1 else 0
-    emit_trees(fn, trees, operands, local, (first, fn.minimum(first + size, rows)))
-    return finish(fn), chunks, seconds
+def _work(trees: TreeWalks, rows: int) -> Work:
+    """Return the rows, about the seconds of all, and the bytes of a thread's sums."""
+    seconds = rows * (trees.steps * _STEP_S + trees.trees * 3 * _WEIGHT_S)
+    return Work(rows, seconds, 8 * trees.outputs)
 
 
-OPERANDS = 8
-
-
-def emit_trees(
+def _emit_trees(
     fn: Function,
     trees: TreeWalks,
     operands: Sequence[Value],
@@ -190,7 +186,7 @@ def _data(graph: Graph, value: int) -> Array:
     return np.zeros(0) if data is None else data
 
 
-def tree_reads(context: Context, node: Node, trees: TreeWalks) -> tuple[Operand, ...]:
+def _reads(context: Context, node: Node, trees: TreeWalks) -> tuple[Operand, ...]:
     """Return what the kernel reads."""
     graph = context.graph
     _, features, thresholds, branches, missing, roots, ends, *_ = node.used
@@ -227,12 +223,7 @@ def tree_reads(context: Context, node: Node, trees: TreeWalks) -> tuple[Operand,
     )
 
 
-def local_bytes(trees: TreeWalks) -> int:
-    """Return the bytes of a thread's own: the sums."""
-    return 8 * trees.outputs
-
-
-def tree_reason(graph: Graph, node: Node) -> str | None:
+def _reason(graph: Graph, node: Node) -> str | None:
     """Say why trees have no native kernel, None when they have."""
     x, *trees = (graph.values[value] for value in node.used)
     if any(tree.data is None for tree in trees):
@@ -248,22 +239,20 @@ def tree_reason(graph: Graph, node: Node) -> str | None:
     return None
 
 
-def _lower(context: Context, node: Node) -> list[Step]:
-    trees = walks_of(context.graph, node)
-    rows = context.type(node.used[0]).dims[0]
-    code, chunks, seconds = context.kernel(tree_kernel, trees, rows)
-    return [
-        Step(
-            code,
-            tree_reads(context, node, trees),
-            node.outputs,
-            chunks,
-            local_bytes=local_bytes(trees),
-            seconds=seconds,
-            nodes=(node.id,),
-            family="trees",
-        )
-    ]
+def _open_reason(graph: Graph, node: Node) -> str | None:
+    if varies(dims_of(graph, node.used[0])[1]):
+        return "tree_ensemble has no kernel for every shape where the features vary"
+    return None
 
 
-TABLE.add("tree_ensemble", Rule(tree_reason, _lower), ["float32"])
+def _lower(context: Context, node: Node) -> list[AnyStep]:
+    trees = _walks_of(context.graph, node)
+    wiring = Wiring(_reads(context, node, trees), node.outputs, (node.id,), "trees")
+
+    def rows_of(graph: Graph) -> int:
+        return dims_of(graph, node.used[0])[0]
+
+    return [span_step(context, wiring, rows_of, partial(_work, trees), tree_kernel, trees)]
+
+
+TABLE.add("tree_ensemble", Rule(_reason, _lower, _open_reason), ["float32"])

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 
 from trireme.devices.cpu.codegen.ir import Function, Index, Value
 from trireme.devices.cpu.codegen.kernel_cache import Code
@@ -15,15 +16,16 @@ from trireme.devices.cpu.codegen.target import Isa
 from trireme.devices.cpu.kernels.copies import Copy, copy_row
 from trireme.devices.cpu.kernels.lowering import (
     TABLE,
+    AnyStep,
     Context,
     KernelFault,
     Rule,
-    Step,
-    begin,
-    deal,
     finish,
+    in_every_shape,
+    varies,
 )
-from trireme.devices.cpu.kernels.movement.move import Move, copy_step
+from trireme.devices.cpu.kernels.movement.move import Move, copy_steps
+from trireme.devices.cpu.kernels.spans import Cut, Wiring, Work, begin_span, span_step
 from trireme.ir.graph import Graph, Node
 from trireme.ops.bounds import outside_axis
 from trireme.support.dtypes import itemsize
@@ -46,7 +48,7 @@ class Lookup:
     index_bits: int
 
 
-def lookup_of(graph: Graph, node: Node) -> Lookup:
+def _lookup_of(graph: Graph, node: Node) -> Lookup:
     """Return a gather's sizes."""
     x, indices = (graph.type(i) for i in node.used)
     axis, lead = node.attrs["axis"] % len(x.dims), node.attrs["batch_dims"]
@@ -61,25 +63,21 @@ def lookup_of(graph: Graph, node: Node) -> Lookup:
     )
 
 
-def lookup_work(lookup: Lookup) -> tuple[int, float]:
+def lookup_work(lookup: Lookup) -> Work:
     """Return the slices that a gather copies, and about how many seconds that takes."""
     rows = lookup.batch * lookup.outer * lookup.picks
-    return rows, rows * (lookup.inner * lookup.item / 4e9 + 2e-9)
+    return Work(rows, rows * (lookup.inner * lookup.item / 4e9 + 2e-9))
 
 
-def lookup_kernel(isa: Isa, lookup: Lookup) -> tuple[Code, int, float]:
-    """Return the kernel of a gather, its chunks and seconds. Operands: x, indices, fault, y."""
-    bits = 8 * lookup.item
-    fn, (x, indices, fault, y), chunk, _ = begin(f"gather_b{bits}", isa, 4)
-    rows, seconds = lookup_work(lookup)
-    size, chunks = deal(rows, seconds)
-    first: Index = chunk * size if chunks > 1 else 0
-    span = first, fn.minimum(first + size, rows)
-    emit_lookup(fn, lookup, (x, indices, fault, y), span, None if chunks == 1 else chunk)
-    return finish(fn), chunks, seconds
+def lookup_kernel(isa: Isa, lookup: Lookup, cut: Cut) -> Code:
+    """Return the kernel of a gather. Operands: indices, x, fault, y."""
+    name = f"gather_b{8 * lookup.item}"
+    fn, operands, chunk, _, span = begin_span(name, isa, 4, cut)
+    _emit_lookup(fn, fn.known(lookup), operands, span, None if cut.is_sole else chunk)
+    return finish(fn)
 
 
-def emit_lookup(
+def _emit_lookup(
     fn: Function,
     lookup: Lookup,
     operands: Sequence[Value],
@@ -87,7 +85,7 @@ def emit_lookup(
     chunk: Value | None,
 ) -> None:
     """Emit the copy of some slices, and in chunk 0 a look at all indices."""
-    (x, indices, fault, y), bits = operands, 8 * lookup.item
+    (indices, x, fault, y), bits = operands, 8 * lookup.item
     if chunk is None:
         _check(fn, lookup, indices, fault)
     else:
@@ -135,7 +133,7 @@ def _check(fn: Function, lookup: Lookup, indices: Value, fault: Value) -> None:
             fn.store(_index(fn, lookup, indices, at), fn.at(fault, 1, "i64"), 8)
 
 
-def gather_reason(graph: Graph, node: Node) -> str | None:
+def _reason(graph: Graph, node: Node) -> str | None:
     """Say why a gather has no native kernel, None when it has."""
     types = [graph.type(i) for i in (node.used[0], *node.outputs)]
     if types[0].quant != types[1].quant:
@@ -147,21 +145,33 @@ def gather_reason(graph: Graph, node: Node) -> str | None:
     return None
 
 
-def _lower(context: Context, node: Node) -> list[Step]:
-    lookup = lookup_of(context.graph, node)
-    moves = slice_moves(context.graph, node, lookup)
+def _lower(context: Context, node: Node) -> list[AnyStep]:
+    sample = _lookup_of(context.graph, node)
+    moves = _slice_moves(context.graph, node, sample)
     if moves is not None:
-        return [copy_step(context, node, m.copy, m.target, "gather") for m in moves]
+        return copy_steps(context, node, moves, _moves_in)
+    x, indices = map(context.operand, node.used)
+    reads = (indices, x, index_fault(node, sample.size))
+    wiring = Wiring(reads, node.outputs, (node.id,), "gather")
+    return [span_step(context, wiring, partial(_lookup_of, node=node), lookup_work, lookup_kernel)]
+
+
+def index_fault(node: Node, axis: int) -> KernelFault:
+    """Return the fault of an index outside an axis; the size of one that varies is not told."""
     label = node.label
-    fault = KernelFault(lambda bad: f"{label}: {outside_axis(bad, lookup.size)}")
-    code, chunks, seconds = context.kernel(lookup_kernel, lookup)
-    reads = (*(context.operand(i) for i in node.used), fault)
-    return [
-        Step(code, reads, node.outputs, chunks, seconds=seconds, nodes=(node.id,), family="gather")
-    ]
+
+    def message(bad: int) -> str:
+        outside = f"index {bad} lies outside its axis" if varies(axis) else outside_axis(bad, axis)
+        return f"{label}: {outside}"
+
+    return KernelFault(message)
 
 
-def slice_moves(graph: Graph, node: Node, lookup: Lookup) -> list[Move] | None:
+def _moves_in(graph: Graph, node: Node) -> list[Move]:
+    return _slice_moves(graph, node, _lookup_of(graph, node)) or []
+
+
+def _slice_moves(graph: Graph, node: Node, lookup: Lookup) -> list[Move] | None:
     """Return a gather of a few known indices as copies, one an index; None for any other."""
     data = graph.values[node.used[1]].data
     if data is None or data.size > _FEW or lookup.batch != 1:
@@ -187,4 +197,4 @@ def slice_moves(graph: Graph, node: Node, lookup: Lookup) -> list[Move] | None:
     ]
 
 
-TABLE.add("gather", Rule(gather_reason, _lower))
+TABLE.add("gather", Rule(_reason, _lower, in_every_shape))

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
 
 from trireme.devices.cpu.codegen.index import known, minus, plus, product, times
 from trireme.devices.cpu.codegen.ir import Function, Index, Value, Var
@@ -17,20 +19,23 @@ from trireme.devices.cpu.codegen.kernel_cache import Code
 from trireme.devices.cpu.codegen.llvm_types import vector
 from trireme.devices.cpu.codegen.scalars import SCALARS, bits, load, rounded, store
 from trireme.devices.cpu.codegen.target import Isa
-from trireme.devices.cpu.kernels.copies import Copy, copy_kernel, copy_row, copy_s, dense
+from trireme.devices.cpu.kernels.copies import Copy, copy_row, copy_step, dense
 from trireme.devices.cpu.kernels.expressions import emitter
 from trireme.devices.cpu.kernels.lowering import (
     TABLE,
+    AnyStep,
     Context,
     KernelFault,
     Rule,
     Step,
-    begin,
-    deal,
     finish,
+    in_every_shape,
+    only,
 )
+from trireme.devices.cpu.kernels.movement.gather import index_fault
+from trireme.devices.cpu.kernels.movement.move import whole_copy
+from trireme.devices.cpu.kernels.spans import Cut, Wiring, Work, begin_span, span_step
 from trireme.ir.graph import Graph, Node
-from trireme.ops.bounds import outside_axis
 from trireme.support.dtypes import itemsize
 from trireme.support.errors import InternalError
 from trireme.support.records import dataclass
@@ -67,7 +72,7 @@ class Picks:
         return math.prod(self.dims)
 
 
-def picks_of(graph: Graph, node: Node) -> Picks:
+def _picks_of(graph: Graph, node: Node) -> Picks:
     """Return the picks of a gather or a scatter."""
     x, indices = (graph.type(value) for value in node.used[:2])
     strides = dense(x.dims)
@@ -171,22 +176,15 @@ class _IndexedEmitter:
         return bits(self.fn, "or", low, self.fn.compare("sgt", index, size - 1))
 
 
-def gather_picks_kernel(isa: Isa, picks: Picks) -> tuple[Code, int, float]:
-    """Return the kernel of a gather, its chunks and seconds.
-
-    Operands: x, indices, a fault for each axis, y
-    """
-    count = 3 + len(picks.sizes)
-    fn, (x, indices, *faults, y), chunk, _ = begin(f"gather_picks_b{8 * picks.item}", isa, count)
-    rows, seconds = math.prod(picks.dims[:-1]), pick_s(picks)
-    size, chunks = deal(rows, seconds)
-    first: Index = chunk * size if chunks > 1 else 0
-    span = first, fn.minimum(first + size, rows)
-    emit_picks(fn, picks, (x, indices, y), faults, span, chunk)
-    return finish(fn), chunks, seconds
+def gather_picks_kernel(isa: Isa, picks: Picks, cut: Cut) -> Code:
+    """Return the kernel of a gather. Operands: x, indices, a fault for each axis, y."""
+    name, operands = f"gather_picks_b{8 * picks.item}", 3 + len(picks.sizes)
+    fn, (x, indices, *faults, y), chunk, _, span = begin_span(name, isa, operands, cut)
+    _emit_picks(fn, fn.known(picks), (x, indices, y), faults, span, chunk)
+    return finish(fn)
 
 
-def emit_picks(
+def _emit_picks(
     fn: Function,
     picks: Picks,
     operands: tuple[Value, Value, Value],
@@ -217,25 +215,18 @@ def emit_picks(
             copy_row(fn, slice_, source, target, element, picks.inner)
 
 
-def scatter_picks_kernel(isa: Isa, picks: Picks, reduction: str, dtype: str) -> tuple[Code, float]:
-    """Return the kernel of a scatter onto a copy of x, and its seconds; one chunk, in order.
+def scatter_picks_kernel(isa: Isa, picks: Picks, cut: Cut, reduction: str, dtype: str) -> Code:
+    """Return the kernel of a scatter onto a copy of x; one chunk, in order.
 
     Operands: indices, updates, a fault for each axis, y
     """
-    count = 3 + len(picks.sizes)
-    fn, operands, _, _ = begin(scatter_name(picks, reduction, dtype), isa, count)
-    emit_scatter(fn, picks, operands, reduction, dtype)
-    return finish(fn), pick_s(picks)
+    what = f"{reduction}_{SCALARS[dtype].short}" if dtype else f"picks_b{8 * picks.item}"
+    fn, operands, *_ = begin_span(f"scatter_{what}", isa, 3 + len(picks.sizes), cut)
+    _emit_scatter(fn, fn.known(picks), operands, reduction, dtype)
+    return finish(fn)
 
 
-def scatter_name(picks: Picks, reduction: str, dtype: str) -> str:
-    """Return what kernels of a scatter are called."""
-    if reduction == "none":
-        return f"scatter_picks_b{8 * picks.item}"
-    return f"scatter_{reduction}_{SCALARS[dtype].short}"
-
-
-def emit_scatter(
+def _emit_scatter(
     fn: Function, picks: Picks, operands: Sequence[Value], reduction: str, dtype: str
 ) -> None:
     """Emit a look at all indices, then the picks one after another."""
@@ -300,13 +291,22 @@ def _plus(base: Index, i: Index, picks: Picks) -> Index:
     return i * picks.base[-1] + base if picks.base and picks.base[-1] else base
 
 
-def pick_s(picks: Picks) -> float:
+def _pick_s(picks: Picks) -> float:
     """Return about how many seconds the picks take: their indices, and the bytes of the slices."""
     slice_s = 0.0 if picks.inner == 1 else 2e-9 + picks.inner * picks.item / 3e10
     return picks.count * (1.1e-9 * len(picks.sizes) + slice_s)
 
 
-def picks_reason(graph: Graph, node: Node) -> str | None:
+def _gather_work(picks: Picks) -> Work:
+    return Work(math.prod(picks.dims[:-1]), _pick_s(picks))
+
+
+def _scatter_work(picks: Picks) -> Work:
+    """Return one unit: picks keep their order."""
+    return Work(1, _pick_s(picks))
+
+
+def _reason(graph: Graph, node: Node) -> str | None:
     """Say why a gather or a scatter has no native kernel, None when it has."""
     x, y = graph.type(node.used[0]), graph.type(node.outputs[0])
     types = [graph.type(value) for value in (*node.used, *node.outputs)]
@@ -323,46 +323,39 @@ def picks_reason(graph: Graph, node: Node) -> str | None:
 
 
 def _faults(node: Node, picks: Picks) -> list[KernelFault]:
-    label = node.label
-
-    def fault(size: int) -> KernelFault:
-        return KernelFault(lambda bad: f"{label}: {outside_axis(bad, size)}")
-
-    return [fault(size) for size in picks.sizes]
+    return [index_fault(node, size) for size in picks.sizes]
 
 
-def _lower_gather(context: Context, node: Node) -> list[Step]:
-    picks = picks_of(context.graph, node)
-    code, chunks, seconds = context.kernel(gather_picks_kernel, picks)
-    reads = (*(context.operand(i) for i in node.used), *_faults(node, picks))
-    return [
-        Step(code, reads, node.outputs, chunks, seconds=seconds, nodes=(node.id,), family="gather")
-    ]
+def _lower_gather(context: Context, node: Node) -> list[AnyStep]:
+    faults = _faults(node, _picks_of(context.graph, node))
+    reads = (*(context.operand(i) for i in node.used), *faults)
+    wiring = Wiring(reads, node.outputs, (node.id,), "gather")
+    plan_of = partial(_picks_of, node=node)
+    return [span_step(context, wiring, plan_of, _gather_work, gather_picks_kernel)]
 
 
-def _lower_scatter(context: Context, node: Node) -> list[Step]:
-    picks, x = picks_of(context.graph, node), context.type(node.used[0])
-    whole = Copy((x.elements,), (1,), (1,), picks.item)
-    copy, chunks = context.kernel(copy_kernel, whole, "copy")
-    first = Step(
-        copy,
-        (context.operand(node.used[0]),),
-        node.outputs,
-        chunks,
-        seconds=copy_s(whole),
-        family="copy",
-        is_copy=True,
-    )
+def _copy_of(context: Context, node: Node) -> AnyStep:
+    """Return the step that copies x to the output."""
+    source, (output,) = node.used[0], node.outputs
+    if context.is_open:
+        return whole_copy(context, node, source, output)
+    x = context.type(source)
+    whole = Copy((x.elements,), (1,), (1,), itemsize(x.dtype))
+    wiring = Wiring((context.operand(source),), (output,), (), "copy")
+    (step,) = only(Step, [copy_step(context, wiring, whole, "copy", lambda _: whole)])
+    return replace(step, is_copy=True)
+
+
+def _lower_scatter(context: Context, node: Node) -> list[AnyStep]:
     reduction = node.attrs["reduction"]
-    dtype = x.dtype if reduction != "none" else ""
-    code, seconds = context.kernel(scatter_picks_kernel, picks, reduction, dtype)
-    reads = (*(context.operand(i) for i in node.used[1:]), *_faults(node, picks))
-    return [
-        first,
-        Step(code, reads, node.outputs, seconds=seconds, nodes=(node.id,), family="scatter"),
-    ]
+    dtype = context.type(node.used[0]).dtype if reduction != "none" else ""
+    faults = _faults(node, _picks_of(context.graph, node))
+    reads = (*(context.operand(i) for i in node.used[1:]), *faults)
+    wiring = Wiring(reads, node.outputs, (node.id,), "scatter")
+    plan_of, make = partial(_picks_of, node=node), scatter_picks_kernel
+    scatter = span_step(context, wiring, plan_of, _scatter_work, make, reduction, dtype)
+    return [_copy_of(context, node), scatter]
 
 
-TABLE.add(("gather_elements", "gather_nd"), Rule(picks_reason, _lower_gather))
-SCATTERS = ("scatter_elements", "scatter_nd")
-TABLE.add(SCATTERS, Rule(picks_reason, _lower_scatter))
+TABLE.add(("gather_elements", "gather_nd"), Rule(_reason, _lower_gather, in_every_shape))
+TABLE.add(("scatter_elements", "scatter_nd"), Rule(_reason, _lower_scatter, in_every_shape))

@@ -7,29 +7,36 @@ quantised tensors too.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from trireme.backend.kernel_table import PLAIN, STORED_16
-from trireme.devices.cpu.kernels.copies import Copy, copy_kernel, copy_s, dense
+from trireme.devices.cpu.kernels.copies import Copy, copy_step, dense
 from trireme.devices.cpu.kernels.f32.elementwise import activation_step
 from trireme.devices.cpu.kernels.f32.products import activation_reason
 from trireme.devices.cpu.kernels.lowering import (
     ELEMENTWISE,
+    HUGE,
     TABLE,
-    At,
+    AnyStep,
     Context,
-    Operand,
+    PolymorphicStep,
     Rule,
     StateMemory,
-    Step,
     float_reason,
+    in_every_shape,
+    only,
 )
+from trireme.devices.cpu.kernels.polymorphic.elementwise import (
+    activation_step as open_activation_step,
+)
+from trireme.devices.cpu.kernels.spans import Wiring
 from trireme.ir.graph import Graph, Node
 from trireme.ops.slicing import slice_ends
 from trireme.support.dtypes import itemsize
+from trireme.support.errors import CompileError
 from trireme.support.records import dataclass
 
 Ints = tuple[int, ...]
@@ -44,49 +51,56 @@ class Move:
     target: int
 
 
-def copy_step(context: Context, node: Node, copy: Copy, output: int, name: str) -> Step:
-    """Return the step of a copy from input 0 to an output."""
-    return _step(context, node, copy, node.used[0], context.operand(output), name)
+MovesOf = Callable[[Graph, Node], Sequence[Move]]
 
 
-def move_step(context: Context, node: Node, move: Move, target: StateMemory | None = None) -> Step:
+def copy_steps(
+    context: Context, node: Node, moves: Sequence[Move], moves_in: MovesOf, name: str = ""
+) -> list[AnyStep]:
+    """Return the steps of a node's copies; moves_in: gives them for one shape."""
+
+    def copies_at(place: int) -> Callable[[Graph], Copy]:
+        return lambda graph: moves_in(graph, node)[place].copy
+
+    return [
+        move_step(context, node, move, copies_at(place), name=name)
+        for place, move in enumerate(moves)
+    ]
+
+
+def move_step(
+    context: Context,
+    node: Node,
+    move: Move,
+    copy_at: Callable[[Graph], Copy],
+    target: StateMemory | None = None,
+    name: str = "",
+) -> AnyStep:
     """Return the step of one of a node's copies; target: the memory it goes to instead."""
     write = context.operand(move.target) if target is None else target
-    return _step(context, node, move.copy, move.source, write, node.op)
+    name = name or node.op
+    family = _copy_family(name, move.copy.item)
+    wiring = Wiring((context.operand(move.source),), (write,), (node.id,), family)
+    return copy_step(context, wiring, move.copy, name, copy_at)
 
 
-def _step(context: Context, node: Node, copy: Copy, source: int, write: Operand, name: str) -> Step:
-    """Return the step of a copy. Offsets are in the addresses, so that the parts of a split or a
-    concat share a kernel.
-    """
-    read = context.operand(source)
-    if isinstance(read, int):
-        read, copy = _at(read, copy.source_at * copy.item), replace(copy, source_at=0)
-    if isinstance(write, int):
-        write, copy = _at(write, copy.target_at * copy.item), replace(copy, target_at=0)
-    code, chunks = context.kernel(copy_kernel, copy, name)
-    return Step(
-        code,
-        (read,),
-        (write,),
-        chunks,
-        seconds=copy_s(copy),
-        nodes=(node.id,),
-        family=copy_family(name, copy.item),
-    )
+def whole_copy(context: Context, node: Node, source: int, target: int) -> PolymorphicStep:
+    """Return the step that copies the first bytes of a value to another, as many as that has."""
+
+    def copies(graph: Graph, _: Node) -> Sequence[Move]:
+        return [Move(Copy((graph.type(target).nbytes,), (1,), (1,), 1), source, target)]
+
+    (step,) = only(PolymorphicStep, copy_steps(context, node, copies(context.graph, node), copies))
+    return step
 
 
-def copy_family(name: str, item: int) -> str:
+def _copy_family(name: str, item: int) -> str:
     """Return the family of a copy: bytes are transposed and joined unlike larger elements."""
     if name == "gather":
         return name
     if name in ("concat", "transpose"):
         return f"{name} bytes" if item == 1 else name
     return ELEMENTWISE
-
-
-def _at(value: int, offset: int) -> int | At:
-    return At(value, offset) if offset else value
 
 
 def move_reason(graph: Graph, node: Node) -> str | None:
@@ -264,7 +278,6 @@ def _blocks_moves(graph: Graph, node: Node) -> list[Move]:
     return [Move(copy, node.used[0], node.outputs[0])]
 
 
-MovesOf = Callable[[Graph, Node], list[Move]]
 MOVES: dict[str, MovesOf] = {
     "transpose": _transpose_moves,
     "concat": _concat_moves,
@@ -281,14 +294,93 @@ MOVES: dict[str, MovesOf] = {
 """The copies that each op is."""
 
 
-def _lower(context: Context, node: Node) -> list[Step]:
-    steps = [move_step(context, node, move) for move in MOVES[node.op](context.graph, node)]
+def _open_moves(sample: Graph, node: Node) -> tuple[Sequence[Move], MovesOf]:
+    """Return the copies of a node in a sample, and what gives them for one shape."""
+    moves_in = MOVES[node.op]
+    if node.op == "expand":
+        return moves_in(sample, node), _expanded_as(sample)
+    if node.op == "slice" and not all(sample.values[i].is_constant for i in node.used[1:]):
+        return [_slice_anywhere(sample, node)], _known_slice
+    if node.op == "append_rows" and node.attrs["in_place"]:
+        moves_in = _rows_alone
+    return moves_in(sample, node), moves_in
+
+
+def _rows_alone(graph: Graph, node: Node) -> Sequence[Move]:
+    return MOVES["append_rows"](graph, node)[-1:]
+
+
+def _slice_anywhere(sample: Graph, node: Node) -> Move:
+    """Return the copy of a slice whose starts or ends are unknown; starts stand for themselves."""
+    x, y = sample.type(node.used[0]).dims, sample.type(node.outputs[0]).dims
+    starts = const_ints(sample, node, 1) if sample.values[node.used[1]].is_constant else None
+    axes = const_ints(sample, node, 3) or tuple(range(len(x) if starts is None else len(starts)))
+    every = const_ints(sample, node, 4) or (1,) * len(axes)
+    source, at = list(dense(x)), 0
+    for k, axis in enumerate(axis % len(x) for axis in axes):
+        start = HUGE + 2 * k + 1 if starts is None else starts[k]
+        at += (start if start >= 0 else x[axis] + start) * source[axis]
+        source[axis] *= every[k]
+    copy = Copy(y, tuple(source), dense(y), item_bytes(sample, node), at)
+    return Move(copy, node.used[0], node.outputs[0])
+
+
+def _known_slice(graph: Graph, node: Node) -> Sequence[Move]:
+    if not all(graph.values[i].is_constant for i in node.used[1:]):
+        raise CompileError(f"cpu: {node.label}: its bounds are not constant in this shape")
+    return MOVES["slice"](graph, node)
+
+
+def _expanded_as(sample: Graph) -> MovesOf:
+    """Return what gives the copy of an expand: an axis repeats where it does so in the sample.
+
+    Errors: CompileError, if another axis has to repeat
+    """
+
+    def moves(graph: Graph, node: Node) -> list[Move]:
+        (move,) = MOVES["expand"](graph, node)
+        (known,) = MOVES["expand"](sample, node)
+        own = graph.type(node.used[0]).dims
+        missing = len(known.copy.source) - len(own)
+        sizes = zip((1,) * missing + own, move.copy.shape, known.copy.source, strict=True)
+        if any((size == 1 != whole) if moves else size != 1 for size, whole, moves in sizes):
+            raise CompileError(
+                f"sizes {list(own)} are broadcast to {list(move.copy.shape)}; the kernel is made "
+                "for others",
+                fix="compile this shape by itself",
+            )
+        strides = (0,) * missing + dense(own)
+        pairs = zip(known.copy.source, strides, strict=True)
+        source = tuple(stride if moves else 0 for moves, stride in pairs)
+        return [replace(move, copy=replace(move.copy, source=source))]
+
+    return moves
+
+
+def _lower(context: Context, node: Node) -> list[AnyStep]:
+    moves_in = MOVES[node.op]
+    moves = moves_in(context.graph, node)
+    if context.is_open:
+        moves, moves_in = _open_moves(context.graph, node)
+    steps = copy_steps(context, node, moves, moves_in)
     if node.attrs.get("activation"):
-        steps.append(activation_step(context, node.attrs["activation"], node.outputs[0], node.id))
+        activate = open_activation_step if context.is_open else activation_step
+        steps.append(activate(context, node.attrs["activation"], node.outputs[0], node.id))
     return steps
 
 
-TABLE.add("concat", Rule(concat_reason, _lower), [PLAIN, *STORED_16])
+def _open_reason(graph: Graph, node: Node) -> str | None:
+    if node.op == "tile" and not graph.values[node.used[1]].is_constant:
+        return "tile has kernels for every shape with constant repeats only"
+    if node.op == "slice":
+        known = [graph.values[i].is_constant for i in node.inputs[3:5] if i is not None]
+        if not all(known) or (len(node.inputs) < 4 and not graph.values[node.used[1]].is_constant):
+            return "slice has kernels for every shape with constant axes and steps only"
+    return move_reason(graph, node)
+
+
+TABLE.add("concat", Rule(concat_reason, _lower, in_every_shape), [PLAIN, *STORED_16])
 _OF_ROWS = ("append_rows", "held_rows")
-TABLE.add(_OF_ROWS, Rule(move_reason, _lower))
-TABLE.add([op for op in MOVES if op not in ("concat", *_OF_ROWS)], Rule(_move_reason, _lower))
+TABLE.add(_OF_ROWS, Rule(move_reason, _lower, in_every_shape))
+_OTHERS = [op for op in MOVES if op not in ("concat", *_OF_ROWS)]
+TABLE.add(_OTHERS, Rule(_move_reason, _lower, _open_reason, open_alone=True))

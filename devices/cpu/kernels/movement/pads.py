@@ -1,4 +1,7 @@
-"""pad: a fill and a strided copy; the other modes are gathers by known indices, axis by axis."""
+"""pad: a fill and a strided copy; the other modes are gathers by known indices, axis by axis.
+
+In open graphs the pads may be numbers that a shape decides, none of them below 0.
+"""
 
 from __future__ import annotations
 
@@ -7,37 +10,63 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from trireme.devices.cpu.kernels.copies import Copy, copy_kernel, dense
+from trireme.devices.cpu.kernels.copies import Copy, copy_step, dense
 from trireme.devices.cpu.kernels.lowering import (
+    HUGE,
     TABLE,
+    AnyStep,
     Context,
     KernelFault,
     Operand,
     Rule,
-    Step,
+    SizedTemp,
     Temp,
+    dims_of,
+    varies,
 )
-from trireme.devices.cpu.kernels.movement.gather import Lookup, lookup_kernel
-from trireme.devices.cpu.kernels.movement.move import const_ints, copy_step, item_bytes, move_reason
+from trireme.devices.cpu.kernels.movement.gather import Lookup, lookup_kernel, lookup_work
+from trireme.devices.cpu.kernels.movement.move import (
+    Move,
+    const_ints,
+    copy_steps,
+    item_bytes,
+    move_reason,
+)
+from trireme.devices.cpu.kernels.spans import Planned, Wiring, planned_step
 from trireme.ir.graph import Graph, Node
 from trireme.ops.slicing import NUMPY_MODES
 from trireme.support.dtypes import Array, numpy_dtype
+from trireme.support.errors import CompileError
 
 Edges = Sequence[tuple[int, int]]
 """Elements added before and after each axis; below zero they are cut off."""
 
 
-def _pad_reason(graph: Graph, node: Node) -> str | None:
-    for position in (1, 2, 3):
+def _is_known(graph: Graph, node: Node) -> bool:
+    return graph.values[node.used[1]].is_constant
+
+
+def _reason(graph: Graph, node: Node) -> str | None:
+    ends = (*dims_of(graph, node.used[0]), *dims_of(graph, node.outputs[0]))
+    is_open = any(map(varies, ends))  # then the pads may be numbers that a shape decides
+    for position in (2, 3) if is_open else (1, 2, 3):
         value = node.inputs[position] if position < len(node.inputs) else None
         if value is not None and not graph.values[value].is_constant:
             return "pad has native kernels for constant pads and values only"
-    if graph.type(node.used[0]).quant is not None and len(node.used) > 2:
+    value = node.inputs[2] if len(node.inputs) > 2 else None
+    if graph.type(node.used[0]).quant is not None and value is not None:
         return "pad has no native kernel for a given value of a quantised tensor"
     return move_reason(graph, node)
 
 
-def pad_edges(graph: Graph, node: Node) -> Edges:
+def _open_reason(graph: Graph, node: Node) -> str | None:
+    axes = node.inputs[3] if len(node.inputs) > 3 else None
+    if axes is not None and not _is_known(graph, node) and not const_ints(graph, node, 3):
+        return "pad has no kernel for every shape where no axis is named"
+    return None
+
+
+def _pad_edges(graph: Graph, node: Node) -> Edges:
     """Return the pads of each axis."""
     rank = len(graph.type(node.used[0]).dims)
     pads = const_ints(graph, node, 1) or ()
@@ -48,18 +77,48 @@ def pad_edges(graph: Graph, node: Node) -> Edges:
     return edges
 
 
-def _lower_pad(context: Context, node: Node) -> list[Step]:
-    edges = pad_edges(context.graph, node)
+def _sampled_edges(graph: Graph, node: Node) -> Edges:
+    """Return the pads of a graph; in a sample huge ones stand for those that a shape decides."""
+    if _is_known(graph, node):
+        return _pad_edges(graph, node)
+    x, y = dims_of(graph, node.used[0]), dims_of(graph, node.outputs[0])
+    grows = [before != after for before, after in zip(x, y, strict=True)]
+    return [(HUGE + 4 * k + 1, HUGE + 4 * k + 3) if g else (0, 0) for k, g in enumerate(grows)]
+
+
+def _edges_at(graph: Graph, node: Node, sample: Edges) -> Edges:
+    """Return the pads of a shape.
+
+    Errors: CompileError, if they are not those of the sample
+    """
+    if not _is_known(graph, node):
+        raise CompileError(f"cpu: {node.label}: its pads are not constant in this shape")
+    edges = _pad_edges(graph, node)
+    for found, expected in zip(edges, sample, strict=True):
+        if found != expected and (expected == (0, 0) or min(found) < 0):
+            raise CompileError(
+                f"cpu: {node.label}: pads {found} in this shape", fix="compile this shape by itself"
+            )
+    return edges
+
+
+def _lower(context: Context, node: Node) -> list[AnyStep]:
+    edges = _sampled_edges(context.graph, node)
     if node.attrs["mode"] != "constant":
         return _by_index(context, node, edges)
-    copy = pad_copy(context.graph, node, edges)
-    steps = [_fill_step(context, node, pad_fill(context.graph, node))]
-    if all(size > 0 for size in copy.shape):
-        steps.append(copy_step(context, node, copy, node.outputs[0], "pad"))
-    return steps
+    copy, fill = _pad_copy(context.graph, node, edges), _pad_fill(context.graph, node)
+    steps = [_fill_step(context, node, fill)]
+    if min(copy.shape, default=1) < 1:
+        return steps
+
+    def copies(graph: Graph, node: Node) -> list[Move]:
+        found = edges if graph is context.graph else _edges_at(graph, node, edges)
+        return [Move(_pad_copy(graph, node, found), node.used[0], node.outputs[0])]
+
+    return [*steps, *copy_steps(context, node, copies(context.graph, node), copies)]
 
 
-def pad_copy(graph: Graph, node: Node, edges: Edges) -> Copy:
+def _pad_copy(graph: Graph, node: Node, edges: Edges) -> Copy:
     """Return the copy of what stays of the input to its place in the output."""
     x, y = graph.type(node.used[0]).dims, graph.type(node.outputs[0]).dims
     pairs = zip(x, edges, strict=True)
@@ -75,30 +134,59 @@ def pad_copy(graph: Graph, node: Node, edges: Edges) -> Copy:
     )
 
 
-def _by_index(context: Context, node: Node, edges: Edges) -> list[Step]:
+def _by_index(context: Context, node: Node, edges: Edges) -> list[AnyStep]:
     """Gather along each padded axis, the first first; what lies between is as large as needed."""
-    dims, item = list(context.type(node.used[0]).dims), item_bytes(context.graph, node)
-    padded = [axis for axis, edge in enumerate(edges) if edge != (0, 0)] or [0]
+    axes = [axis for axis, edge in enumerate(edges) if edge != (0, 0)] or [0]
     source, steps = context.operand(node.used[0]), []
-    for axis in padded:
-        taken = taken_elements(dims[axis], edges[axis], node.attrs["mode"])
-        outer, inner = math.prod(dims[:axis]), math.prod(dims[axis + 1 :])
-        lookup = Lookup(1, outer, dims[axis], inner, len(taken), item, 64)
-        dims[axis] = len(taken)
-        target: Operand = node.outputs[0]
-        if axis != padded[-1]:
-            target = Temp(f"pad {node.id} to axis {axis}", math.prod(dims) * item)
-        code, chunks, seconds = context.kernel(lookup_kernel, lookup)
-        # The indices are made here, so that none is ever wrong.
-        inside = KernelFault(lambda bad: f"pad: index {bad} is wrong")
-        steps.append(
-            Step(code, (source, taken, inside), (target,), chunks, seconds=seconds, family="gather")
-        )
+    for axis in axes:
+        is_last = axis == axes[-1]
+        target: Operand = node.outputs[0] if is_last else _between(context, node, axis)
+        steps.append(_edge_step(context, node, axis, edges, (source, target)))
         source = target
     return steps
 
 
-def taken_elements(size: int, edge: tuple[int, int], mode: str) -> Array:
+def _padded_to(graph: Graph, node: Node, axis: int) -> tuple[int, ...]:
+    """Return the sizes of the input with the axes up to one padded."""
+    x, y = dims_of(graph, node.used[0]), dims_of(graph, node.outputs[0])
+    return (*y[: axis + 1], *x[axis + 1 :])
+
+
+def _between(context: Context, node: Node, axis: int) -> Temp:
+    item, key = item_bytes(context.graph, node), f"pad {node.id} to axis {axis}"
+
+    def bytes_at(graph: Graph) -> int:
+        return math.prod(_padded_to(graph, node, axis)) * item
+
+    if context.is_open:
+        return SizedTemp(key, item << 12, bytes_at)
+    return Temp(key, bytes_at(context.graph))
+
+
+def _edge_step(
+    context: Context, node: Node, axis: int, edges: Edges, ends: tuple[Operand, Operand]
+) -> AnyStep:
+    """Return the gather along a padded axis."""
+    item = item_bytes(context.graph, node)
+
+    def lookup_of(graph: Graph) -> Lookup:
+        dims = _padded_to(graph, node, axis)
+        outer, inner = math.prod(dims[:axis]), math.prod(dims[axis + 1 :])
+        return Lookup(1, outer, dims_of(graph, node.used[0])[axis], inner, dims[axis], item, 64)
+
+    def planned(graph: Graph) -> Planned[Lookup]:
+        lookup, edge = lookup_of(graph), _edges_at(graph, node, edges)[axis]
+        table = _taken_elements(lookup.size, edge, node.attrs["mode"])
+        return Planned(lookup, lookup_work(lookup), (table,))
+
+    # The indices are made here, so that none is ever wrong.
+    inside = KernelFault(lambda bad: f"{node.label}: index {bad} is wrong")
+    wiring = Wiring((ends[0], inside), (ends[1],), (node.id,), "gather")
+    samples = (lookup_of(context.graph),) if context.is_open else ()
+    return planned_step(context, wiring, planned, samples, lookup_kernel)
+
+
+def _taken_elements(size: int, edge: tuple[int, int], mode: str) -> Array:
     """Return which elements of an axis make the padded axis."""
     before, after = edge
     places = np.arange(size, dtype=np.int64)[max(-before, 0) : size + min(after, 0)]
@@ -107,7 +195,7 @@ def taken_elements(size: int, edge: tuple[int, int], mode: str) -> Array:
     return padded
 
 
-def pad_fill(graph: Graph, node: Node) -> Array:
+def _pad_fill(graph: Graph, node: Node) -> Array:
     """Return the value of a pad as an array of one item."""
     type = graph.type(node.used[0])
     value = node.inputs[2] if len(node.inputs) > 2 else None
@@ -118,11 +206,12 @@ def pad_fill(graph: Graph, node: Node) -> Array:
     return np.full(1, type.quant.zero_point, numpy_dtype(type.dtype))
 
 
-def _fill_step(context: Context, node: Node, fill: Array) -> Step:
-    y = context.type(node.outputs[0]).dims
-    copy = Copy((math.prod(y),), (0,), (1,), item_bytes(context.graph, node))
-    code, chunks = context.kernel(copy_kernel, copy, "fill")
-    return Step(code, (fill,), (node.outputs[0],), chunks, nodes=(node.id,))
+def _fill_step(context: Context, node: Node, fill: Array) -> AnyStep:
+    def copy_at(graph: Graph) -> Copy:
+        return Copy((math.prod(dims_of(graph, node.outputs[0])),), (0,), (1,), fill.itemsize)
+
+    wiring = Wiring((fill,), node.outputs, (node.id,))
+    return copy_step(context, wiring, copy_at(context.graph), "fill", copy_at)
 
 
-TABLE.add("pad", Rule(_pad_reason, _lower_pad))
+TABLE.add("pad", Rule(_reason, _lower, _open_reason))

@@ -5,16 +5,16 @@ compile/states.py says where a variable is the memory itself, without a copy.
 
 from __future__ import annotations
 
-from trireme.devices.cpu.kernels.copies import Copy, copy_kernel, copy_s, dense
+from trireme.devices.cpu.kernels.copies import Copy, copy_step, dense
 from trireme.devices.cpu.kernels.lowering import (
-    ELEMENTWISE,
     TABLE,
+    AnyStep,
     Context,
     Operand,
     Rule,
     StateMemory,
-    Step,
 )
+from trireme.devices.cpu.kernels.spans import Wiring
 from trireme.ir.graph import Graph, Node
 from trireme.support.dtypes import itemsize
 
@@ -29,21 +29,18 @@ def state_reason(graph: Graph, node: Node) -> str | None:
     return None
 
 
-def _step(context: Context, node: Node, source: Operand, target: Operand) -> Step:
+def _step(context: Context, node: Node, source: Operand, target: Operand) -> AnyStep:
     type = context.type(node.outputs[0])
     copy = Copy(type.dims, dense(type.dims), dense(type.dims), itemsize(type.dtype))
-    code, chunks = context.kernel(copy_kernel, copy, node.op)
-    seconds = copy_s(copy)
-    return Step(
-        code, (source,), (target,), chunks, seconds=seconds, nodes=(node.id,), family=ELEMENTWISE
-    )
+    wiring = Wiring((source,), (target,), (node.id,))
+    return copy_step(context, wiring, copy, node.op, lambda _: copy)
 
 
-def _lower_variable(context: Context, node: Node) -> list[Step]:
+def _lower_variable(context: Context, node: Node) -> list[AnyStep]:
     return [_step(context, node, StateMemory(node.attrs["state"]), node.outputs[0])]
 
 
-def _lower_assign(context: Context, node: Node) -> list[Step]:
+def _lower_assign(context: Context, node: Node) -> list[AnyStep]:
     value, made = context.operand(node.used[0]), node.outputs[0]
     steps = [_step(context, node, value, StateMemory(node.attrs["state"]))]
     if context.graph.users(made) or context.graph.is_output(made):

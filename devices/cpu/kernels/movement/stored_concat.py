@@ -8,16 +8,17 @@ from collections.abc import Sequence
 from trireme.backend.kernel_table import STORED_8
 from trireme.devices.cpu.kernels.int8.arithmetic import stored_reason
 from trireme.devices.cpu.kernels.int8.elementwise import table_step
-from trireme.devices.cpu.kernels.lowering import TABLE, Context, Rule, Step
-from trireme.devices.cpu.kernels.movement.move import MOVES, move_step
+from trireme.devices.cpu.kernels.lowering import TABLE, AnyStep, Context, Rule
+from trireme.devices.cpu.kernels.movement.move import MOVES, copy_steps
 from trireme.ir.graph import Graph, Node
 from trireme.ir.op import call_of
 from trireme.ops.integer import concat_tables
 
 
-def _lower(context: Context, node: Node) -> Sequence[Step]:
+def _lower(context: Context, node: Node) -> Sequence[AnyStep]:
     """Return one step an input: a copy, or a walk through a table where its scale is another."""
-    graph, steps = context.graph, []
+    graph = context.graph
+    steps: list[AnyStep] = []
     out = context.type(node.outputs[0]).dims
     axis = node.attrs["axis"] % len(out)
     count, stride = math.prod(out[:axis]), math.prod(out[axis:])
@@ -27,7 +28,7 @@ def _lower(context: Context, node: Node) -> Sequence[Step]:
         if not length * count:
             continue
         if table is None:
-            steps.append(move_step(context, node, move))
+            steps += copy_steps(context, node, [move], MOVES["concat"])
         else:
             rows = (count, length, stride, move.copy.target_at)
             steps.append(table_step(context, node, move.source, table, rows))

@@ -2,13 +2,8 @@
 
 from trireme.devices.cpu.kernels.lowering import TABLE, Reason
 from trireme.devices.cpu.kernels.polymorphic import (
-    edges,
     elementwise,
-    forests,
-    gather,
     items,
-    moves,
-    rows,
     stored,
     triangles,
 )
@@ -17,13 +12,8 @@ from trireme.ir.graph import Graph, Node
 
 __all__ = [
     "POLYMORPHIC",
-    "edges",
     "elementwise",
-    "forests",
-    "gather",
     "items",
-    "moves",
-    "rows",
     "rule_for",
     "stored",
     "triangles",
@@ -39,7 +29,8 @@ def rule_for(graph: Graph, node: Node) -> PolymorphicRule | str:
     fixed = TABLE.find(graph, node)
     rule = POLYMORPHIC.find(graph, node)
     if fixed is not None and fixed.open_reason is not None:
-        rule = PolymorphicRule(_both(fixed.reason, fixed.open_reason), fixed.lower)
+        both = _both(fixed.reason, fixed.open_reason)
+        rule = PolymorphicRule(fixed.open_reason if fixed.open_alone else both, fixed.lower)
     why = "" if rule is None else rule.reason(graph, node)
     if rule is not None and why is None:
         return rule
