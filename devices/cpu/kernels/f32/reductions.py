@@ -277,9 +277,12 @@ def _rule(reason: Reason, rows_of: RowsOf) -> Rule:
 
     def lower(context: Context, node: Node) -> list[AnyStep]:
         kernel, reads, family = _kernel_of(context.graph, node)
-        plan_of = partial(rows_of, node=node)
-        if node.op in REDUCTIONS:  # an axis of 1 is reduced like a longer one
-            plan_of = partial(_reduced_rows, node=node, span=_reduced_span(context.graph, node))
+        # An axis of 1 is reduced like a longer one.
+        span = _reduced_span(context.graph, node) if node.op in REDUCTIONS else None
+
+        def plan_of(graph: Graph) -> Rows:
+            return rows_of(graph, node) if span is None else _reduced_rows(graph, node, span)
+
         operands = [context.operand(i) for i in reads]
         wiring = Wiring(operands, node.outputs[:1], (node.id,), family)
         work = partial(row_work, context.isa, kernel)
