@@ -13,14 +13,14 @@ import sys
 import warnings
 
 import numpy as np
+from lab.stress.bounded import try_cases
+from lab.stress.mutations import damaged_cases, read_seeds
 
 from trireme.ir.interpreter import run_reference
 from trireme.model_file.convert import convert
 from trireme.runtime.feeds import random_array
 from trireme.runtime.options import ExecutionOptions
 from trireme.runtime.session import Session
-from trireme.tools.stress.bounded import try_cases
-from trireme.tools.stress.mutations import damaged_cases, read_seeds
 
 MOST_FED = 1 << 24
 """Bytes that a file is fed; one that wants more is opened."""

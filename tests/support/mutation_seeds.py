@@ -2,12 +2,12 @@
 
 import pytest
 import zoo
+from lab.stress import onnx_seeds as onnx
+from lab.stress import seeds
+from lab.stress import tflite_seeds as tflite
 
 from trireme.converters.tflite.walk import convert as convert_tflite
 from trireme.model_file import dumps
-from trireme.tools.stress import onnx_seeds as onnx
-from trireme.tools.stress import seeds
-from trireme.tools.stress import tflite_seeds as tflite
 
 GROWN = 60
 """Random graphs that are damaged, of a few nodes each."""

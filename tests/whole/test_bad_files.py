@@ -8,12 +8,12 @@ import importlib.util
 
 import mutation_seeds
 import pytest
+from lab.stress import mutations, tflite_seeds
 
 from trireme.model_file import loads
-from trireme.tools.stress import mutations, tflite_seeds
 
 pytest.importorskip("resource")
-from trireme.tools.stress import bounded, damaged_files  # noqa: E402
+from lab.stress import bounded, damaged_files  # noqa: E402
 
 SEED = 1
 CASES = {

@@ -11,8 +11,7 @@ import pytest
 
 pytest.importorskip("resource")
 import mutant_runs  # noqa: E402
-
-from trireme.tools.stress import (
+from lab.stress import (
     bounded,  # noqa: E402
     mutations,  # noqa: E402
 )

@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from tflite_builder import Op, T, constant, model
 
 from fuzzing.grower import Refused
 from fuzzing.oracle import Answer
 from fuzzing.peer import quiet_litert
-from trireme.tools.stress.tflite_builder import Op, T, constant, model
 
 FLOAT_TOLERANCE = 2e-5
 """Of the largest value of an output; LiteRT's float kernels sum in another order."""

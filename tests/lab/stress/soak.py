@@ -25,15 +25,16 @@ from pathlib import Path
 
 import numpy as np
 
+from lab import child_environment
+from lab.stress import cache_crashes
+from lab.stress.overload import Clients, StressedServer, missing_packages
+from lab.stress.part import StressPart, StressRun
+from lab.stress.rows import Figure, StressFailure, StressRow
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import Graph, TensorType
 from trireme.model_file import dumps, save
 from trireme.runtime.options import ExecutionOptions
 from trireme.runtime.session import Session
-from trireme.tools.stress import cache_crashes
-from trireme.tools.stress.overload import Clients, StressedServer, missing_packages
-from trireme.tools.stress.part import StressPart, StressRun
-from trireme.tools.stress.rows import Figure, StressFailure, StressRow
 
 SHAPE = (4, 64)
 CLIENTS = 4
@@ -229,7 +230,10 @@ def kills(asked: StressRun) -> StressRow:
     with tempfile.TemporaryDirectory() as folder:
         command = ["-m", cache_crashes.__name__, "kill", folder, str(asked.seed)]
         done = subprocess.run(
-            [sys.executable, *command, str(asked.amount)], capture_output=True, text=True
+            [sys.executable, *command, str(asked.amount)],
+            capture_output=True,
+            text=True,
+            env=child_environment(),
         )
     if done.returncode:
         return asked.row(failures=[asked.failure(0, "wrong", done.stderr)])

@@ -1,6 +1,6 @@
 """Children that save, open and run a model while calls of the system fail, or until a kill.
 
-As a program, `python -m trireme.tools.stress.cache_crashes WHAT FOLDER SEED COUNT`. The engine is
+As a program, `python -m lab.stress.cache_crashes WHAT FOLDER SEED COUNT`. The engine is
 imported once; each case is a forked child. WHAT is
 
     fail    one call of the system after another fails, as on a full, broken or forbidden disk

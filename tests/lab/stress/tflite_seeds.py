@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import tflite_builder as tfl
 from flatbuffers import flexbuffers
-
-from trireme.tools.stress import tflite_builder as tfl
 
 
 def operator_seeds() -> list[bytes]:

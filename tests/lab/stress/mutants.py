@@ -11,11 +11,11 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from trireme.tools.stress import damaged_files, mutations
-from trireme.tools.stress.bounded import ends_of
-from trireme.tools.stress.part import StressPart, StressRun
-from trireme.tools.stress.rows import Figure, StressRow
-from trireme.tools.stress.seeds import SEEDS
+from lab.stress import damaged_files, mutations
+from lab.stress.bounded import ends_of
+from lab.stress.part import StressPart, StressRun
+from lab.stress.rows import Figure, StressRow
+from lab.stress.seeds import SEEDS
 
 RUN_EVERY = 4
 LARGEST_SEED = 1 << 20

@@ -1,6 +1,6 @@
 """Read damaged model files, and run some of them: the child process of the part `mutants`.
 
-As a program, `python -m trireme.tools.stress.damaged_files FORMAT SEED COUNT EVERY FIRST`, in
+As a program, `python -m lab.stress.damaged_files FORMAT SEED COUNT EVERY FIRST`, in
 bounded memory and time, with seed files on standard input (mutations.py). Every EVERY-th case that
 reads is opened and run as well; 0 runs none.
 """
@@ -14,6 +14,8 @@ from collections.abc import Callable
 
 import numpy as np
 
+from lab.stress.bounded import try_cases
+from lab.stress.mutations import damaged_cases, read_seeds
 from trireme.ir.graph import Graph
 from trireme.ir.verify import check
 from trireme.model_file.convert import convert
@@ -21,8 +23,6 @@ from trireme.runtime.feeds import random_array
 from trireme.runtime.options import ExecutionOptions
 from trireme.runtime.session import Session
 from trireme.support.errors import InternalError, TriremeError
-from trireme.tools.stress.bounded import try_cases
-from trireme.tools.stress.mutations import damaged_cases, read_seeds
 
 MOST_FED = 1 << 24
 """Bytes that a file is fed; one that wants more is opened only."""

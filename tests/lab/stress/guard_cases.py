@@ -14,7 +14,10 @@ from typing import Any
 from unittest import mock
 
 import numpy as np
+from guard import Guarded, run_guarded
 
+from lab.stress.children import Attempt
+from lab.stress.race_cases import grown
 from trireme.backend.device import HOST, Buffer, Device
 from trireme.backend.registry import open_device
 from trireme.devices.cpu.codegen.target import available_isas
@@ -27,9 +30,6 @@ from trireme.support.dtypes import Array, numpy_dtype
 from trireme.support.errors import InternalError
 from trireme.testing.random_graphs import random_feeds
 from trireme.testing.samples import op_samples, sample_graph
-from trireme.tools.stress.children import Attempt
-from trireme.tools.stress.guard import Guarded, run_guarded
-from trireme.tools.stress.race_cases import grown
 
 RTOL, ATOL = 1e-4, 1e-5
 """Of floats of random graphs, relative to the largest number of an output."""

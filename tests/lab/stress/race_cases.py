@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from lab.stress.children import Attempt
 from trireme.backend.device import Device
 from trireme.backend.registry import open_device
 from trireme.cost.calibration import Calibration
@@ -26,7 +27,6 @@ from trireme.support.dtypes import Array
 from trireme.support.errors import DeviceError, PlanError
 from trireme.testing.plan_verifier import check_plan
 from trireme.testing.random_graphs import random_feeds, random_graph
-from trireme.tools.stress.children import Attempt
 
 SUBGRAPHS: tuple[Subgraphs, ...] = ("merged", "split")
 EXECUTIONS: tuple[Execution, ...] = ("sunk", "interactive")

@@ -1,4 +1,4 @@
-"""What the parts of `trireme stress` report: typed rows, as text and as Markdown."""
+"""The reports of the parts of `python -m lab.stress`: typed rows, as text and as Markdown."""
 
 from __future__ import annotations
 

@@ -22,6 +22,9 @@ from typing import Any, cast
 
 import numpy as np
 
+from lab.stress.children import Attempt, run_cases
+from lab.stress.part import StressPart, StressRun
+from lab.stress.rows import StressRow
 from trireme.backend.registry import open_device
 from trireme.ir.graph import node_names
 from trireme.model_file.convert import convert
@@ -33,9 +36,6 @@ from trireme.support.dtypes import Array, numpy_dtype
 from trireme.support.errors import DeviceError, FaultKind, PlacementError, TriremeError
 from trireme.testing.faults import Fault, Point, inject
 from trireme.testing.random_graphs import random_graph
-from trireme.tools.stress.children import Attempt, run_cases
-from trireme.tools.stress.part import StressPart, StressRun
-from trireme.tools.stress.rows import StressRow
 
 DEVICES = {
     "cpu": ("cpu",),

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from lab.stress import onnx_seeds, tflite_seeds
 from trireme.converters.onnx.write.walk import export as as_onnx
 from trireme.converters.tflite.write.walk import export as as_tflite
 from trireme.ir.builder import GraphBuilder
@@ -14,7 +15,6 @@ from trireme.model_file import dumps
 from trireme.support.errors import TriremeError
 from trireme.testing.random_graphs import random_graph
 from trireme.testing.samples import op_samples, sample_graph
-from trireme.tools.stress import onnx_seeds, tflite_seeds
 
 GRAPHS = 6
 """Random graphs among the seeds, every other one quantised."""

@@ -20,6 +20,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO, TypeVar
 
+from lab import child_environment
+
 Case = TypeVar("Case")
 
 MEMORY_BYTES = 4 << 30
@@ -133,7 +135,7 @@ def ends_of(
                 stdin=given,
                 stdout=subprocess.PIPE,
                 stderr=errors,
-                env={**os.environ, "PYTHONFAULTHANDLER": "1", **(environment or {})},
+                env={**child_environment(), "PYTHONFAULTHANDLER": "1", **(environment or {})},
             ) as child:
                 try:
                     for line in _lines(child, stall_s):

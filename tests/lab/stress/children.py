@@ -1,6 +1,6 @@
 """Run the cases of a subject in a child process of bounded CPU time.
 
-As a program, `python -m trireme.tools.stress.children MODULE NAME SUBJECT SEED STOP MODELS
+As a program, `python -m lab.stress.children MODULE NAME SUBJECT SEED STOP MODELS
 FIRST`: `NAME` of a module makes, from the seed, the models (one path a line) and the subject, what
 runs a case.
 """
@@ -15,9 +15,9 @@ from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
-from trireme.tools.stress.bounded import ends_of, try_cases
-from trireme.tools.stress.part import StressRun
-from trireme.tools.stress.rows import StressFailure, StressRow
+from lab.stress.bounded import ends_of, try_cases
+from lab.stress.part import StressRun
+from lab.stress.rows import StressFailure, StressRow
 
 CASE_CPU_S = 120.0
 Attempt = Callable[[int], str]

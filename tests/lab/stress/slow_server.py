@@ -1,4 +1,4 @@
-"""A server of one model, as a program: `python -m trireme.tools.stress.slow_server MODEL QUEUE`.
+"""A server of one model, as a program: `python -m lab.stress.slow_server MODEL QUEUE`.
 
 MODEL is a file, a folder that is looked at again and again, or the seconds that a run sleeps. The
 program prints its port and serves until a signal.

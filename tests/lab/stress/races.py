@@ -10,10 +10,10 @@ oclgrind: OpenCL kernels run where Oclgrind checks every access
 
 from __future__ import annotations
 
-from trireme.tools.stress import oclgrind
-from trireme.tools.stress.children import run_cases
-from trireme.tools.stress.part import StressPart, StressRun
-from trireme.tools.stress.rows import StressRow
+from lab.stress import oclgrind
+from lab.stress.children import run_cases
+from lab.stress.part import StressPart, StressRun
+from lab.stress.rows import StressRow
 
 GOOD = {
     "plans": ("proved",),
@@ -23,7 +23,7 @@ GOOD = {
     "oclgrind": ("equal", "unsupported"),
 }
 """How a case of a subject may end."""
-_PLANS, _MEMORY = "trireme.tools.stress.race_cases", "trireme.tools.stress.guard_cases"
+_PLANS, _MEMORY = "lab.stress.race_cases", "lab.stress.guard_cases"
 _WHERE = {
     "plans": (_PLANS, "plans"),
     "orders": (_PLANS, "orders"),

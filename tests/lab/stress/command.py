@@ -1,4 +1,4 @@
-"""`trireme stress`: run parts of the programme of faults, or one case of a part again."""
+"""`python -m lab.stress`: run parts of the programme of faults, or one case of a part again."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from trireme.support.errors import RunError
+from lab.stress import faults, mutants, overload, races, soak
+from lab.stress.part import SIZES, Size, StressPart, StressRun
+from lab.stress.rows import StressRow, markdown
+from trireme.support.errors import RunError, TriremeError
 from trireme.tools.number_options import MOST_SEED, whole
-from trireme.tools.options import Argument, argument
+from trireme.tools.options import Argument, add_json, argument
 from trireme.tools.output import emit
 from trireme.tools.progress import Progress
-from trireme.tools.stress import faults, mutants, overload, races, soak
-from trireme.tools.stress.part import SIZES, Size, StressPart, StressRun
-from trireme.tools.stress.rows import StressRow, markdown
 from trireme.version import __version__
 
 PARTS: Mapping[str, StressPart] = {
@@ -72,6 +72,20 @@ ARGUMENTS: tuple[Argument, ...] = (
     argument("--report", metavar="FILE", help="write the rows as a Markdown table"),
     argument("--list", action="store_true", help="list the parts, their subjects and sizes"),
 )
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return the exit code; 2 is a wrong request."""
+    parser = argparse.ArgumentParser(
+        prog="python -m lab.stress", description="Try to break the engine in seeded parts."
+    )
+    for flags, about in ARGUMENTS:
+        parser.add_argument(*flags, **about)
+    add_json(parser)
+    try:
+        return stress(parser.parse_intermixed_args(arguments))
+    except TriremeError as error:
+        parser.error(str(error))
 
 
 def stress(options: argparse.Namespace) -> int:

@@ -1,4 +1,4 @@
-"""What a part of `trireme stress` is: subjects, sizes, and what runs one subject."""
+"""A part of `python -m lab.stress`: its subjects, its sizes, and the function that runs one."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from trireme.tools.stress.rows import StressFailure, StressRow
+from lab.stress.rows import StressFailure, StressRow
 
 Size = Literal["change", "night", "release"]
 SIZES: tuple[Size, ...] = ("change", "night", "release")
@@ -40,7 +40,7 @@ class StressRun:
         """Return the command that runs a case alone."""
         models = "".join(f" {path}" for path in self.models)
         name = f"{self.part}/{self.subject}"
-        return f"trireme stress{models} --part {name} --seed {self.seed} --case {case}"
+        return f"python -m lab.stress{models} --part {name} --seed {self.seed} --case {case}"
 
     def failure(self, case: int, kind: str, text: str) -> StressFailure:
         """Return a failure of a case."""

@@ -24,12 +24,13 @@ from pathlib import Path
 
 import numpy as np
 
+from lab import child_environment
+from lab.stress.part import StressPart, StressRun
+from lab.stress.rows import Figure, StressFailure, StressRow
 from trireme.ir.bind_shapes import example_shape
 from trireme.ir.graph import UNKNOWN
 from trireme.support.dtypes import numpy_dtype
 from trireme.support.errors import RunError
-from trireme.tools.stress.part import StressPart, StressRun
-from trireme.tools.stress.rows import Figure, StressFailure, StressRow
 
 SERVICE_S = 0.02
 MAX_QUEUE = 16
@@ -162,8 +163,10 @@ class StressedServer:
     """A server of one model in a process of its own, on a free port of this machine."""
 
     def __init__(self, model: str) -> None:
-        command = ["-m", "trireme.tools.stress.slow_server", model, str(MAX_QUEUE)]
-        self.process = subprocess.Popen([sys.executable, *command], stdout=subprocess.PIPE)
+        command = ["-m", "lab.stress.slow_server", model, str(MAX_QUEUE)]
+        self.process = subprocess.Popen(
+            [sys.executable, *command], stdout=subprocess.PIPE, env=child_environment()
+        )
         assert self.process.stdout is not None
         self.port = int(self.process.stdout.readline())
 
