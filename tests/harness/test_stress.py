@@ -14,13 +14,13 @@ from lab.stress.command import main  # noqa: E402
 from lab.stress.guard_cases import GuardedMemory  # noqa: E402
 from lab.stress.part import SIZES, StressPart, StressRun  # noqa: E402
 from lab.stress.rows import Figure, markdown  # noqa: E402
+from random_graphs import random_graph  # noqa: E402
 
 from trireme.ir.builder import GraphBuilder  # noqa: E402
 from trireme.ir.graph import TensorType  # noqa: E402
 from trireme.model_file import save  # noqa: E402
 from trireme.plan.plan import Plan  # noqa: E402
 from trireme.support.errors import RunError  # noqa: E402
-from trireme.testing.random_graphs import random_graph  # noqa: E402
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="limits and signals of Linux")
 

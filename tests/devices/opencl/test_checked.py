@@ -16,8 +16,7 @@ _COMPLAINTS = ("Invalid", "race", "divergence", "Uninitialized")
 _SCRIPT = """
 import sys
 import opencl
-from op_samples import assert_close
-from trireme.testing.samples import op_samples, sample_graph
+from op_samples import assert_close, op_samples, sample_graph
 from trireme.backend.registry import open_device
 from trireme.ir.interpreter import interpret
 from trireme.ir.op import get_op
@@ -45,7 +44,7 @@ import numpy as np
 import opencl
 from trireme.backend.registry import open_device
 from trireme.ir.interpreter import interpret
-from trireme.testing.random_graphs import random_feeds, random_graph
+from random_graphs import random_feeds, random_graph
 
 device = open_device("opencl", platform="oclgrind", tuning=sys.argv[1], cache_dir=sys.argv[2])
 for seed in range(60):

@@ -21,6 +21,8 @@ from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
+from faults import Fault, Point, inject
+from random_graphs import random_graph
 
 from lab.stress.children import Attempt, run_cases
 from lab.stress.part import StressPart, StressRun
@@ -34,8 +36,6 @@ from trireme.runtime.options import ExecutionOptions
 from trireme.runtime.session import Session
 from trireme.support.dtypes import Array, numpy_dtype
 from trireme.support.errors import DeviceError, FaultKind, PlacementError, TriremeError
-from trireme.testing.faults import Fault, Point, inject
-from trireme.testing.random_graphs import random_graph
 
 DEVICES = {
     "cpu": ("cpu",),

@@ -15,6 +15,8 @@ from unittest import mock
 
 import numpy as np
 from guard import Guarded, run_guarded
+from op_samples import op_samples, sample_graph
+from random_graphs import random_feeds
 
 from lab.stress.children import Attempt
 from lab.stress.race_cases import grown
@@ -28,8 +30,6 @@ from trireme.runtime.options import AS_GIVEN
 from trireme.runtime.session import Session
 from trireme.support.dtypes import Array, numpy_dtype
 from trireme.support.errors import InternalError
-from trireme.testing.random_graphs import random_feeds
-from trireme.testing.samples import op_samples, sample_graph
 
 RTOL, ATOL = 1e-4, 1e-5
 """Of floats of random graphs, relative to the largest number of an output."""

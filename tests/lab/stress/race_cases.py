@@ -8,6 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from plan_verifier import check_plan
+from random_graphs import random_feeds, random_graph
+
 from lab.stress.children import Attempt
 from trireme.backend.device import Device
 from trireme.backend.registry import open_device
@@ -25,8 +28,6 @@ from trireme.runtime.options import AS_GIVEN, ExecutionOptions
 from trireme.runtime.session import Session
 from trireme.support.dtypes import Array
 from trireme.support.errors import DeviceError, PlanError
-from trireme.testing.plan_verifier import check_plan
-from trireme.testing.random_graphs import random_feeds, random_graph
 
 SUBGRAPHS: tuple[Subgraphs, ...] = ("merged", "split")
 EXECUTIONS: tuple[Execution, ...] = ("sunk", "interactive")

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
+from op_samples import op_samples, sample_graph
+from random_graphs import random_graph
 
 from lab.stress import onnx_seeds, tflite_seeds
 from trireme.converters.onnx.write.walk import export as as_onnx
@@ -13,8 +15,6 @@ from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import Graph, Quant, TensorType
 from trireme.model_file import dumps
 from trireme.support.errors import TriremeError
-from trireme.testing.random_graphs import random_graph
-from trireme.testing.samples import op_samples, sample_graph
 
 GRAPHS = 6
 """Random graphs among the seeds, every other one quantised."""

@@ -4,6 +4,7 @@ import threading
 
 import numpy as np
 import pytest
+from faults import Fault, inject
 
 from trireme.backend.registry import kind_named
 from trireme.ir.builder import GraphBuilder
@@ -11,7 +12,6 @@ from trireme.ir.graph import TensorType
 from trireme.ir.interpreter import run_reference
 from trireme.runtime.session import Session
 from trireme.support.errors import DeviceError, FaultKind
-from trireme.testing.faults import Fault, inject
 
 X = np.linspace(-2, 2, 24, dtype=np.float32).reshape(3, 8)
 POINTS = {

@@ -116,7 +116,7 @@ def inject(*faults: Fault) -> Iterator[FaultPoints]:
 
 
 def _watch(device: Device, points: FaultPoints) -> None:
-    """Have the methods of one open device reach the points first."""
+    """Replace the methods of one open device by ones that reach the points first."""
     name, own, watched = device.spec.name, device.compile_with_progress, vars(device)
     compile, alloc, start_read = device.compile, device.alloc, device.start_read
 
