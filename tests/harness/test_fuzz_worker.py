@@ -9,9 +9,9 @@ import pytest
 
 pytest.importorskip("onnxruntime", reason="random graphs are compared with ONNX Runtime")
 
-from fuzzing import campaign as campaigns  # noqa: E402
-from fuzzing.peer import Refused  # noqa: E402
-from fuzzing.worker import Crashed, Worker  # noqa: E402
+from lab.fuzz import campaign as campaigns  # noqa: E402
+from lab.fuzz.peer import Refused  # noqa: E402
+from lab.fuzz.worker import Crashed, Worker  # noqa: E402
 
 
 @pytest.fixture(scope="module")

@@ -31,14 +31,14 @@ def zoo_files(pattern: str) -> list[bytes]:
 def grown_onnx() -> list[bytes]:
     """Random graphs of every family of ops."""
     pytest.importorskip("onnxruntime")
-    from fuzzing.grow import grow
+    from lab.fuzz.grow import grow
 
     return [grow(seed, least=1, most=4).model.SerializeToString() for seed in range(GROWN)]
 
 
 def grown_tflite() -> list[bytes]:
     """Random models of LiteRT's operators."""
-    from fuzzing.tflite_graphs import grow_tflite
+    from lab.fuzz.tflite_graphs import grow_tflite
 
     return [grow_tflite(seed, least=1, most=3).content for seed in range(GROWN)]
 

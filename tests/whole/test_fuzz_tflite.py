@@ -4,8 +4,8 @@ import pytest
 
 pytest.importorskip("ai_edge_litert", reason="random models are compared with LiteRT")
 
-from fuzzing.campaign_tflite import campaign_tflite, on_devices  # noqa: E402
-from fuzzing.worker import Worker  # noqa: E402
+from lab.fuzz.campaign_tflite import campaign_tflite, on_devices  # noqa: E402
+from lab.fuzz.worker import Worker  # noqa: E402
 
 from trireme.backend.registry import open_device  # noqa: E402
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import onnxruntime
 import pytest
-from fuzzing.nested import nested
+from lab.fuzz.nested import nested
 from onnx import parser
 from programs import HEAD
 from sweep import sweep

@@ -6,7 +6,7 @@ and plain Python.
 
 import numpy as np
 import pytest
-from fuzzing.nested import nested
+from lab.fuzz.nested import nested
 from programs import PROGRAMS, VARYING
 from random_programs import random_program
 from same_graph import described
