@@ -22,12 +22,14 @@ from trireme.model_file.convert import convert
 from trireme.runtime.feeds import random_array
 from trireme.runtime.options import ExecutionOptions
 from trireme.runtime.session import Session
+from trireme.support.dtypes import Array
 from trireme.support.errors import InternalError, TriremeError
 
 MOST_FED = 1 << 24
 """Bytes that a file is fed; one that wants more is opened only."""
 SYMBOL = 3
 """What an open dimension is."""
+Feeds = dict[str, Array]
 Attempt = Callable[[tuple[int, bytes]], str]
 
 
@@ -44,7 +46,9 @@ def attempt_with(read: Callable[[bytes], Graph], every: int = 0) -> Attempt:
             graph = read(data)
             check(graph)
             unsaid = (RecursionError, InternalError)
-            return run(graph, number) if every and number % every == 0 else "read"
+            if not every or number % every:
+                return "read"
+            return "ran" if run(graph, number) else "opened"
         except TriremeError as error:
             cause: BaseException | None = error
             while cause is not None:
@@ -56,20 +60,29 @@ def attempt_with(read: Callable[[bytes], Graph], every: int = 0) -> Attempt:
     return attempt
 
 
-def run(graph: Graph, number: int) -> str:
-    """Open a graph on the cpu and run it with random inputs; return how far it came."""
-    shapes = {
+def open_shapes(graph: Graph) -> dict[str, tuple[int, ...]]:
+    """Return shapes for the inputs that a graph leaves open."""
+    return {
         value.name: tuple(dim if isinstance(dim, int) else SYMBOL for dim in value.shape)
         for value in graph.input_values()
         if not value.type.is_static
     }
+
+
+def run(graph: Graph, number: int) -> tuple[Feeds, list[Array]] | None:
+    """Open a graph on the cpu and run it with random inputs; return them and the outputs.
+
+    None is a graph that wants more than MOST_FED: it is opened only.
+    """
+    shapes = open_shapes(graph)
     options = ExecutionOptions(model_cache=None)
     with Session(graph, shapes=shapes or None, threads=1, execution_options=options) as session:
         if sum(value.type.nbytes for value in session.inputs) > MOST_FED:
-            return "opened"
+            return None
         rng = np.random.default_rng(number)
-        session.run({value.name: random_array(value, rng) for value in session.inputs})
-    return "ran"
+        feeds = {value.name: random_array(value, rng) for value in session.inputs}
+        found = session.run(feeds)
+        return feeds, [found[value.name] for value in session.outputs]
 
 
 def main(format: str, seed: str, count: str, every: str, first: str) -> None:

@@ -1,7 +1,7 @@
 """Damage model files at random; convert, load and run what is left, here and on a peer.
 
-As a program, `python mutant_runs.py SIDE FORMAT SEED COUNT FOLDER FIRST`, in bounded memory and
-time, with seed files on standard input (mutations.py):
+As a program, `python -m lab.fuzz.damaged_runs SIDE FORMAT SEED COUNT FOLDER FIRST`, in bounded
+memory and time, with seed files on standard input (mutations.py):
 
 * side "trireme" runs each damaged file, and writes inputs and outputs of a run to the folder
 * side "peer" runs those files on ONNX Runtime, on LiteRT, or (.trm) on the numpy references, and
@@ -13,19 +13,13 @@ import sys
 import warnings
 
 import numpy as np
-from lab.stress.bounded import try_cases
-from lab.stress.mutations import damaged_cases, read_seeds
 
+from lab.stress.bounded import try_cases
+from lab.stress.damaged_files import open_shapes, run
+from lab.stress.mutations import damaged_cases, read_seeds
 from trireme.ir.interpreter import run_reference
 from trireme.model_file.convert import convert
-from trireme.runtime.feeds import random_array
-from trireme.runtime.options import ExecutionOptions
-from trireme.runtime.session import Session
 
-MOST_FED = 1 << 24
-"""Bytes that a file is fed; one that wants more is opened."""
-SYMBOL = 3
-"""What an open dimension is."""
 RTOL, ROUNDED_RTOL = 1e-3, 3e-2
 """Of floats, relative to the largest: a damaged weight makes sums of numbers of any size, and where
 floats are rounded to levels on the way a last bit moves a level."""
@@ -38,17 +32,6 @@ LARGEST = float(np.finfo(np.float32).max)
 
 class Refused(Exception):
     """A peer does not take a file."""
-
-
-def graph_of(format, data):
-    """Return the graph of a damaged file and shapes for its open inputs."""
-    graph = convert(data, format=format)
-    shapes = {
-        value.name: tuple(dim if isinstance(dim, int) else SYMBOL for dim in value.shape)
-        for value in graph.input_values()
-        if not value.type.is_static
-    }
-    return graph, shapes
 
 
 def greatest_ratio(graph):
@@ -66,19 +49,11 @@ def attempt_here(format, folder):
 
     def attempt(case):
         number, data = case
-        graph, shapes = graph_of(format, data)
-        with Session(
-            graph,
-            shapes=shapes or None,
-            threads=1,
-            execution_options=ExecutionOptions(model_cache=None),
-        ) as session:
-            if sum(value.type.nbytes for value in session.inputs) > MOST_FED:
-                return "opened"
-            rng = np.random.default_rng(number)
-            feeds = {value.name: random_array(value, rng) for value in session.inputs}
-            found = session.run(feeds)
-            outputs = [found[value.name] for value in session.outputs]
+        graph = convert(data, format=format)
+        ran = run(graph, number)
+        if ran is None:
+            return "opened"
+        feeds, outputs = ran
         if any(array.dtype.kind == "O" for array in outputs):
             return "ran"
         names = np.array(list(feeds), "U")
@@ -96,7 +71,7 @@ def attempt_here(format, folder):
 
 def attempt_there(format, folder):
     """Return what runs a damaged file on the peer and compares with what ran here."""
-    run = {"onnx": run_onnx, "tflite": run_tflite, "trm": run_trm}[format]
+    answer = {"onnx": run_onnx, "tflite": run_tflite, "trm": run_trm}[format]
 
     def attempt(case):
         number, data = case
@@ -107,11 +82,11 @@ def attempt_there(format, folder):
         feeds = {str(name): stored[f"i{k}"] for k, name in enumerate(stored["names"])}
         ours = [stored[f"o{k}"] for k in range(int(stored["outputs"]))]
         try:
-            theirs = run(data, feeds)
+            theirs = answer(data, feeds)
         except Refused as error:
             return f"refused {error}"
         why = difference(ours, theirs, float(stored["rtol"]))
-        if why and format == "tflite" and difference(theirs, run(data, feeds, fast=True), 0.1):
+        if why and format == "tflite" and difference(theirs, answer(data, feeds, fast=True), 0.1):
             return "refused: LiteRT's kernels contradict each other"
         return f"wrong {why}" if why else "equal"
 
@@ -151,8 +126,8 @@ def run_tflite(data, feeds, fast=False):
 
 def run_trm(data, feeds):
     """Return the references' outputs of the graph as it is in the file."""
-    graph, shapes = graph_of("trm", data)
-    if shapes:
+    graph = convert(data, format="trm")
+    if open_shapes(graph):
         raise Refused("the references want shapes")
     found = run_reference(graph, feeds)
     return [found[value.name] for value in graph.output_values()]
