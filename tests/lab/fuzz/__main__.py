@@ -15,16 +15,15 @@ import os
 from functools import partial
 from pathlib import Path
 
-from lab.fuzz.campaign import Report, campaign, on_devices
+from lab.fuzz.campaign import ONNX, TFLITE, Report, campaign, in_every_way, on_devices
 from lab.fuzz.campaign_python import campaign_python
-from lab.fuzz.campaign_tflite import campaign_tflite
-from lab.fuzz.campaign_tflite import on_devices as as_tflite
 from lab.fuzz.forcing import Ran, on_forced_devices, shares
 from lab.fuzz.grow import KINDS
 from lab.fuzz.worker import Worker
 from trireme.backend.registry import open_device
 
 BATCH = 20
+FAMILIES = {"onnx": (ONNX, on_devices), "tflite": (TFLITE, in_every_way)}
 
 
 def main() -> None:
@@ -54,15 +53,14 @@ def main() -> None:
     used, ran = list(devices.values()), Ran()
     total, last = Report(), args.first + args.seeds
     with Worker() as peer:
-        if args.format == "tflite":
-            how = on_forced_devices(devices, ran) if args.forced else as_tflite(used)
-            run = partial(campaign_tflite, run=how, peer=peer, folder=args.folder)
-        elif args.format == "python":
+        if args.format == "python":
             run = partial(campaign_python, folder=args.folder)
         else:
-            how = on_forced_devices(devices, ran) if args.forced else on_devices(used)
+            family, plain = FAMILIES[args.format]
+            how = on_forced_devices(devices, ran) if args.forced else plain(used)
             kinds = args.kinds.split(",")
-            run = partial(campaign, run=how, peer=peer, folder=args.folder, kinds=kinds)
+            options = {"run": how, "peer": peer, "folder": args.folder, "family": family}
+            run = partial(campaign, kinds=kinds, **options)
         for first in range(args.first, last, BATCH):
             seeds = range(first, min(first + BATCH, last))
             report = run(seeds)

@@ -12,11 +12,13 @@ from typing import Any
 import numpy as np
 import onnx
 
+from lab.fuzz import tflite_graphs
 from lab.fuzz.check import WAYS, Failure, allowed, check, run_way
 from lab.fuzz.grower import Grown
 from lab.fuzz.oracle import Answer, answer, grown_and_answered
 from lab.fuzz.peer import Refused
-from lab.fuzz.shrink import as_text, shrink
+from lab.fuzz.shrink import as_text, part_of, shrink
+from lab.fuzz.tflite_graphs import litert_answer, part_of_tflite, tflite_and_answered
 from lab.fuzz.worker import Crashed, Worker
 from trireme.model_file import dumps, loads
 from trireme.model_file.convert import convert
@@ -32,6 +34,26 @@ even where every node is pinned.
 """
 REFUSED, CRASHED = "refused by the peer", "peer crashed"
 Runner = Callable[[Any, Any], tuple[str, list[Failure]]]
+
+
+@dataclass(frozen=True)
+class Family:
+    """Random graphs of a file format; the first two functions run in the peer's process.
+
+    grown_and_answered: (seed, kind) -> the graph and what each output must be
+    answer: (graph, seed) -> what each output must be
+    part_of: (graph, some of its parts) -> their graph
+    """
+
+    name: str
+    grown_and_answered: Callable[[int, str], tuple[Any, dict[str, Answer]]]
+    answer: Callable[[Any, int], dict[str, Answer]]
+    part_of: Callable[[Any, Sequence[Any]], Any]
+    as_text: Callable[[Any], str]
+
+
+ONNX = Family("onnx", grown_and_answered, answer, part_of, as_text)
+TFLITE = Family("tflite", tflite_and_answered, litert_answer, part_of_tflite, tflite_graphs.as_text)
 
 
 @dataclass
@@ -62,6 +84,11 @@ def on_devices(devices: Sequence[Any]) -> Runner:
         return check(grown.content, grown.feeds, wanted, used, ways, objective=QUICK)
 
     return run
+
+
+def in_every_way(devices: Sequence[Any]) -> Runner:
+    """Return what loads a graph in every way and runs it on those devices."""
+    return lambda grown, wanted: check(grown.content, grown.feeds, wanted, devices)
 
 
 def otherwise(devices: Sequence[Any]) -> Runner:
@@ -130,10 +157,12 @@ def _refusal(error: TriremeError) -> Failure:
     return Failure("converted", "refused", str(error))
 
 
-def outcome(grown: Grown, seed: int, run: Runner, peer: Worker) -> tuple[str, list[Failure]]:
+def outcome(
+    family: Family, grown: Any, seed: int, run: Runner, peer: Worker
+) -> tuple[str, list[Failure]]:
     """Return "equal", the kind of an allowed error, what the peer ended in, or how it failed."""
     try:
-        wanted = peer(answer, grown, seed)
+        wanted = peer(family.answer, grown, seed)
     except Refused:
         return REFUSED, []
     except Crashed:
@@ -153,42 +182,52 @@ def campaign(
     peer: Worker,
     folder: Path | None = None,
     kinds: Sequence[str] = ("any",),
+    family: Family = ONNX,
 ) -> Report:
     """Return the report of some seeds; a failing graph is made small, written and printed.
 
-    peer: the process that ONNX Runtime is in; a seed at which that ends is counted, no more
+    peer: the process of the other runtime; a seed at which that ends is counted, no more
     kinds: of graphs (grow.KINDS), which take turns with the seeds
     """
     report = Report()
     for seed in seeds:
         try:
-            grown, wanted = peer(grown_and_answered, seed, kinds[seed % len(kinds)])
+            grown, wanted = peer(family.grown_and_answered, seed, kinds[seed % len(kinds)])
         except (Refused, Crashed) as error:
             report.counts[REFUSED if isinstance(error, Refused) else CRASHED] += 1
             continue
         kind, failures = judged(grown, wanted, run)
         report.counts[kind] += 1
         if failures:
-            small, failure = made_small(grown, seed, run, peer, failures[0])
-            report.failed.append(failure_text(small, seed, failure, folder))
+            small, failure = made_small(family, grown, seed, run, peer, failures[0])
+            report.failed.append(failure_text(family, small, seed, failure, folder))
     return report
 
 
 def made_small(
-    grown: Grown, seed: int, run: Runner, peer: Worker, failure: Failure
-) -> tuple[Grown, Failure]:
+    family: Family, grown: Any, seed: int, run: Runner, peer: Worker, failure: Failure
+) -> tuple[Any, Failure]:
     """Return a part of a failing graph that fails alike, and how it does."""
-    small = shrink(grown, lambda part: outcome(part, seed, run, peer)[0] == failure.kind)
-    return small, [*outcome(small, seed, run, peer)[1], failure][0]
+
+    def outcome_of(parts: Sequence[Any]) -> tuple[str, list[Failure]]:
+        return outcome(family, family.part_of(grown, parts), seed, run, peer)
+
+    parts = shrink(grown.parts, lambda rest: outcome_of(rest)[0] == failure.kind)
+    if len(parts) == len(grown.parts):
+        return grown, failure
+    return family.part_of(grown, parts), [*outcome_of(parts)[1], failure][0]
 
 
-def failure_text(small: Grown, seed: int, failure: Failure, folder: Path | None) -> str:
+def failure_text(
+    family: Family, small: Any, seed: int, failure: Failure, folder: Path | None
+) -> str:
     """Return a failing graph as text; it is written to `folder` for replay."""
-    text = f"seed {seed}: {failure.kind} from {failure.way}: {failure.text}\n{as_text(small)}\n"
+    head = f"seed {seed}: {failure.kind} from {failure.way}: {failure.text}"
+    text = f"{head}\n{family.as_text(small)}\n"
     if folder is not None:
-        place = folder / f"seed_{seed}"
+        place = folder / f"{family.name}_{seed}"
         place.mkdir(parents=True, exist_ok=True)
-        onnx.save(small.model, place / "model.onnx")
+        (place / f"model.{family.name}").write_bytes(small.content)
         np.savez(place / "feeds.npz", **small.feeds)
         (place / "failure.txt").write_text(text)
     return text

@@ -103,6 +103,11 @@ class Grown:
         """The file's bytes."""
         return self.model.SerializeToString()
 
+    @property
+    def parts(self) -> list[Any]:
+        """The nodes that compute."""
+        return [node for node in self.model.graph.node if node.op_type != "Constant"]
+
 
 @dataclass
 class Grower:

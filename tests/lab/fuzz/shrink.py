@@ -15,27 +15,25 @@ from onnx import numpy_helper
 from lab.fuzz.grower import Grown, assemble
 
 
-def shrink(grown: Grown, fails: Callable[[Grown], bool], most: int = 300) -> Grown:
-    """Return a part of the graph that still fails and of which no node can be left out.
+def shrink(parts: Sequence[Any], fails: Callable[[list[Any]], bool], most: int = 300) -> list[Any]:
+    """Return parts that still fail and of which none can be left out.
 
-    Delta debugging: halves, quarters, .. of the nodes are left out. `most` bounds the trials.
+    Delta debugging: halves, quarters, .. of the parts are left out. `most` bounds the trials.
     Source: Zeller and Hildebrandt, Simplifying and Isolating Failure-Inducing Input
     """
-    nodes = [node for node in grown.model.graph.node if node.op_type != "Constant"]
-    best, step, trials = grown, max(len(nodes) // 2, 1), 0
+    best, step, trials = list(parts), max(len(parts) // 2, 1), 0
     while trials < most:
-        for first in range(0, len(nodes), step):
-            rest = nodes[:first] + nodes[first + step :]
+        for first in range(0, len(best), step):
+            rest = best[:first] + best[first + step :]
             trials += 1
-            part = part_of(grown, rest) if rest else None
-            if part is not None and fails(part):
-                best, nodes = part, rest
+            if rest and fails(rest):
+                best = rest
                 break
         else:
             if step == 1:
                 break
             step = max(step // 2, 1)
-        step = min(step, max(len(nodes) // 2, 1))
+        step = min(step, max(len(best) // 2, 1))
     return best
 
 

@@ -8,8 +8,8 @@ kernels, whose arithmetic ours is, and must agree to the bit; float ones within 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -384,7 +384,10 @@ ROWS: tuple[tuple[float, Callable[[TfliteGrower], None]], ...] = (
 
 @dataclass(frozen=True)
 class Grown:
-    """A random .tflite model, taken apart, and what to feed it."""
+    """A random .tflite model, taken apart, and what to feed it.
+
+    arrays: every value by name as LiteRT computes it, once it has
+    """
 
     tensors: list[T]
     operators: list[Op]
@@ -392,11 +395,17 @@ class Grown:
     outputs: list[int]
     feeds: dict[str, Any]
     loose: set[int]
+    arrays: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def content(self) -> bytes:
         """The file's bytes."""
         return model(self.tensors, self.operators, self.inputs, self.outputs)
+
+    @property
+    def parts(self) -> list[Op]:
+        """The operators."""
+        return self.operators
 
 
 def grow_tflite(seed: int, least: int = 3, most: int = 20) -> Grown:
@@ -422,22 +431,26 @@ def grow_tflite(seed: int, least: int = 3, most: int = 20) -> Grown:
     return Grown(g.tensors, g.operators, g.inputs, outputs, _feeds(g, g.inputs), g.loose)
 
 
-def litert_values(grown: Grown) -> dict[str, Any]:
-    """Return what is fed and what LiteRT computes, of every operator, by name."""
+def tflite_and_answered(seed: int, kind: str) -> tuple[Grown, dict[str, Answer]]:
+    """Return the random model of a seed with every value, and what each output must be.
+
+    Errors: Refused, if LiteRT does not take the model
+    """
+    grown = grow_tflite(seed)
     known = [op.outputs[0] for op in grown.operators]
-    whole = Grown(grown.tensors, grown.operators, grown.inputs, known, grown.feeds, set())
-    return {**grown.feeds, **quiet_litert(whole.content, grown.feeds)}
+    values = quiet_litert(replace(grown, outputs=known).content, grown.feeds)
+    return replace(grown, arrays={**grown.feeds, **values}), litert_answer(grown, seed)
 
 
-def first_wrong(grown: Grown, values: Mapping[str, Any], differs: Callable[[Grown], bool]) -> Grown:
-    """Return the first operator that differs when it is fed LiteRT's values, as a model."""
-    for op in grown.operators:
-        inputs = [i for i in dict.fromkeys(op.inputs) if grown.tensors[i].data is None]
-        feeds = {f"t{i}": values[f"t{i}"] for i in inputs}
-        one = Grown(grown.tensors, [op], inputs, op.outputs, feeds, grown.loose)
-        if differs(one):
-            return one
-    return grown
+def part_of_tflite(grown: Grown, operators: Sequence[Op]) -> Grown:
+    """Return the model of some operators, its outputs what they make and none of them reads."""
+    read = dict.fromkeys(i for op in operators for i in op.inputs if grown.tensors[i].data is None)
+    made = [op.outputs[0] for op in operators]
+    inputs = [i for i in read if i not in made]
+    outputs = [i for i in made if i not in read or i in grown.outputs]
+    feeds = {f"t{i}": grown.arrays[f"t{i}"] for i in inputs}
+    parts = list(operators)
+    return replace(grown, operators=parts, inputs=inputs, outputs=outputs, feeds=feeds)
 
 
 def as_text(grown: Grown) -> str:
@@ -470,7 +483,7 @@ def _fed(g: TfliteGrower, index: int) -> Any:
     return g.rng.integers(info.min, info.max + 1, shape).astype(g.dtype)
 
 
-def litert_answer(grown: Grown) -> dict[str, Answer]:
+def litert_answer(grown: Grown, seed: int) -> dict[str, Answer]:
     """Return what each output must be: to the bit where integers come out.
 
     Errors: Refused, if LiteRT does not take the model
