@@ -1,6 +1,6 @@
 """Time greedy decoding beside ONNX Runtime and OpenVINO, and compare every token.
 
-    python tests/support/export_decoders.py models
+    python -m lab.speed.export_decoders models
     python -m lab.speed.decode models/llama_like.onnx --threads 1
 
 Each engine decodes the same prompt. Engines take turns, some steps at a time. A row has the tokens

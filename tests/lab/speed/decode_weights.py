@@ -1,6 +1,6 @@
 """Time decoding with the weights in fewer bits, beside float32 and ONNX Runtime, in turns.
 
-    python tests/support/export_decoders.py models
+    python -m lab.speed.export_decoders models
     python -m lab.speed.decode_weights models/gpt2_like.onnx --threads 1
 
 A row has the tokens a second of the median step, and of the step at a tenth of the times.

@@ -1,6 +1,6 @@
 """Export a small Llama-like and a small GPT-2-like decoder with random weights to ONNX.
 
-    python tests/support/export_decoders.py models
+    python -m lab.speed.export_decoders models
 
 Each model takes (ids, mask, pos, past...) and returns (logits, present...): past and present are
 the keys and values of each layer, [batch, heads, length, size]. All sizes but those are open.
