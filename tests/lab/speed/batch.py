@@ -8,50 +8,15 @@ The ways take turns in one process. A row: clients, way, requests a second, p50,
 from __future__ import annotations
 
 import argparse
-import threading
-import time
-from collections.abc import Callable, Mapping
-from typing import Any
+from dataclasses import astuple
 
 import numpy as np
 
 import trireme
+from lab.speed.clients import Load, closed_loop
 from trireme.ir.bind_shapes import bind_shapes
 from trireme.runtime.feeds import random_feeds
-
-CLIENTS = (1, 8, 32)
-Feeds = Mapping[str, Any]
-
-
-def closed_loop(
-    call: Callable[[Feeds], object], feeds: list[Feeds], clients: int, seconds: float
-) -> tuple[float, float, float, float]:
-    """Return requests a second, p50 and p99 in seconds, and CPU seconds a request."""
-    waits: list[list[float]] = [[] for _ in range(clients)]
-    start = threading.Barrier(clients + 1)
-    stop = [False]
-
-    def client(number: int) -> None:
-        start.wait()
-        k = number
-        while not stop[0]:
-            begun = time.perf_counter()
-            call(feeds[k % len(feeds)])
-            waits[number].append(time.perf_counter() - begun)
-            k += 1
-
-    threads = [threading.Thread(target=client, args=(k,)) for k in range(clients)]
-    for thread in threads:
-        thread.start()
-    start.wait()
-    begun, cpu = time.perf_counter(), time.process_time()
-    time.sleep(seconds)
-    stop[0] = True
-    for thread in threads:
-        thread.join()
-    took, spent = time.perf_counter() - begun, time.process_time() - cpu
-    every = np.array([one for own in waits for one in own])
-    return len(every) / took, *np.percentile(every, [50, 99]), spent / len(every)
+from trireme.tools.parsed import parse_shapes
 
 
 def main() -> None:
@@ -67,10 +32,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int)
     parser.add_argument("--clients", default="1,8,32")
     asked = parser.parse_args()
-    shapes = {}
-    for text in asked.shape:
-        name, dims = text.split("=", 1)
-        shapes[name] = tuple(int(d) if d.isdigit() else d for d in dims.split(","))
+    shapes = parse_shapes(asked.shape)
     session = trireme.Session(asked.model, shapes=shapes or None, threads=asked.threads)
     symbol = session.inputs[0].shape[0]
     name, _, sizes = asked.sizes.partition("=")
@@ -92,16 +54,16 @@ def main() -> None:
         for rows in range(1, asked.most + 1):
             session.run({k: np.repeat(v, rows, 0) for k, v in one.items()})
     for clients in map(int, asked.clients.split(",")):
-        seen: dict[str, list[tuple[float, ...]]] = {way: [] for way in ways}
+        seen: dict[str, list[Load]] = {way: [] for way in ways}
         for _ in range(asked.rounds):
             for way, call in ways.items():
                 seen[way].append(closed_loop(call, feeds, clients, asked.seconds))
-        base = np.median([row[0] for row in seen["run"]])
+        base = np.median([load.per_s for load in seen["run"]])
         for way, rows in seen.items():
-            rate, p50, p99, cpu = np.median(rows, axis=0)
+            rate, p50, p99, cpu = np.median([astuple(load) for load in rows], axis=0)
             print(
                 f"{clients:3} clients  {way:10} {rate:8.1f}/s ({rate / base:4.2f}x)  "
-                f"p50 {p50 * 1e3:7.2f} ms  p99 {p99 * 1e3:7.2f} ms  cpu {cpu * 1e3:7.2f} ms",
+                f"p50 {p50:7.2f} ms  p99 {p99:7.2f} ms  cpu {cpu:7.2f} ms",
                 flush=True,
             )
     print(batcher.statistics)

@@ -20,8 +20,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import onnxruntime
 
+from lab.speed.peers import has_openvino, onnx_session, openvino_model
 from trireme.runtime.session import Session
 from trireme.tools.parsed import parse_shapes
 
@@ -45,23 +45,13 @@ def engines(model: str, shapes: Mapping, threads: int, contexts: int | None) -> 
     session = Session(model, shapes=shapes or None, threads=threads, contexts=contexts)
     found: dict[str, Run] = {"trireme": session.run}
     for intra in dict.fromkeys((1, threads)):
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = intra
-        ort = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+        ort = onnx_session(model, intra)
         found[f"onnxruntime, {intra} threads a call"] = lambda feeds, ort=ort: ort.run(None, feeds)
-    try:
-        import openvino
-    except ImportError:
+    if not has_openvino():
         return found
-    compiled = openvino.Core().compile_model(
-        model,
-        "CPU",
-        {
-            "INFERENCE_NUM_THREADS": threads,
-            "PERFORMANCE_HINT": "THROUGHPUT",
-            "INFERENCE_PRECISION_HINT": "f32",  # bfloat16 is its own choice where the CPU has it
-        },
-    )
+    import openvino
+
+    compiled = openvino_model(model, threads, "THROUGHPUT")
     queue = openvino.AsyncInferQueue(compiled)  # as many requests as it finds best
     queue.set_callback(lambda request, done: done.release())
     putting = threading.Lock()

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import trireme
+from lab.speed.peers import onnx_session, openvino_model
 from trireme.runtime.feeds import random_feeds
 
 REST_S = 0.03
@@ -32,26 +33,14 @@ def engine(path: str, threads: int, feeds: Feeds) -> Run:
 
 
 def onnx_runtime(path: str, threads: int, feeds: Feeds) -> Run:
-    """Return a run of ONNX Runtime with all its optimisations."""
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads, options.log_severity_level = threads, 3
-    options.add_session_config_entry("session.intra_op.allow_spinning", "1")
-    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    """Return a run of ONNX Runtime."""
+    session = onnx_session(path, threads)
     return lambda: session.run(None, dict(feeds))
 
 
 def openvino(path: str, threads: int, feeds: Feeds) -> Run:
-    """Return a run of OpenVINO in float32 where the model is, with its latency hint."""
-    import openvino
-
-    config = {
-        "INFERENCE_NUM_THREADS": threads,
-        "PERFORMANCE_HINT": "LATENCY",
-        "INFERENCE_PRECISION_HINT": "f32",
-    }
-    request = openvino.Core().compile_model(path, "CPU", config).create_infer_request()
+    """Return a run of OpenVINO."""
+    request = openvino_model(path, threads).create_infer_request()
     return lambda: request.infer(list(feeds.values()))
 
 

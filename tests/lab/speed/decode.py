@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import onnxruntime
 
+from lab.speed.peers import onnx_session, openvino_model
 from trireme.runtime.session import Session
 
 Array = np.ndarray
@@ -29,9 +30,7 @@ class Decoder:
 
     def __init__(self, path: str) -> None:
         self.path = path
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = 1
-        plain = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+        plain = onnx_session(path)
         past = [value for value in plain.get_inputs() if value.name.startswith("past.")]
         self.past = [value.name for value in past]
         self.present = [name.replace("past.", "present.", 1) for name in self.past]
@@ -65,16 +64,9 @@ def ours(model: Decoder, threads: int, steps: int, tied: bool) -> Step:
     return step
 
 
-def ort_session(model: Decoder, threads: int) -> onnxruntime.InferenceSession:
-    """A session of ONNX Runtime."""
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = threads
-    return onnxruntime.InferenceSession(model.path, options, providers=["CPUExecutionProvider"])
-
-
 def ort_run(model: Decoder, threads: int) -> Step:
     """ONNX Runtime's run, fed the arrays that it returned."""
-    session = ort_session(model, threads)
+    session = onnx_session(model.path, threads)
     held = dict.fromkeys(model.past, model.empty())
     names = ["logits", *model.present]
 
@@ -88,7 +80,7 @@ def ort_run(model: Decoder, threads: int) -> Step:
 
 def ort_bound(model: Decoder, threads: int) -> Step:
     """ONNX Runtime's IO binding: what it made is bound as it lies."""
-    session = ort_session(model, threads)
+    session = onnx_session(model.path, threads)
     binding = session.io_binding()
     empty = model.empty()
     held = {name: onnxruntime.OrtValue.ortvalue_from_numpy(empty) for name in model.past}
@@ -113,15 +105,9 @@ def openvino_stateful(model: Decoder, threads: int) -> Step:
     import openvino
     from openvino._offline_transformations import apply_make_stateful_transformation
 
-    core = openvino.Core()
-    read = core.read_model(model.path)
+    read = openvino.Core().read_model(model.path)
     apply_make_stateful_transformation(read, dict(zip(model.past, model.present, strict=True)))
-    config = {
-        "INFERENCE_NUM_THREADS": threads,
-        "PERFORMANCE_HINT": "LATENCY",
-        "INFERENCE_PRECISION_HINT": "f32",
-    }
-    request = core.compile_model(read, "CPU", config).create_infer_request()
+    request = openvino_model(read, threads).create_infer_request()
     for state in request.query_state():
         state.state = openvino.Tensor(model.empty())
 

@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 from functools import partial
 
 import numpy as np
-import onnxruntime
 from decode_loops import Sizes, decode_feeds, decode_loop
 from onnx import parser
 
+from lab.speed.peers import onnx_session
 from trireme.runtime.session import Session
 from trireme.support.timing import seconds_of
 
@@ -281,9 +281,7 @@ def measure(case: Case, rounds: int) -> tuple[float, float, float]:
     model = case.model
     if isinstance(model, str):
         model = parser.parse_model(HEAD + model).SerializeToString()
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads, options.log_severity_level = 1, 4
-    peer = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    peer = onnx_session(model)
 
     def theirs(fed: Feeds) -> object:
         return peer.run(None, fed)

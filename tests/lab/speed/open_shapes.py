@@ -20,8 +20,8 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 import numpy as np
-import onnxruntime
 
+from lab.speed.peers import has_openvino, onnx_session, openvino_model
 from trireme.runtime.session import Session
 from trireme.support.timing import seconds_of
 from trireme.tools.parsed import parse_shapes
@@ -33,24 +33,11 @@ RUNS = 4
 
 def peers(model: str, threads: int) -> dict[str, Run]:
     """Return what runs the model on each peer that is installed."""
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = threads
-    ort = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    ort = onnx_session(model, threads)
     found: dict[str, Run] = {"onnxruntime": lambda feeds: ort.run(None, dict(feeds))}
-    try:
-        import openvino
-    except ImportError:
-        return found
-    compiled = openvino.Core().compile_model(
-        model,
-        "CPU",
-        {
-            "INFERENCE_NUM_THREADS": threads,
-            "PERFORMANCE_HINT": "LATENCY",
-            "INFERENCE_PRECISION_HINT": "f32",  # bfloat16 is its own choice where the CPU has it
-        },
-    )
-    found["openvino"] = lambda feeds: compiled(dict(feeds))
+    if has_openvino():
+        other = openvino_model(model, threads)
+        found["openvino"] = lambda feeds: other(dict(feeds))
     return found
 
 

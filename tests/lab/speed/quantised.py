@@ -18,6 +18,7 @@ from lively_models import write
 from zoo import zoo_path
 
 import trireme
+from lab.speed.peers import onnx_session, openvino_model
 
 RUNS = {}
 SAMPLES = 16
@@ -45,19 +46,12 @@ def litert(name, path, threads):
 
 
 def ort(name, path, threads, feeds):
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads, options.log_severity_level = threads, 3
-    session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    session = onnx_session(str(path), threads)
     RUNS[name] = functools.partial(session.run, None, {"input": feeds})
 
 
 def openvino(name, model, threads, feeds):
-    import openvino
-
-    settings = {"INFERENCE_NUM_THREADS": threads, "PERFORMANCE_HINT": "LATENCY"}
-    request = openvino.Core().compile_model(model, "CPU", settings).create_infer_request()
+    request = openvino_model(model, threads).create_infer_request()
     RUNS[name] = functools.partial(request.infer, {0: feeds})
 
 
