@@ -36,7 +36,6 @@ from trireme.tools.options import (
     add_states,
 )
 from trireme.tools.options import argument as _arg
-from trireme.tools.stress import command as stress
 
 Adder = Callable[[argparse.ArgumentParser], None]
 
@@ -92,11 +91,6 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "model.onnx --http 8000",
         "--repository models --grpc 8001 --threads 2",
         "--config serve.toml --token-file token",
-    ),
-    "stress": (
-        "",
-        "--part mutants --size release --report stress.md",
-        "--part mutants/onnx --seed 3 --case 1742",
     ),
     "replay": ("model.trm run1 --record", "model.trm run1"),
     "info": ("model.onnx --graph",),
@@ -232,12 +226,6 @@ COMMANDS: dict[str, Subcommand] = {
     ),
     "serve": Subcommand(
         serve.serve, "answer requests for models over HTTP and gRPC", (), serve.ARGUMENTS
-    ),
-    "stress": Subcommand(
-        stress.stress,
-        "try to break the engine: damaged files, faults, races, overload, a soak",
-        (),
-        stress.ARGUMENTS,
     ),
     "replay": Subcommand(
         replay.replay,

@@ -11,6 +11,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper
+from tflite_builder import Op, T, model
 from zoo import CHECKOUT
 
 import trireme.ops  # noqa: F401 - fills the registry
@@ -19,7 +20,6 @@ from trireme.model_file import convert as converters
 from trireme.model_file.convert import Format, convert, register_converter
 from trireme.runtime.session import Session
 from trireme.support.errors import ConvertError, ModelFileError
-from trireme.tools.stress.tflite_builder import Op, T, model
 
 SUFFIX = {"onnx": ".onnx", "tflite": ".tflite", "torch": ".pt2", "text": ".ops"}
 X = np.linspace(-1, 1, 4, dtype=np.float32)

@@ -9,7 +9,7 @@ import sys
 
 import numpy as np
 import pytest
-from op_samples import assert_close
+from op_samples import assert_close, sample_graph
 from opencl import run
 from zoo import CHECKOUT
 
@@ -21,7 +21,6 @@ from trireme.devices.described import load_soc
 from trireme.ir.interpreter import interpret
 from trireme.ir.op import all_ops, get_op
 from trireme.support.errors import DeviceError, TriremeError
-from trireme.testing.samples import sample_graph
 
 SEED = 20261123
 NAMES = (*device_names(), "null")

@@ -6,8 +6,8 @@ from onnx import helper
 
 pytest.importorskip("onnxruntime", reason="random graphs are compared with ONNX Runtime")
 
-from fuzzing.grower import Grown, assemble  # noqa: E402
-from fuzzing.oracle import answer  # noqa: E402
+from lab.fuzz.grower import Grown, assemble  # noqa: E402
+from lab.fuzz.oracle import answer  # noqa: E402
 
 
 @pytest.mark.parametrize("seed", range(3))

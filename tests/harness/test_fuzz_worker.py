@@ -3,15 +3,16 @@
 import ctypes
 import os
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 pytest.importorskip("onnxruntime", reason="random graphs are compared with ONNX Runtime")
 
-from fuzzing import campaign as campaigns  # noqa: E402
-from fuzzing.peer import Refused  # noqa: E402
-from fuzzing.worker import Crashed, Worker  # noqa: E402
+from lab.fuzz.campaign import ONNX, campaign  # noqa: E402
+from lab.fuzz.peer import Refused  # noqa: E402
+from lab.fuzz.worker import Crashed, Worker  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -56,8 +57,8 @@ def test_a_child_that_ends_is_started_again(worker, function, argument, stall_s)
     assert worker(abs, -1) == 1
 
 
-def test_a_campaign_goes_on_behind_a_crash_of_the_peer(worker, monkeypatch):
-    monkeypatch.setattr(campaigns, "grown_and_answered", crash_at)
-    report = campaigns.campaign(range(4), lambda grown, wanted: ("", []), worker)
+def test_a_campaign_goes_on_behind_a_crash_of_the_peer(worker):
+    family = replace(ONNX, grown_and_answered=crash_at)
+    report = campaign(range(4), lambda grown, wanted: ("", []), worker, family=family)
     assert report.counts == {"equal": 2, "peer crashed": 1, "refused by the peer": 1}
     assert not report.failed

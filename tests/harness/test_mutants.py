@@ -1,12 +1,9 @@
-"""The mutants that mutate.py makes, the tests it chooses for them, and what it makes of a run."""
+"""The mutants of lab.mutation, the tests it chooses for them, and how it judges a run."""
 
 import ast
 
-import mutant_limits
-import mutant_map
-import mutant_warm
-import mutants
 import pytest
+from lab.mutation import limits, mutant_map, mutants, warm
 
 SOURCE = '''"""A module."""
 
@@ -110,7 +107,7 @@ def test_what_fails_or_skips_without_a_mutant_is_left_out(tmp_path):
     ],
 )
 def test_what_a_run_of_tests_says(status, output, verdict):
-    assert mutant_limits.verdict_of(status, output) == verdict
+    assert limits.verdict_of(status, output) == verdict
 
 
 NESTED = """
@@ -129,7 +126,7 @@ def test_a_fork_changes_functions_and_those_within_them(made_before):
     exec(compile(NESTED, "nested.py", "exec"), space)
     functions = [space["outer"], space["made"]] if made_before else [space["outer"]]
     changed = NESTED.replace("x > low", "x >= low")
-    assert mutant_warm.replace_code(functions, "nested.py", NESTED, changed) == len(functions)
+    assert warm.replace_code(functions, "nested.py", NESTED, changed) == len(functions)
     assert space["outer"](1)(1) is True
     assert space["made"](1) is made_before
 
@@ -138,14 +135,14 @@ def test_a_fork_leaves_a_function_that_takes_other_variables_from_outside():
     space = {}
     exec(compile(NESTED, "nested.py", "exec"), space)
     changed = NESTED.replace("x > low", "None")
-    assert mutant_warm.replace_code([space["made"]], "nested.py", NESTED, changed) == 0
-    assert mutant_warm.replace_code([], "nested.py", NESTED, changed) == 0
+    assert warm.replace_code([space["made"]], "nested.py", NESTED, changed) == 0
+    assert warm.replace_code([], "nested.py", NESTED, changed) == 0
 
 
 def test_a_test_that_takes_many_times_as_long_hangs(tmp_path):
     log = tmp_path / "log.tsv"
     log.write_text("begun\t3.0\ta\npassed\t30.0\ta\nbegun\t33.0\tb\n")
-    assert not mutant_limits.hangs(log, 62.0, {"a": 0.1, "b": 1.0})
-    assert mutant_limits.hangs(log, 64.0, {"a": 0.1, "b": 1.0})
+    assert not limits.hangs(log, 62.0, {"a": 0.1, "b": 1.0})
+    assert limits.hangs(log, 64.0, {"a": 0.1, "b": 1.0})
     log.write_text("begun\t3.0\ta\npassed\t99.0\ta\n")
-    assert not mutant_limits.hangs(log, 102.0, {"a": 0.1})
+    assert not limits.hangs(log, 102.0, {"a": 0.1})

@@ -2,16 +2,16 @@
 
 import numpy as np
 import pytest
-
-from trireme.ir.interpreter import run_reference
-from trireme.model_file import dumps, loads
-from trireme.testing.random_graphs import (
+from random_graphs import (
     FLOAT_ONLY,
     MAKERS,
     QUANTISED_ONLY,
     random_feeds,
     random_graph,
 )
+
+from trireme.ir.interpreter import run_reference
+from trireme.model_file import dumps, loads
 
 
 @pytest.mark.parametrize("quantised", [False, True], ids=["float", "int8"])

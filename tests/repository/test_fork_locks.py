@@ -12,10 +12,7 @@ from zoo import CHECKOUT
 
 KINDS = {f"threading.{one}" for one in ("Lock", "RLock", "Condition", "Semaphore", "Event")}
 ROOMS = ("engine", "devices", "converters")
-APART = {
-    "engine/serving": "a server does not fork",
-    "engine/testing": "faults are injected into one process",
-}
+APART = {"engine/serving": "a server does not fork"}
 KNOWN = {
     "devices/cpu/runtime/server.py _reset": "reset_after_fork calls it",
     "devices/cpu/runtime/workers.py __init__": "reset_after_fork of the workers lets the thread go",

@@ -24,7 +24,6 @@ ROOMS = {
     "trireme": [
         "version", "support", "ir", "ops", "passes", "model_file", "backend", "cost", "placement",
         "plan", "profiling", "runtime", "quantiser", "calibration", "compat", "serving",
-        "testing",
     ],
     "trireme.devices.cpu": ["codegen", "runtime", "kernels", "patterns", "compile"],
     "trireme.devices.cpu.kernels": [

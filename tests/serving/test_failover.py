@@ -12,6 +12,8 @@ from serving_models import put
 
 pytest.importorskip("prometheus_client", reason="needs the extra serve")
 
+from faults import Fault, inject  # noqa: E402
+
 from trireme.ir.builder import GraphBuilder  # noqa: E402
 from trireme.ir.graph import TensorType  # noqa: E402
 from trireme.model_file import save  # noqa: E402
@@ -27,7 +29,6 @@ from trireme.serving.service import InferenceService  # noqa: E402
 from trireme.serving.status import StatusPage  # noqa: E402
 from trireme.serving.usage import Usage  # noqa: E402
 from trireme.support.errors import FaultKind  # noqa: E402
-from trireme.testing.faults import Fault, inject  # noqa: E402
 
 REQUESTS, CLIENTS = 240, 8
 RNG = np.random.default_rng(77)

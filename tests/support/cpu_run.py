@@ -4,6 +4,7 @@ import os
 import random
 
 import numpy as np
+from guard import run_guarded
 
 from trireme.backend.registry import open_device
 from trireme.devices.cpu.codegen.target import available_isas
@@ -12,7 +13,6 @@ from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import TensorType
 from trireme.ir.interpreter import interpret
 from trireme.support.dtypes import dtype_name, numpy_dtype
-from trireme.tools.stress.guard import run_guarded
 
 EVERY_ISA = "TRIREME_TEST_EVERY_ISA" in os.environ
 MARGIN = 256

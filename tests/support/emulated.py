@@ -12,12 +12,12 @@ from dataclasses import dataclass
 
 import llvmlite.binding as llvm
 import numpy as np
+from guard import POISON, key_of, output_of, size_of, span_of
 
 from trireme.devices.cpu.codegen.emit import module_text, optimised
 from trireme.devices.cpu.codegen.target import ISAS
 from trireme.devices.cpu.compile.program import build, pack
 from trireme.devices.cpu.kernels.lowering import CONSTANTS, At, InPlace, KernelFault, Step
-from trireme.tools.stress.guard import POISON, key_of, output_of, size_of, span_of
 
 GAP = 64
 """Poisoned bytes between operands."""

@@ -4,13 +4,13 @@ import itertools
 from contextlib import contextmanager
 
 import numpy as np
+from faults import inject
 
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import TensorType
 from trireme.placement.options import PlacementOptions
 from trireme.runtime.options import ExecutionOptions
 from trireme.runtime.session import Session
-from trireme.testing.faults import inject
 
 SEED = 15
 SHAPE = (64, 256)

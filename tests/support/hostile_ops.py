@@ -10,7 +10,8 @@ import warnings
 from dataclasses import dataclass, replace
 
 import numpy as np
-from op_samples import assert_close
+from lab.stress.bounded import try_cases
+from op_samples import SEED, assert_close, outputs_of
 
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import TensorType
@@ -21,8 +22,6 @@ from trireme.runtime.options import ExecutionOptions
 from trireme.runtime.session import Session
 from trireme.support.dtypes import dtype_name
 from trireme.support.errors import PlacementError
-from trireme.testing.samples import SEED, outputs_of
-from trireme.tools.stress.bounded import try_cases
 
 INTS = (0, -1, 2**31, 2**40, 2**62, -(2**63))
 FLOATS = (0.0, -1.0, float("nan"), float("inf"), float("-inf"), 1e300)

@@ -9,8 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-
-from trireme.tools.stress.tflite_builder import Op, Sub, T, constant, model_of
+from tflite_builder import Op, Sub, T, constant, model_of
 
 CELLS = ("gru", "lstm")
 LISTS = ("last", "rows", "update")

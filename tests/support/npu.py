@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+from op_samples import feeds_of as feeds_of_sample
 
 import trireme.ops  # noqa: F401  (fills the registry)
 from trireme.backend.device import Device, NodeSpan
@@ -13,7 +14,6 @@ from trireme.ir.builder import GraphBuilder, graph_of_sample
 from trireme.ir.graph import Graph, Quant, TensorType
 from trireme.ir.op import OpDef, Sample
 from trireme.support.dtypes import Array, numpy_dtype
-from trireme.testing.samples import feeds_of as feeds_of_sample
 
 
 class Run:

@@ -7,9 +7,9 @@ operand, at every place, and with each odd float alone where an operand is one n
 from dataclasses import replace
 
 import numpy as np
+from op_samples import op_samples
 
 from trireme.ir.op import Sample, get_op
-from trireme.testing.samples import op_samples
 
 SEED = 20261123
 ODD = (np.nan, np.inf, -np.inf, -0.0, 0.0)

@@ -27,7 +27,6 @@ TABLES = {
     "devices/npu/simulator/": "what the machine's functions compute",
     "devices/npu/stream/commands.py": "the machine's functions",
     "engine/calibration/nets.py": "networks, layer by layer",
-    "engine/testing/random_graphs.py": "makers of nodes, one an op",
     "engine/quantiser/scheme.py": "what a scheme of integers takes",
     "engine/quantiser/weights.py": "how the weights of ops become smaller",
 }

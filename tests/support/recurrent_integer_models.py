@@ -4,8 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 from recurrent_models import BATCH, INPUTS, RELU, SEED, TANH, Lstm, Net, sequence_shape
-
-from trireme.tools.stress.tflite_builder import T, constant
+from tflite_builder import T, constant
 
 INT8, INT16 = (-127, 127), (-32767, 32767)
 

@@ -4,8 +4,7 @@ import itertools
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-
-from trireme.tools.stress.tflite_builder import Op, T, constant, model
+from tflite_builder import Op, T, constant, model
 
 SEED = 23
 

@@ -4,10 +4,10 @@ from collections import defaultdict
 from dataclasses import replace
 
 import numpy as np
+from op_samples import op_samples
 
 from trireme.ops.conversion import cast
 from trireme.support.dtypes import NAMES, numpy_dtype
-from trireme.testing.samples import op_samples
 
 SAMPLES = 2
 """Of each op and kind of inputs; further ones differ in attributes more than in shapes."""

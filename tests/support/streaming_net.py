@@ -1,8 +1,7 @@
 """A streaming int8 net with variables, of the shape of microWakeWord's: a few us a frame."""
 
 import numpy as np
-
-from trireme.tools.stress.tflite_builder import Op, Sub, T, constant, model_of
+from tflite_builder import Op, Sub, T, constant, model_of
 
 FRAME = (1, 3, 40)
 NONE, RELU = 0, 1

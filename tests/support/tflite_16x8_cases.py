@@ -1,9 +1,8 @@
 """Models of one TFLite operator each on int16 activations and int8 weights: exact in each case."""
 
 import numpy as np
+from tflite_builder import T, constant, one_op
 from tflite_cases import NHWC, NONE, RELU, RELU6, RNG, SAME, VALID, case, ints, weights
-
-from trireme.tools.stress.tflite_builder import T, constant, one_op
 
 SHAPE = (2, 9, 7, 19)
 

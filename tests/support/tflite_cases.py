@@ -3,8 +3,7 @@
 import struct
 
 import numpy as np
-
-from trireme.tools.stress.tflite_builder import Op, T, constant, model, one_op
+from tflite_builder import Op, T, constant, model, one_op
 
 SEED = 11
 RNG = np.random.default_rng(SEED)

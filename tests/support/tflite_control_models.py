@@ -1,8 +1,7 @@
 """TFLite files with branches, loops, calls and variables."""
 
 import numpy as np
-
-from trireme.tools.stress.tflite_builder import Op, Sub, T, constant, model_of
+from tflite_builder import Op, Sub, T, constant, model_of
 
 X = (2, 3)
 

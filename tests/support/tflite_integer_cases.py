@@ -11,9 +11,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
+from tflite_builder import T, one_op
 from tflite_cases import NONE, RELU, RELU6
-
-from trireme.tools.stress.tflite_builder import T, one_op
 
 SEED = 35
 DTYPES = ("int8", "uint8", "int16")

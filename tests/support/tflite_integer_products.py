@@ -6,10 +6,9 @@ They add to `MAKERS` of `tflite_integer_cases`.
 import itertools
 
 import numpy as np
+from tflite_builder import T, constant
 from tflite_cases import NONE, RELU6, SAME, VALID, ints
 from tflite_integer_cases import DTYPES, SEED, Scaled, case_of, codes, maker, q, quants, spread
-
-from trireme.tools.stress.tflite_builder import T, constant
 
 
 def scales_of_products(channels, depth):

@@ -1,9 +1,8 @@
 """Models of one quantised TFLite operator each, beside those of `tflite_cases`."""
 
 import numpy as np
+from tflite_builder import T, constant, one_op
 from tflite_cases import NHWC, NONE, RELU, RELU6, SAME, bias, case, ints, q8, weights
-
-from trireme.tools.stress.tflite_builder import T, constant, one_op
 
 
 def quantised(dtype):

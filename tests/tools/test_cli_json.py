@@ -24,7 +24,6 @@ WORDS = {
     "devices": ["--soc", "rk3588"],
     "supported-ops": ["--table"],
     "calibrate": ["--cores", "-o", "{folder}/calibration.json"],
-    "stress": ["--part", "races/plans", "--amount", "1"],
     "demo": ["--write", "{folder}/digits"],
 }
 

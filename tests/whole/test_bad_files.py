@@ -6,20 +6,19 @@ hang, no unbounded memory, no other exception. A case is told by its format, see
 
 import importlib.util
 
-import mutation_seeds
 import pytest
+from lab.stress import mutations, seeds, tflite_seeds
 
 from trireme.model_file import loads
-from trireme.tools.stress import mutations, tflite_seeds
 
 pytest.importorskip("resource")
-from trireme.tools.stress import bounded, damaged_files  # noqa: E402
+from lab.stress import bounded, damaged_files  # noqa: E402
 
 SEED = 1
 CASES = {
-    "trm": ("trm", mutation_seeds.SEEDS["trm"], 900),
-    "tflite": ("tflite", mutation_seeds.SEEDS["tflite"], 600),
-    "onnx": ("onnx", mutation_seeds.SEEDS["onnx"], 500),
+    "trm": ("trm", seeds.SEEDS["trm"], 900),
+    "tflite": ("tflite", seeds.SEEDS["tflite"], 600),
+    "onnx": ("onnx", seeds.SEEDS["onnx"], 500),
     "each field of a .tflite": ("tflite", lambda: [tflite_seeds.small_tflite()], 2000),
 }
 """Format, seeds and count."""
@@ -27,12 +26,12 @@ CASES = {
 
 @pytest.mark.parametrize("name", CASES)
 def test_damaged_files(name):
-    format, seeds, count = CASES[name]
+    format, sound, count = CASES[name]
     if format == "onnx" and importlib.util.find_spec("trireme.converters.onnx") is None:
         pytest.skip("there is no ONNX converter")
     print("seed", SEED)
     command = ["-m", damaged_files.__name__, format, str(SEED), str(count), "0"]
-    ends = bounded.outcomes(command, mutations.packed(seeds()))
+    ends = bounded.outcomes(command, mutations.packed(sound()))
     assert len(ends) == count
     assert not {n: f"{end.kind} {end.text}" for n, end in ends.items() if end.is_bad}
     refused = sum(end.kind != "read" for end in ends.values())
@@ -41,9 +40,9 @@ def test_damaged_files(name):
 
 def test_the_cases_reach_both_ends():
     """The fuzz is worth its time only if some damage is found late and some does no harm."""
-    seeds, read = mutation_seeds.trm_seeds(), loads
+    sound, read = seeds.trm_seeds(), loads
     ends = {"loaded": 0, "late": 0, "header": 0}
-    for _, data in mutations.damaged_cases("trm", seeds, SEED, 150):
+    for _, data in mutations.damaged_cases("trm", sound, SEED, 150):
         try:
             read(data)
             ends["loaded"] += 1

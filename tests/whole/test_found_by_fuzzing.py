@@ -9,10 +9,10 @@ from onnx import helper, numpy_helper
 
 pytest.importorskip("onnxruntime", reason="cases are compared with ONNX Runtime")
 
-from fuzzing.check import check  # noqa: E402
-from fuzzing.grower import assemble  # noqa: E402
-from fuzzing.oracle import Answer  # noqa: E402
-from fuzzing.peer import run_model  # noqa: E402
+from lab.fuzz.check import check  # noqa: E402
+from lab.fuzz.grower import assemble  # noqa: E402
+from lab.fuzz.oracle import Answer  # noqa: E402
+from lab.fuzz.peer import run_model  # noqa: E402
 
 from trireme.ir.builder import GraphBuilder  # noqa: E402
 from trireme.ir.graph import Quant, TensorType  # noqa: E402

@@ -2,7 +2,7 @@
 
 Every graph is loaded from a path twice, with an empty model cache and with the one that it filled;
 a third of them from bytes too.
-A failure prints its seed and the graph made small; `python tests/support/fuzz.py` runs any number
+A failure prints its seed and the graph made small; `python -m lab.fuzz` runs any number
 of seeds and writes what fails for replay.
 """
 
@@ -10,10 +10,10 @@ import pytest
 
 pytest.importorskip("onnxruntime", reason="random graphs are compared with ONNX Runtime")
 
-from fuzzing.campaign import campaign, on_devices, otherwise, with_open_shapes  # noqa: E402
-from fuzzing.forcing import Ran, on_forced_devices, shares  # noqa: E402
-from fuzzing.grow import KINDS  # noqa: E402
-from fuzzing.worker import Worker  # noqa: E402
+from lab.fuzz.campaign import campaign, on_devices, otherwise, with_open_shapes  # noqa: E402
+from lab.fuzz.forcing import Ran, on_forced_devices, shares  # noqa: E402
+from lab.fuzz.grow import KINDS  # noqa: E402
+from lab.fuzz.worker import Worker  # noqa: E402
 
 from trireme.backend.registry import open_device  # noqa: E402
 

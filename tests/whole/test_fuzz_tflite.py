@@ -4,8 +4,8 @@ import pytest
 
 pytest.importorskip("ai_edge_litert", reason="random models are compared with LiteRT")
 
-from fuzzing.campaign_tflite import campaign_tflite, on_devices  # noqa: E402
-from fuzzing.worker import Worker  # noqa: E402
+from lab.fuzz.campaign import TFLITE, campaign, in_every_way  # noqa: E402
+from lab.fuzz.worker import Worker  # noqa: E402
 
 from trireme.backend.registry import open_device  # noqa: E402
 
@@ -16,7 +16,7 @@ from trireme.backend.registry import open_device  # noqa: E402
 def test_random_models_are_as_litert_computes_them(seeds):
     device = open_device("cpu")
     with Worker() as peer:
-        report = campaign_tflite(seeds, on_devices([device]), peer)
+        report = campaign(seeds, in_every_way([device]), peer, family=TFLITE)
     device.close()
     print(report)
     assert not report.failed, "\n".join(report.failed)

@@ -17,8 +17,7 @@ from trireme.support.errors import GraphError, PlacementError
 
 pytest.importorskip("resource")
 import hostile_ops  # noqa: E402
-
-from trireme.tools.stress import bounded  # noqa: E402
+from lab.stress import bounded  # noqa: E402
 
 SEED, COUNT = 20261122, 40
 WRAPS = "conv_transpose sample 7: input 2 (constant) first 2147483648"

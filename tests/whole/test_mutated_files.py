@@ -6,15 +6,14 @@ Each ends in a TriremeError or in an answer; where the peer takes the file too, 
 import sys
 from collections import Counter
 
-import mutation_seeds
 import pytest
 
 pytest.importorskip("resource")
-import mutant_runs  # noqa: E402
-
-from trireme.tools.stress import (
+from lab.fuzz import damaged_runs  # noqa: E402
+from lab.stress import (
     bounded,  # noqa: E402
     mutations,  # noqa: E402
+    seeds,  # noqa: E402
 )
 
 SEED = 20261122
@@ -25,11 +24,11 @@ PEERS = {"onnx": "onnxruntime", "tflite": "ai_edge_litert", "trm": "numpy"}
 def ends_of(format, seed, count, folder):
     """What each damaged file ended in here, and what comparing with the peer ended in."""
     print("seed", seed)
-    seeds = mutations.packed(mutation_seeds.RUN_SEEDS[format]())
+    sound = mutations.packed(seeds.SEEDS[format]() + seeds.MORE_SEEDS[format]())
     command = [format, str(seed), str(count), str(folder)]
     stall_s = bounded.STALL_S + count
     return tuple(
-        bounded.outcomes([mutant_runs.__file__, side, *command], seeds, stall_s)
+        bounded.outcomes(["-m", damaged_runs.__name__, side, *command], sound, stall_s)
         for side in ("trireme", "peer")
     )
 

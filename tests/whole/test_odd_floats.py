@@ -10,7 +10,7 @@ import numpy as np
 import odd_floats
 import opencl
 import pytest
-from op_samples import assert_close
+from op_samples import assert_close, outputs_of, sample_graph
 from sweep import sweep
 
 from trireme.backend.registry import open_device
@@ -20,7 +20,6 @@ from trireme.ir.op import Sample, get_op
 from trireme.runtime.options import ExecutionOptions
 from trireme.runtime.session import Session
 from trireme.support.errors import GraphError, RunError
-from trireme.testing.samples import outputs_of, sample_graph
 
 OPTIONS = {"cpu": {"threads": 1}, "opencl": {}, "npu": {"float32": "float16"}}
 HALF_RTOL, HALF_MOST = 2e-2, 8

@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 import tflite
+from lab.stress.tflite_seeds import small_tflite
 from litert import interpreter, litert_run
+from tflite_builder import Op, T, constant, model, one_op
 
 from trireme.converters.tflite.walk import convert
 from trireme.ir.interpreter import run_reference
 from trireme.support.errors import ConvertError, ModelFileError
-from trireme.tools.stress.tflite_builder import Op, T, constant, model, one_op
-from trireme.tools.stress.tflite_seeds import small_tflite
 
 
 def test_the_small_model_is_sound():

@@ -5,6 +5,7 @@ import time
 import numpy as np
 import pytest
 from litert import interpreter
+from tflite_builder import Op, SignatureDef, Sub, T, constant, model_of
 from tflite_control_models import (
     MODELS,
     ONE,
@@ -27,7 +28,6 @@ from trireme import Session, convert
 from trireme.ir.interpreter import interpret
 from trireme.runtime.options import ExecutionOptions
 from trireme.support.errors import ConvertError, InternalError, ModelFileError, TriremeError
-from trireme.tools.stress.tflite_builder import Op, SignatureDef, Sub, T, constant, model_of
 
 RNG = np.random.default_rng(5)
 

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from litert import litert_run, random_inputs
+from tflite_builder import T, constant, one_op
 
 from trireme.converters.tflite.walk import convert
 from trireme.devices.cpu.kernels.expressions import ACTIVATIONS
@@ -10,7 +11,6 @@ from trireme.ir.interpreter import run_reference
 from trireme.ir.quantization.dynamic_range import find_hybrid
 from trireme.passes.pipeline import optimise
 from trireme.support.errors import ConvertError
-from trireme.tools.stress.tflite_builder import T, constant, one_op
 
 SEED = 3
 IMAGE = (2, 9, 11, 6)

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 from litert import interpreter
+from tflite_builder import Op, T, constant, model
 
 import trireme
 from trireme.support.errors import ConvertError
-from trireme.tools.stress.tflite_builder import Op, T, constant, model
 
 SEED = 11
 

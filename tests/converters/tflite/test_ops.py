@@ -5,6 +5,7 @@ import pytest
 from flatbuffers import flexbuffers
 from litert import litert_run, random_inputs
 from tflite_16x8_cases import q16  # noqa: F401  adds its cases
+from tflite_builder import Op, T, constant, model, one_op
 from tflite_cases import CASES, RNG, SEED
 from tflite_quantised_cases import quantised  # noqa: F401  adds its cases
 
@@ -14,7 +15,6 @@ from trireme.converters.tflite.scatter import SCATTERS
 from trireme.converters.tflite.segments import SEGMENTS
 from trireme.converters.tflite.walk import OPERATORS, convert
 from trireme.ir.interpreter import run_reference
-from trireme.tools.stress.tflite_builder import Op, T, constant, model, one_op
 
 NOT_IN_REFERENCE = {
     *(name for name in CASES if name.startswith("Convolution2DTransposeBias")),  # XNNPACK's alone

@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 from flatbuffers import flexbuffers
+from tflite_builder import T, one_op
 
 import trireme
 from trireme import ExecutionOptions, Session
 from trireme.support.errors import ConvertError
 from trireme.tools.cli import main
-from trireme.tools.stress.tflite_builder import T, one_op
 
 X = np.linspace(-2, 2, 6, dtype=np.float32).reshape(2, 3)
 OPTIONS = {"factor": 2.5, "name": "scale", "axes": [0, 1]}

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 from litert import interpreter
+from tflite_builder import Op, Sub, T, constant, model_of
 
 from trireme import Session, convert
 from trireme.ir.interpreter import interpret
 from trireme.runtime.options import ExecutionOptions
-from trireme.tools.stress.tflite_builder import Op, Sub, T, constant, model_of
 
 SHAPE = (2, 3)
 VARIABLES = ("a", "b")

@@ -18,11 +18,11 @@ from recurrent_models import (
     float_models,
     hybrid_models,
 )
+from tflite_builder import T
 
 from trireme import Session, convert
 from trireme.ir.interpreter import interpret
 from trireme.support.errors import ConvertError
-from trireme.tools.stress.tflite_builder import T
 
 RUNS = 3
 

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from flatbuffers import flexbuffers
 from litert import interpreter
+from tflite_builder import Op, Sub, T, constant, model, model_of, one_op
 
 import trireme
 from trireme.support.errors import TriremeError
-from trireme.tools.stress.tflite_builder import Op, Sub, T, constant, model, model_of, one_op
 
 SEED = 23
 

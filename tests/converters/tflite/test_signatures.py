@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from ai_edge_litert.interpreter import Interpreter
 from litert import interpreter
+from tflite_builder import Op, SignatureDef, Sub, T, constant, model_of
 
 import trireme
 from trireme.runtime.options import ExecutionOptions
 from trireme.runtime.session import Session
 from trireme.support.errors import ConvertError, ModelFileError, RunError, TriremeError
 from trireme.tools.cli import main
-from trireme.tools.stress.tflite_builder import Op, SignatureDef, Sub, T, constant, model_of
 
 X = np.linspace(-2, 2, 6, dtype=np.float32).reshape(2, 3)
 

@@ -5,12 +5,12 @@ import re
 import numpy as np
 import pytest
 from litert import litert_run
+from tflite_builder import Op, SparseForm, T, model
 
 from trireme.converters.tflite import sparse
 from trireme.converters.tflite.walk import convert
 from trireme.ir.interpreter import run_reference
 from trireme.support.errors import ModelFileError
-from trireme.tools.stress.tflite_builder import Op, SparseForm, T, model
 
 SEED = 20261126
 RNG = np.random.default_rng(SEED)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tflite
 from litert import interpreter, litert_run, random_inputs
-from op_samples import assert_close, by_op, named
+from op_samples import assert_close, by_op, named, sample_graph
 from zoo import zoo_path
 
 import trireme
@@ -13,7 +13,6 @@ from trireme.converters.tflite.write.table import RULES, written_ops
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import Quant, TensorType
 from trireme.ir.interpreter import interpret
-from trireme.testing.samples import sample_graph
 from trireme.tools.cli import main
 
 pytest.importorskip("ai_edge_litert")

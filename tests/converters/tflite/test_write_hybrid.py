@@ -7,6 +7,7 @@ import pytest
 import tflite
 from float_graphs import conv_net, samples_of
 from litert import litert_run, random_inputs
+from tflite_builder import T, constant, one_op
 
 import trireme
 from trireme.converters.tflite.walk import convert
@@ -14,7 +15,6 @@ from trireme.converters.tflite.write import export
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import TensorType
 from trireme.ir.interpreter import run_reference
-from trireme.tools.stress.tflite_builder import T, constant, one_op
 
 SEED = 16
 CODES = {code: name for name, code in vars(tflite.BuiltinOperator).items() if name[0] != "_"}

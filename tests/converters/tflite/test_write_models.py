@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from float_graphs import encoder_block, samples_of
-from fuzzing.tflite_graphs import grow_tflite
+from lab.fuzz.tflite_graphs import grow_tflite
 from litert import litert_run, litert_tensors
 from zoo import zoo_path
 

@@ -4,7 +4,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
 
-from torch_census import SAMPLES, SEED, WRONG, layers, page_lines, verdict_of  # noqa: E402
+from lab.census import SAMPLES, SEED, WRONG, layers, page_lines, verdict_of  # noqa: E402
 from zoo import CHECKOUT  # noqa: E402
 
 PAGE = CHECKOUT / "docs/how-to/convert-pytorch.md"
@@ -18,4 +18,4 @@ def test_layers_agree_with_torch_and_the_page_counts_them():
     assert not wrong
     lines = page_lines({name: verdict for name, (verdict, _) in found.items()})
     table = "\n".join(lines)
-    assert table in PAGE.read_text(), "tests/support/torch_census.py layers --page"
+    assert table in PAGE.read_text(), "python -m lab.census layers --page"

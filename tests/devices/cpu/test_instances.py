@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from random_graphs import random_feeds, random_graph
 from sweep import sweep
 
 import trireme.ops  # noqa: F401
@@ -25,7 +26,6 @@ from trireme.plan.plan import make_plan
 from trireme.runtime.options import AS_GIVEN, ExecutionOptions
 from trireme.runtime.session import Session
 from trireme.support.errors import DeviceError, RunError
-from trireme.testing.random_graphs import random_feeds, random_graph
 
 pytestmark = pytest.mark.skipif(
     not has_futex() or len(all_cores()) < 2, reason="instances need Linux and two cores"

@@ -7,6 +7,7 @@ import mmap
 import os
 import signal
 
+import guard
 import numpy as np
 import pytest
 from cpu_run import assert_close, isas_for, run, sample_graph
@@ -22,7 +23,6 @@ from trireme.ir.graph import TensorType
 from trireme.ir.interpreter import interpret
 from trireme.ir.op import all_ops, get_op
 from trireme.support.errors import TriremeError
-from trireme.tools.stress import guard
 
 SEED = 20261121
 ISAS = available_isas()

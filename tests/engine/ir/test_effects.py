@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from plan_verifier import check_plan
 from sweep import sweep
 from toy_device import ToyDevice
 from toy_graphs import any_order
@@ -21,7 +22,6 @@ from trireme.placement.options import PlacementOptions
 from trireme.runtime.options import AS_GIVEN, ExecutionOptions
 from trireme.runtime.session import Session
 from trireme.support.errors import GraphError, PlacementError, PlanError, RunError
-from trireme.testing.plan_verifier import check_plan
 
 T = TensorType((3, 8), "float32")
 ZERO = np.zeros((3, 8), np.float32)

@@ -4,13 +4,13 @@ import contextlib
 import time
 
 import pytest
+from op_samples import op_samples, sample_graph
 
 import trireme.ops  # noqa: F401
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import TensorType
 from trireme.ir.verify import infer_types
 from trireme.support.errors import GraphError
-from trireme.testing.samples import op_samples, sample_graph
 
 
 def test_an_inference_that_trips_is_a_graph_error_with_the_node():

@@ -4,12 +4,12 @@ import os
 
 import numpy as np
 import pytest
+import tflite_builder as tfl
 from model_builder import Model, f32
 
 from trireme.model_file import dumps
 from trireme.model_file.convert import convert
 from trireme.support.errors import ConvertError, ModelFileError
-from trireme.tools.stress import tflite_builder as tfl
 
 
 def test_the_bytes_say_what_a_file_is(tmp_path):

@@ -5,13 +5,13 @@ from collections import defaultdict
 
 import numpy as np
 import pytest
+from op_samples import SEED
 
 from trireme.ir.graph import TensorType, Value
 from trireme.ir.op import Call, all_ops, get_op
 from trireme.ops.axis_maps import axis_map_of
 from trireme.support.dtypes import dtype_name
 from trireme.support.errors import TriremeError
-from trireme.testing.samples import SEED
 
 OPS = [op for op in all_ops() if not op.is_host_only and not op.alias and not op.random]
 

@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
+from op_samples import SEED, outputs_of
 
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.op import all_ops
 from trireme.support.errors import GraphError
-from trireme.testing.samples import SEED, outputs_of
 
 SHAPED = ("rnn", "gru", "lstm", "layer_normalization")
 """Their bias has a row for each direction, or any shape that broadcasts."""

@@ -9,13 +9,12 @@ import datetime
 
 import numpy as np
 import pytest
-from op_samples import assert_close
+from op_samples import assert_close, op_samples, sample_graph
 
 from trireme.backend.registry import open_device
 from trireme.ir.interpreter import interpret
 from trireme.runtime.session import Session
 from trireme.support.errors import TriremeError
-from trireme.testing.samples import op_samples, sample_graph
 
 SHARE = 12
 """One case of so many is run by default."""

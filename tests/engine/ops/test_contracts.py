@@ -8,6 +8,7 @@ import numpy as np
 import onnx.defs
 import pytest
 from onnx import TensorProto, helper
+from op_samples import sample_graph
 from retyped import retyped, samples_of, with_inputs
 
 from trireme.ir.builder import GraphBuilder
@@ -17,7 +18,6 @@ from trireme.ir.interpreter import interpret
 from trireme.ir.op import all_ops, get_op
 from trireme.support.dtypes import ANY, COMPLEX, TEXT, dtype_name
 from trireme.support.errors import GraphError, RunError, ShapeError, TriremeError
-from trireme.testing.samples import sample_graph
 
 
 def reshaped(sample):

@@ -13,14 +13,13 @@ import opencl
 import pytest
 from cpu_run import run as run_on_cpu
 from npu import Run
-from op_samples import assert_close
+from op_samples import assert_close, sample_graph
 from retyped import retype, retypings, samples_of
 
 from trireme.devices.cpu.compile.program import REFERENCE
 from trireme.ir.interpreter import interpret
 from trireme.ir.op import all_ops
 from trireme.support.errors import TriremeError
-from trireme.testing.samples import sample_graph
 
 SHARE, MIXED_SHARE = 401, 47
 """One case of so many is run by default, of all and of those whose operands differ."""

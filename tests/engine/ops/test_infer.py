@@ -2,13 +2,12 @@
 
 import numpy as np
 import pytest
-from op_samples import by_op
+from op_samples import by_op, sample_graph
 
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import ANY_RANK, TensorType
 from trireme.ir.op import call_of, get_op
 from trireme.support.errors import ShapeError
-from trireme.testing.samples import sample_graph
 
 PLAIN = {"strides": (1, 1), "pads": (1, 1, 1, 1), "dilations": (1, 1)}
 POOL = {"kernel": (2, 2), "strides": (2, 2), "pads": (0, 0, 0, 0), "dilations": (1, 1)}

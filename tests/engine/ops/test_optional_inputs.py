@@ -10,7 +10,7 @@ import onnxruntime
 import pytest
 from forced import pinned_where_supported
 from onnx import TensorProto, helper
-from op_samples import assert_close
+from op_samples import assert_close, op_samples, sample_graph
 
 from trireme.converters.onnx.functions import input_types
 from trireme.ir.builder import GraphBuilder
@@ -19,7 +19,6 @@ from trireme.ir.interpreter import interpret
 from trireme.ir.op import all_ops
 from trireme.runtime.session import Session
 from trireme.support.errors import TriremeError
-from trireme.testing.samples import op_samples, sample_graph
 
 SEED = 31
 

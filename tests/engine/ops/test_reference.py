@@ -5,14 +5,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from ml_dtypes import bfloat16
-from op_samples import assert_close, by_op, interpreted, named
+from op_samples import assert_close, by_op, interpreted, named, op_samples
 
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import TensorType
 from trireme.ir.interpreter import run_reference
 from trireme.ir.op import all_ops
 from trireme.support.errors import ShapeError
-from trireme.testing.samples import op_samples
 
 onnx = pytest.importorskip("onnx", reason="the references' peer is ONNX")
 onnxruntime = pytest.importorskip("onnxruntime", reason="the references' peer is ONNX Runtime")

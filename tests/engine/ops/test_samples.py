@@ -1,9 +1,9 @@
 """What the samples of the ops must reach, for every table of tests over the registry uses them."""
 
 import pytest
+from op_samples import op_samples
 
 from trireme.ir.op import all_ops
-from trireme.testing.samples import op_samples
 
 RECURRENT = {
     "activation_alpha",

@@ -5,13 +5,13 @@ import typing
 
 import numpy as np
 import pytest
+from op_samples import SEED
 
 from trireme.ir.dim_values import evaluator
 from trireme.ir.graph import UNKNOWN, TensorType, Value
 from trireme.ir.op import Axes, Call, all_ops, get_op
 from trireme.ops.activation import edge_values
 from trireme.support.errors import TriremeError
-from trireme.testing.samples import SEED
 
 NAME = operator.attrgetter("name")
 OPS = {op.name: op for op in all_ops() if not op.effect and not op.has_body}

@@ -4,13 +4,12 @@ import itertools
 from dataclasses import replace
 
 import pytest
-from op_samples import by_op, named
+from op_samples import by_op, named, sample_graph
 
 from trireme.ir.graph import ANY_RANK
 from trireme.ir.op import get_op
 from trireme.ir.verify import infer_types
 from trireme.support.errors import TriremeError
-from trireme.testing.samples import sample_graph
 
 
 def holds(told, true):

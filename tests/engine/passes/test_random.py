@@ -6,11 +6,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from model_builder import Model, f32, ints
+from random_graphs import random_graph
 from same_results import assert_same_results
 
 from trireme.ir.builder import scalar
 from trireme.passes.pipeline import PASSES, optimise
-from trireme.testing.random_graphs import random_graph
 
 UNARY = (
     "relu",

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from placing import place_plain
+from random_graphs import random_feeds
 from toy_device import ToyDevice
 from zoo import zoo_path
 
@@ -18,7 +19,6 @@ from trireme.placement.shards.choose import shard_where_it_gains
 from trireme.runtime.options import AS_GIVEN
 from trireme.runtime.session import Session
 from trireme.support.errors import PlacementError
-from trireme.testing.random_graphs import random_feeds
 
 MODELS = ["ad01_int8", "kws_dscnn_int8", "resnet8_cifar10_int8", "kws_dscnn_f32", "ad01_fp32"]
 

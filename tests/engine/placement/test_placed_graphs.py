@@ -9,6 +9,8 @@ import random
 import numpy as np
 import pytest
 from forced import pinned_at_random
+from plan_verifier import check_plan
+from random_graphs import random_feeds, random_graph
 from sweep import sweep
 
 from trireme.cost.calibration import Calibration
@@ -16,8 +18,6 @@ from trireme.ir.interpreter import run_reference
 from trireme.placement.options import PlacementOptions
 from trireme.runtime.options import AS_GIVEN
 from trireme.runtime.session import Session
-from trireme.testing.plan_verifier import check_plan
-from trireme.testing.random_graphs import random_feeds, random_graph
 
 seeds = pytest.mark.parametrize("seed", sweep(range(25), always=range(0, 25, 5)))
 

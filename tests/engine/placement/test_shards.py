@@ -7,6 +7,8 @@ from importlib.resources import files
 import numpy as np
 import pytest
 from placing import place_plain
+from plan_verifier import check_plan
+from random_graphs import random_feeds, random_graph
 from sweep import sweep
 from toy_device import ToyDevice
 from zoo import zoo_path
@@ -34,8 +36,6 @@ from trireme.plan.plan import make_plan
 from trireme.runtime.options import AS_GIVEN
 from trireme.runtime.session import Session
 from trireme.support.errors import PlacementError, TriremeError
-from trireme.testing.plan_verifier import check_plan
-from trireme.testing.random_graphs import random_feeds, random_graph
 
 F32 = "float32"
 

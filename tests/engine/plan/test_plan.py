@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from placing import place_plain
+from plan_verifier import check_plan
 from sweep import sweep
 from toy_device import ToyDevice
 from toy_graphs import (
@@ -32,7 +33,6 @@ from trireme.runtime.compile import compile_plan
 from trireme.runtime.options import AS_GIVEN
 from trireme.runtime.session import Session
 from trireme.support.errors import PlacementError, PlanError
-from trireme.testing.plan_verifier import check_plan
 
 
 @pytest.mark.parametrize("seed", sweep(range(60), always=range(0, 60, 5)))

@@ -5,7 +5,7 @@ import threading
 
 import numpy as np
 import pytest
-from op_samples import assert_close, interpreted
+from op_samples import assert_close, interpreted, op_samples, outputs_of
 from sweep import sweep
 from toy_device import ToyDevice
 
@@ -15,7 +15,6 @@ from trireme.ir.op import all_ops
 from trireme.runtime import eager
 from trireme.support.dtypes import dtype_name
 from trireme.support.errors import DeviceError, GraphError, PlacementError, ShapeError
-from trireme.testing.samples import op_samples, outputs_of
 
 FIRST = {}
 for _op, _sample, _name in op_samples():

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from ends import python_of_ends
 from failing_sessions import X, chain
+from faults import Fault, inject
 from opencl import need_opencl
 
 from trireme.model_file import save
 from trireme.placement.options import PlacementOptions
 from trireme.runtime.session import Session
 from trireme.support.errors import FaultKind
-from trireme.testing.faults import Fault, inject
 
 FAULTS = [None, ("launch", None), ("wait", None), ("wait", FaultKind.HANG)]
 

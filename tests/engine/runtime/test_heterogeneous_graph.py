@@ -6,10 +6,9 @@ import random
 import numpy as np
 import pytest
 from opencl import need_opencl
+from plan_verifier import check_plan
 from toy_graphs import any_order
 from zoo import CHECKOUT
-
-from trireme.testing.plan_verifier import check_plan
 
 SEED = 14
 SCRIPT = CHECKOUT / "examples" / "heterogeneous_graph.py"

@@ -5,6 +5,7 @@ import random
 
 import numpy as np
 import pytest
+from plan_verifier import check_plan
 from sweep import sweep
 from toy_device import ToyDevice
 from toy_graphs import PINNED, SOME_FREE, any_order, devices, feeds_of, random_graph
@@ -18,7 +19,6 @@ from trireme.runtime.compare import compare_nodes, gap
 from trireme.runtime.options import ExecutionOptions
 from trireme.runtime.session import Session
 from trireme.support.errors import RunError
-from trireme.testing.plan_verifier import check_plan
 
 MODES = ("serial", "parallel")
 SUBGRAPHS = ("merged", "split")

@@ -6,6 +6,7 @@ import time
 
 import numpy as np
 import pytest
+from plan_verifier import check_plan
 from toy_device import ToyDevice
 
 import trireme
@@ -17,7 +18,6 @@ from trireme.model_file import dumps, load, loads, save
 from trireme.runtime import eager
 from trireme.runtime.session import Session
 from trireme.support.errors import GraphError, ModelFileError, PlacementError, RunError
-from trireme.testing.plan_verifier import check_plan
 
 COMBINATIONS = list(
     itertools.product(("serial", "parallel"), ("merged", "split"), ("sunk", "interactive"))

@@ -7,7 +7,7 @@ import onnx
 import pytest
 from onnx import TensorProto as T
 from onnx import helper as h
-from op_samples import by_op, named
+from op_samples import by_op, named, sample_graph
 
 import trireme
 from trireme.backend.registry import open_device
@@ -17,7 +17,6 @@ from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import TensorType
 from trireme.placement.place import place
 from trireme.placement.reference_share import LEAST_SHARE, reference_nodes
-from trireme.testing.samples import sample_graph
 
 pytestmark = pytest.mark.usefixtures("no_calibration")
 

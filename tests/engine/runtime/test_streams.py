@@ -6,6 +6,7 @@ import time
 import numpy as np
 import pytest
 from forced import pinned_at_random
+from random_graphs import random_feeds, random_graph
 from sweep import sweep
 from toy_device import ToyDevice
 
@@ -19,7 +20,6 @@ from trireme.runtime.options import AS_GIVEN
 from trireme.runtime.session import Session
 from trireme.runtime.streams.measure import profile_stream
 from trireme.support.errors import DeviceError, PlanError, RunError
-from trireme.testing.random_graphs import random_feeds, random_graph
 
 
 def chain(stages=3):

@@ -15,6 +15,8 @@ import threading
 
 import numpy as np
 import pytest
+from lab import child_environment
+from lab.stress import cache_crashes
 
 import trireme
 from trireme.runtime import stored
@@ -22,7 +24,6 @@ from trireme.support import atomic
 from trireme.support.cache_events import cache_events
 from trireme.support.disk_cache import DiskCache, open_own
 from trireme.support.mapped_cache import MappedCache
-from trireme.tools.stress import cache_crashes
 
 SEED = 15
 
@@ -63,7 +64,9 @@ def crash(what, folder, count):
         str(SEED),
         str(count),
     ]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=540)
+    done = subprocess.run(
+        command, env=child_environment(), capture_output=True, text=True, timeout=540
+    )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 

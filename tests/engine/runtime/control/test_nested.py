@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import onnxruntime
 import pytest
-from fuzzing.nested import nested
+from lab.fuzz.nested import nested
 from onnx import parser
 from programs import HEAD
 from sweep import sweep
@@ -53,6 +53,8 @@ def answers(model, feeds):
 
 FOUND = (45, 102, 915, 1050, 1070, 2037, 2125, 3420)
 """Seeds that found faults which are mended."""
+NATIVE = (3, 8, 33, 50, 57)
+"""Seeds with native turns."""
 
 
 @pytest.mark.parametrize("seed", sweep((*range(2200), 3420), always=(*FOUND, *range(0, 2200, 55))))
@@ -73,6 +75,47 @@ def test_nested_control_flow_equals_onnx_runtime(seed, tmp_path):
                 for name, array in right.items():
                     assert found[name].dtype == array.dtype
                     np.testing.assert_array_equal(found[name], array, strict=True)
+
+
+def results(model, feeds, threads):
+    """The results of each feed on the cpu."""
+    with Session(model, devices=["cpu"], threads=threads) as session:
+        return [session.run(one) for one in feeds]
+
+
+@pytest.mark.parametrize("seed", sweep(range(60), always=NATIVE))
+def test_native_turns_have_the_bits_of_driven_ones(seed, monkeypatch):
+    """Floats round here: turns that fuse or reorder arithmetic have other bits."""
+    print("seed", seed)
+    made, rng = nested(seed), np.random.default_rng(seed)
+    model = made.model.SerializeToString()
+    for feeds in made.feeds:
+        feeds |= {
+            name: rng.standard_normal(array.shape).astype(np.float32)
+            for name, array in feeds.items()
+            if array.dtype == np.float32
+        }
+    native = [results(model, made.feeds, threads) for threads in (1, 2)]
+    monkeypatch.setattr("trireme.runtime.control.repeat.native_turns", lambda *_: None)
+    driven = results(model, made.feeds, 1)
+    for found in native:
+        for one, other in zip(found, driven, strict=True):
+            for name, array in one.items():
+                assert array.tobytes() == other[name].tobytes()
+
+
+@pytest.mark.parametrize("seed", sweep(range(120), always=range(0, 120, 8)))
+def test_several_devices_equal_onnx_runtime(seed):
+    print("seed", seed)
+    made = nested(seed)
+    model = made.model.SerializeToString()
+    devices = (["cpu", "opencl"], ["npu", "cpu"])[seed // 8 % 2]
+    how = ExecutionOptions(execution=("sunk", "interactive")[seed // 16 % 2])
+    with Session(model, devices=devices, execution_options=how) as session:
+        for feeds, right in zip(made.feeds, answers(model, made.feeds), strict=True):
+            found = session.run(feeds)
+            for name, array in right.items():
+                np.testing.assert_array_equal(found[name], array, strict=True)
 
 
 def with_dead_copies(graph, copies=2):

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from faults import Fault, inject
 from opencl import need_opencl
 
 from trireme.ir.builder import GraphBuilder
@@ -10,7 +11,6 @@ from trireme.placement.options import PlacementOptions
 from trireme.runtime.options import ExecutionOptions
 from trireme.runtime.session import Session
 from trireme.support.errors import DeviceError, FaultKind
-from trireme.testing.faults import Fault, inject
 
 ALL = ["npu", "opencl", "cpu"]
 HALF = ExecutionOptions(device_options={"npu": {"float32": "float16"}})

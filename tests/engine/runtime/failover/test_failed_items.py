@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 from failing_sessions import ALL, X, chain, failing, open_mixed, sums
+from faults import Fault, inject
 from opencl import need_opencl
 
 from trireme.placement.options import PlacementOptions
 from trireme.runtime.session import Session
 from trireme.runtime.streams.replicas import Replicas
 from trireme.support.errors import FaultKind
-from trireme.testing.faults import Fault, inject
 
 ITEMS = [{"x": X + k} for k in range(8)]
 

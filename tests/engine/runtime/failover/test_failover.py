@@ -6,6 +6,7 @@ import logging
 import numpy as np
 import pytest
 from failing_sessions import HALF, SEED, SHAPE, X, chain, failing, open_mixed, sums, without
+from faults import Fault, inject
 from opencl import need_opencl
 
 from trireme.ir.builder import GraphBuilder
@@ -16,7 +17,6 @@ from trireme.runtime.options import ExecutionOptions
 from trireme.runtime.session import Session
 from trireme.support.errors import DeviceError, FaultKind, RunError
 from trireme.support.fault_events import FaultEvent, event_lines
-from trireme.testing.faults import Fault, inject
 
 
 @pytest.mark.parametrize("mode", ["serial", "parallel"])

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+from faults import Fault, inject
 from opencl import need_opencl
 
 from trireme.ir.builder import GraphBuilder
@@ -19,7 +20,6 @@ from trireme.runtime.failover.watcher import WATCHER, Watcher
 from trireme.runtime.options import ExecutionOptions
 from trireme.runtime.session import Session
 from trireme.support.errors import DeviceError, FaultKind
-from trireme.testing.faults import Fault, inject
 
 X = np.random.default_rng(4).standard_normal((8, 64)).astype(np.float32)
 HALF = ExecutionOptions(device_options={"npu": {"float32": "float16"}})

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from alarm import Stop, alarms, needs_timers
 from failing_sessions import X, chain
+from faults import Fault, inject
 from opencl import need_opencl
 
 from trireme.placement.options import PlacementOptions
@@ -13,7 +14,6 @@ from trireme.runtime.options import ExecutionOptions
 from trireme.runtime.session import Session
 from trireme.runtime.streams.replicas import Replicas
 from trireme.support.errors import FaultKind
-from trireme.testing.faults import Fault, inject
 
 GRAPH = chain(("a", "d"))
 ITEMS = [{"x": X + k} for k in range(8)]

@@ -5,6 +5,7 @@ import time
 
 import numpy as np
 import pytest
+from faults import Fault, inject
 from onnx import parser
 from opencl import need_opencl
 from programs import HEAD
@@ -16,7 +17,6 @@ from trireme.runtime.failover import watchdog
 from trireme.runtime.options import ExecutionOptions
 from trireme.runtime.session import Session
 from trireme.support.errors import FaultKind
-from trireme.testing.faults import Fault, inject
 
 X = np.random.default_rng(4).standard_normal((8, 64)).astype(np.float32)
 TEXTS = [np.random.default_rng(n).standard_normal((n, 64)).astype(np.float32) for n in (3, 7, 5, 3)]

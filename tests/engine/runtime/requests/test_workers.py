@@ -6,6 +6,7 @@ import time
 
 import numpy as np
 import pytest
+from faults import Fault, inject
 from opencl import need_opencl
 
 from trireme.ir.builder import GraphBuilder
@@ -14,7 +15,6 @@ from trireme.runtime.requests.batcher import Batcher
 from trireme.runtime.requests.workers import RequestRunner
 from trireme.runtime.session import Session
 from trireme.support.errors import FaultKind
-from trireme.testing.faults import Fault, inject
 
 X = np.linspace(-2, 2, 12, dtype=np.float32).reshape(4, 3)
 WAIT_S = 10

@@ -1,1 +1,0 @@
-"""What tests of programs that use trireme need: faults on demand."""

@@ -1,1 +1,0 @@
-"""`trireme stress`: seeded parts that try to break the engine, each case replayable alone."""
