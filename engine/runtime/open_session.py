@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
     from trireme.placement.placement import Placement
     from trireme.profiling.staged import StagedProfile
+    from trireme.runtime.background_prepare import BackgroundPreparation
     from trireme.runtime.dataflow.executor import PrimitiveSpan
     from trireme.runtime.dataflow.program import DataflowProgram
     from trireme.runtime.dynamic.ahead import PreparedShapes
     from trireme.runtime.dynamic.program import OpenProgram
     from trireme.runtime.dynamic.reports import StageReport
     from trireme.runtime.dynamic.resizable import ShapeRun
-    from trireme.runtime.prepared_behind import PreparedBehind
     from trireme.runtime.requests.bound_run import MovingIO
     from trireme.runtime.states.held import TiedStates
     from trireme.runtime.states.program import StatefulProgram, Step
@@ -56,7 +56,7 @@ class OpenSession(ProgramSession):
     _step: Step | None
     _stored: StoredProgram | None
     _preparing: RLock
-    _behind: PreparedBehind | None
+    _behind: BackgroundPreparation | None
     _shapes_to_store: Callable[[ShapeRun], None] | None
     _watch_regions: Callable[[], None] | None = None
     _regions_are_watched = False

@@ -37,7 +37,7 @@ from trireme.runtime.execute import close_unless_lost
 from trireme.runtime.failover.events import EventLog, event_of
 from trireme.runtime.options import ExecutionOptions
 from trireme.runtime.program import Program
-from trireme.runtime.session_defaults import MadeWith
+from trireme.runtime.resolved_options import ResolvedOptions
 from trireme.runtime.states.held import TiedStates
 from trireme.runtime.states.rules import StateRules, ties_of
 from trireme.runtime.states.variables import as_variables
@@ -97,7 +97,7 @@ class Preparation:
     events: gets an event for each of them
     """
 
-    made: MadeWith
+    made: ResolvedOptions
     shapes: Shapes | None
     fallback: bool
     calibration: Calibration | str | os.PathLike[str] | None

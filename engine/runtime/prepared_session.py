@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING
 from weakref import ref
 
 from trireme.runtime.contexts import checked_contexts
-from trireme.runtime.further_sessions import holding
 from trireme.runtime.open_session import OpenSession
 from trireme.runtime.shared_programs import PROGRAMS, SharedProgram
+from trireme.runtime.sibling_sessions import holding
 from trireme.support.arguments import check_arguments, choice
 from trireme.support.errors import RunError
 
 if TYPE_CHECKING:
     from trireme.backend.device import Device
-    from trireme.runtime.asked import Asked
     from trireme.runtime.context import ExecutionContext
     from trireme.runtime.dynamic.resizable import ShapeRun
     from trireme.runtime.executors import Mode
     from trireme.runtime.prepare import Preparation, Prepared
+    from trireme.runtime.session_arguments import SessionArguments
     from trireme.runtime.states.program import StatefulProgram
     from trireme.runtime.stored import Entry, StoredKey
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 class PreparedSession(OpenSession):
     """A session that makes its program of a model."""
 
-    _asked: Asked
+    _asked: SessionArguments
     _key: StoredKey | None
     _devices: Mapping[str, Device]
     _tells_references = True
@@ -40,7 +40,7 @@ class PreparedSession(OpenSession):
         """What opens further sessions: for measuring, regions, and plans without a device."""
         raise NotImplementedError
 
-    def _prepare_model(self, asked: Asked) -> None:
+    def _prepare_model(self, asked: SessionArguments) -> None:
         """Go from the model to its program, and store that where it can be."""
         from trireme.runtime.dynamic.stage import is_open
         from trireme.runtime.executors import Mode
@@ -65,17 +65,19 @@ class PreparedSession(OpenSession):
         if asked.fallback:
             self._fail_over(prepared)
 
-    def _preparation(self, asked: Asked, mode: Mode) -> tuple[Preparation, SharedProgram]:
+    def _preparation(
+        self, asked: SessionArguments, mode: Mode
+    ) -> tuple[Preparation, SharedProgram]:
         """Return what prepares the model, and what sessions of the same arguments share."""
         from trireme.backend.device import no_progress
         from trireme.placement.options import PlacementOptions
         from trireme.runtime.options import ExecutionOptions
         from trireme.runtime.prepare import Preparation
-        from trireme.runtime.session_defaults import made_with
+        from trireme.runtime.resolved_options import resolve_options
 
         how = asked.execution_options or ExecutionOptions()
         options = asked.placement_options or PlacementOptions()
-        made = made_with(asked.placement, asked.devices, asked.threads, asked.batch, options)
+        made = resolve_options(asked.placement, asked.devices, asked.threads, asked.batch, options)
         self.execution_options, self.placement_options = how, made.placement_options
         shared = self._take_shared()
         preparation = Preparation(

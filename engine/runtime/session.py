@@ -16,14 +16,14 @@ from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from trireme.runtime.asked import Asked
 from trireme.runtime.contexts import checked_contexts
-from trireme.runtime.further_sessions import sibling
 from trireme.runtime.io_binding import RunInContext
 from trireme.runtime.load_log import LoadLog
 from trireme.runtime.prepared_session import PreparedSession
 from trireme.runtime.requests.front import MAX_QUEUE, TakesRequests
+from trireme.runtime.session_arguments import SessionArguments
 from trireme.runtime.shared_programs import PROGRAMS
+from trireme.runtime.sibling_sessions import sibling
 from trireme.runtime.stored import stored_key
 from trireme.support.arguments import later_names
 
@@ -137,7 +137,7 @@ class Session(PreparedSession, TakesRequests):
         placement_options: PlacementOptions | None = None,
         execution_options: ExecutionOptions | None = None,
     ) -> None:
-        asked = Asked(
+        asked = SessionArguments(
             model=model,
             devices=devices,
             threads=threads,
@@ -247,11 +247,11 @@ class Session(PreparedSession, TakesRequests):
         """See OpenSession."""
         if self._behind is not None:
             return
-        from trireme.runtime.prepared_behind import PreparedBehind
+        from trireme.runtime.background_prepare import BackgroundPreparation
 
         with self._preparing:
             if self._behind is None and not self._closed:
-                self._behind = PreparedBehind(partial(_prepared, self._asked))
+                self._behind = BackgroundPreparation(partial(_prepared, self._asked))
                 self._closing.callback(self._behind.close)
 
     def reset_after_fork(self) -> None:
@@ -343,7 +343,7 @@ class Session(PreparedSession, TakesRequests):
             self._siblings.reset()
 
 
-def _prepared(asked: Asked) -> Session:
+def _prepared(asked: SessionArguments) -> Session:
     """Return a session of the same arguments whose model is prepared."""
     session = Session(**{**vars(asked), "progress": None})
     try:

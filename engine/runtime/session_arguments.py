@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Asked:
+class SessionArguments:
     """The arguments of a Session, under their names there; not checked."""
 
     model: Model

@@ -12,7 +12,7 @@ from weakref import ref
 import pytest
 from open_graphs import ids_of, save_words
 
-from trireme.runtime import prepared_behind
+from trireme.runtime import background_prepare
 from trireme.runtime import stored as stored_module
 from trireme.runtime.options import ExecutionOptions
 from trireme.runtime.prepare import Preparation
@@ -198,7 +198,7 @@ def test_the_thread_is_waited_for_before_a_fork(monkeypatch):
         def close(self):
             ended.append("closed")
 
-    behind = prepared_behind.PreparedBehind(lambda: go.wait(60) and Closable())
+    behind = background_prepare.BackgroundPreparation(lambda: go.wait(60) and Closable())
     threading.Timer(0.1, go.set).start()
     child = os.fork()
     if not child:
