@@ -16,9 +16,9 @@ from trireme.backend.device import HOST, Device, Progress
 from trireme.backend.registry import add_host, open_devices
 from trireme.cost.calibration import Calibration, load_calibration
 from trireme.cost.model import CostModel
-from trireme.ir.bind_shapes import Shapes
+from trireme.ir.bind_shapes import Shapes, with_known_sizes
 from trireme.ir.effects import States, initial_states, state_types
-from trireme.ir.graph import Graph
+from trireme.ir.graph import Graph, Value
 from trireme.ir.selectors import pinned, pins_called, unpinned
 from trireme.model_file.cache import Model, optimised
 from trireme.model_file.notes import log_note
@@ -68,6 +68,16 @@ class Prepared:
     unmeasured: list[str]
     files: Sequence[OpenFile]
     notes: Sequence[str]
+
+    @property
+    def inputs(self) -> list[Value]:
+        """The inputs that callers feed."""
+        return with_known_sizes(self.graph) if self.tied is None else self.tied.inputs
+
+    @property
+    def outputs(self) -> list[Value]:
+        """The outputs that callers get."""
+        return list(self.graph.output_values()) if self.tied is None else self.tied.outputs
 
 
 HOW_TO_AVOID = "give them a form or a device that has a kernel: trireme supported-ops lists both"
