@@ -7,7 +7,7 @@ import os
 import time
 
 from trireme.backend.registry import DEFAULT_DEVICE
-from trireme.runtime.asked import Asked
+from trireme.runtime.session_arguments import SessionArguments
 from trireme.support.cache_events import cache_events
 
 _log = logging.getLogger(__name__)
@@ -17,16 +17,16 @@ _GRAPH_HIT = ("graph", "hit")
 class LoadLog:
     """The line of a load: the model, the devices, seconds, and what the caches gave."""
 
-    def __init__(self, asked: Asked) -> None:
-        self._asked, self._begun_s = asked, time.perf_counter()
+    def __init__(self, arguments: SessionArguments) -> None:
+        self._arguments, self._begun_s = arguments, time.perf_counter()
         self._hits = cache_events().get(_GRAPH_HIT, 0)
 
     def end(self, is_stored: bool) -> None:
         """Log that the model is loaded. is_stored: its program comes from the cache"""
         if not _log.isEnabledFor(logging.INFO):
             return
-        asked = self._asked
-        given = [DEFAULT_DEVICE] if asked.devices is None else asked.devices
+        arguments = self._arguments
+        given = [DEFAULT_DEVICE] if arguments.devices is None else arguments.devices
         devices = ", ".join(one if isinstance(one, str) else one.spec.name for one in given)
         found = "prepared in this process"
         if is_stored:
@@ -34,7 +34,7 @@ class LoadLog:
         elif cache_events().get(_GRAPH_HIT, 0) > self._hits:
             found = "its graph from the cache"
         seconds = time.perf_counter() - self._begun_s
-        _log.info("loaded %s on %s in %.3f s: %s", _name(asked.model), devices, seconds, found)
+        _log.info("loaded %s on %s in %.3f s: %s", _name(arguments.model), devices, seconds, found)
 
 
 def _name(model: object) -> str:

@@ -16,9 +16,9 @@ from trireme.backend.device import HOST, Device, Progress
 from trireme.backend.registry import add_host, open_devices
 from trireme.cost.calibration import Calibration, load_calibration
 from trireme.cost.model import CostModel
-from trireme.ir.bind_shapes import Shapes
+from trireme.ir.bind_shapes import Shapes, with_known_sizes
 from trireme.ir.effects import States, initial_states, state_types
-from trireme.ir.graph import Graph
+from trireme.ir.graph import Graph, Value
 from trireme.ir.selectors import pinned, pins_called, unpinned
 from trireme.model_file.cache import Model, optimised
 from trireme.model_file.notes import log_note
@@ -37,7 +37,7 @@ from trireme.runtime.execute import close_unless_lost
 from trireme.runtime.failover.events import EventLog, event_of
 from trireme.runtime.options import ExecutionOptions
 from trireme.runtime.program import Program
-from trireme.runtime.session_defaults import MadeWith
+from trireme.runtime.resolved_options import ResolvedOptions
 from trireme.runtime.states.held import TiedStates
 from trireme.runtime.states.rules import StateRules, ties_of
 from trireme.runtime.states.variables import as_variables
@@ -69,6 +69,16 @@ class Prepared:
     files: Sequence[OpenFile]
     notes: Sequence[str]
 
+    @property
+    def inputs(self) -> list[Value]:
+        """The inputs that callers feed."""
+        return with_known_sizes(self.graph) if self.tied is None else self.tied.inputs
+
+    @property
+    def outputs(self) -> list[Value]:
+        """The outputs that callers get."""
+        return list(self.graph.output_values()) if self.tied is None else self.tied.outputs
+
 
 HOW_TO_AVOID = "give them a form or a device that has a kernel: trireme supported-ops lists both"
 
@@ -97,7 +107,7 @@ class Preparation:
     events: gets an event for each of them
     """
 
-    made: MadeWith
+    made: ResolvedOptions
     shapes: Shapes | None
     fallback: bool
     calibration: Calibration | str | os.PathLike[str] | None

@@ -3,29 +3,32 @@
     with Session(graph, devices=["npu", "opencl", "cpu"]) as session:
         outputs = session.run({"input": x})
 
-`prepare` goes from the model to the program, `ProgramSession` runs it. Where the model's shapes are
-open, the programs of `dynamic` run it.
+A session is its arguments and one runner: of a stored program (`StoredRunner`), of one program
+(`ProgramRunner`) or of open shapes (`SizedRunner`). `choose_runner` chooses between the last two.
 """
 
 from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
+from weakref import ref
 
-from trireme.runtime.asked import Asked
 from trireme.runtime.contexts import checked_contexts
-from trireme.runtime.further_sessions import sibling
-from trireme.runtime.io_binding import RunInContext
 from trireme.runtime.load_log import LoadLog
-from trireme.runtime.prepared_session import PreparedSession
-from trireme.runtime.requests.front import MAX_QUEUE, TakesRequests
+from trireme.runtime.program_session import ProgramSession
+from trireme.runtime.requests.front import MAX_QUEUE, SessionRequests, warm_up
+from trireme.runtime.runners import ReadyModel, Runner, SessionState
+from trireme.runtime.session_arguments import SessionArguments
 from trireme.runtime.shared_programs import PROGRAMS
+from trireme.runtime.sibling_sessions import sibling
 from trireme.runtime.stored import stored_key
-from trireme.support.arguments import later_names
+from trireme.runtime.stored_runner import StoredRunner
+from trireme.support.arguments import check_arguments, checked, later_names
+from trireme.support.errors import RunError
 
 if TYPE_CHECKING:
     from trireme.backend.device import Device, Progress
@@ -34,9 +37,20 @@ if TYPE_CHECKING:
     from trireme.ir.graph import Value
     from trireme.model_file.cache import Model
     from trireme.placement.options import FixedPlacement, PlacementOptions
+    from trireme.placement.placement import Placement
+    from trireme.profiling.staged import StagedProfile
+    from trireme.runtime.background_prepare import BackgroundPreparation
+    from trireme.runtime.dataflow.executor import PrimitiveSpan
+    from trireme.runtime.dynamic.ahead import PreparedShapes
+    from trireme.runtime.dynamic.program import OpenProgram
+    from trireme.runtime.dynamic.reports import StageReport
     from trireme.runtime.executors import Mode
     from trireme.runtime.options import ExecutionOptions
+    from trireme.runtime.program_session import Served
+    from trireme.runtime.requests.bound_run import BoundRun, MovingIO
+    from trireme.runtime.requests.request import RunRequest
     from trireme.runtime.signatures import GraphChoice, SiblingSessions
+    from trireme.runtime.sized_runner import SizedRunner
     from trireme.runtime.states.rules import StateRules
     from trireme.support.dtypes import Array
 
@@ -44,40 +58,26 @@ __getattr__ = later_names(
     __name__,
     {
         "Array": "trireme.support.dtypes",
+        "BoundRun": "trireme.runtime.requests.bound_run",
         "Calibration": "trireme.cost.calibration",
         "Device": "trireme.backend.device",
         "ExecutionOptions": "trireme.runtime.options",
         "FixedPlacement": "trireme.placement.options",
         "Mode": "trireme.runtime.executors",
         "Model": "trireme.model_file.cache",
+        "Placement": "trireme.placement.placement",
         "PlacementOptions": "trireme.placement.options",
-        "RunRequest": "trireme.runtime.requests.request",
+        "PreparedShapes": "trireme.runtime.dynamic.ahead",
         "Progress": "trireme.backend.device",
+        "RunRequest": "trireme.runtime.requests.request",
         "Shapes": "trireme.ir.bind_shapes",
+        "StagedProfile": "trireme.profiling.staged",
         "StateRules": "trireme.runtime.states.rules",
     },
 )
 
-_PREPARED = frozenset(
-    {
-        "graph",
-        "states",
-        "unmeasured",
-        "placement_options",
-        "execution_options",
-        "_calibration",
-        "_open",
-        "_program",
-        "_context",
-        "_calls",
-        "_binding",
-        "_runs",
-    }
-)
-"""The attributes of a session that come from preparing its model."""
 
-
-class Session(PreparedSession, TakesRequests):
+class Session(ProgramSession):
     """A model ready to run on some devices.
 
     Where an earlier process left the program of the model's file, runs need nothing more
@@ -137,7 +137,7 @@ class Session(PreparedSession, TakesRequests):
         placement_options: PlacementOptions | None = None,
         execution_options: ExecutionOptions | None = None,
     ) -> None:
-        asked = Asked(
+        arguments = SessionArguments(
             model=model,
             devices=devices,
             threads=threads,
@@ -155,127 +155,147 @@ class Session(PreparedSession, TakesRequests):
             placement_options=placement_options,
             execution_options=execution_options,
         )
+        self._open(arguments)
+
+    def _open(self, arguments: SessionArguments, is_sibling: bool = False) -> None:
+        """Choose what runs the model: the stored program where there is one.
+
+        is_sibling: whether another session opens this one, and notes what there is to say
+        """
         self._begin()
-        self._tied, self._step, self._asked, self._shapes_to_store = None, None, asked, None
-        self._behind = None
-        log = LoadLog(asked)
+        self._arguments, self._is_sibling = arguments, is_sibling
+        how = arguments.execution_options
+        max_queue = MAX_QUEUE if how is None else how.max_queue
+        self.requests = SessionRequests(max_queue, self._closing)
+        self.behind: BackgroundPreparation | None = None
+        self._stored: StoredRunner | None = None
         self._siblings: SiblingSessions | None = None
         self._optional: list[Value] | None = None
-        self._key = stored_key(vars(asked))
+        self._key = stored_key(vars(arguments))
+        log = LoadLog(arguments)
         shared = self._key is not None and PROGRAMS.has(self._key.key)
-        self._stored = None if self._key is None or shared else self._key.open()
+        stored = None if self._key is None or shared else self._key.open()
         try:
-            if self._stored is None or not self._stored.is_open:
-                self._open = None
-            if self._stored is None:
-                self._prepare_model(asked)
+            if stored is None:
+                self._prepare_model()
             else:
-                self._direct = None if self._stored.is_open else self._stored.run
-                self._widen(self._stored.count(checked_contexts(contexts)))
-                self._closing.callback(self._close_stored)
+                self._state = SessionState.STORED
+                self._stored = self._runner = StoredRunner(stored, ref(self))
+                self._direct = self._stored.direct
+                self._widen(stored.count(checked_contexts(arguments.contexts)))
+                self._closing.callback(self._stored.closing.close)
         except BaseException:
             self.close()
             raise
-        log.end(self._stored is not None)
+        log.end(stored is not None)
 
-    @property
-    def _kind(self) -> type[Session]:
-        return FurtherSession
+    def _prepare_model(self) -> ReadyModel:
+        """Go from the model to its runner, and store its program where it can be."""
+        from trireme.runtime.choose_runner import RunnerChoice
 
-    def _context_beside(self) -> RunInContext:
-        return super()._context_beside() if self._stored is None else self._stored.beside()
+        arguments = self._arguments
+        check_arguments(Session.__init__, vars(arguments), RunError)
+        key = self._key
+        shared = PROGRAMS.take(None if key is None else key.key, arguments.model)
+        self._closing.callback(PROGRAMS.drop, shared)
+        self.dropped = shared.dropped
+        made = RunnerChoice(
+            arguments=arguments,
+            key=key,
+            stores=self._stored is None,
+            is_sibling=self._is_sibling,
+            open_session=open_sibling,
+            faults=self.faults,
+            closing=self._closing,
+            shared=shared,
+        ).ready_model()
+        self._keep(made)
+        if arguments.fallback:
+            self._fail_over(made)
+        return made
 
-    @property
-    def _max_queue(self) -> int:
-        how = self._asked.execution_options
-        return MAX_QUEUE if how is None else how.max_queue
+    def _fail_over(self, made: ReadyModel) -> None:
+        """Have runs that a device fails go on without it."""
+        from trireme.runtime.failover.opening import open_failover
 
-    @contextmanager
-    def _states_kept(self) -> Iterator[None]:
-        """Put states back after the block."""
-        if self._stored is not None or not self.states.types:
-            yield
+        mine = ref(self)
+
+        def choose_again() -> None:
+            session = mine()
+            if session is not None:
+                session._choose_direct()
+
+        how = made.execution_options, made.placement_options
+        self.faults.failover = open_failover(
+            open_sibling,
+            self._arguments,
+            made.prepared,
+            made.runner.devices,
+            how,
+            self.faults.log,
+            choose_again,
+        )
+        if self.fails_over:
+            self.watch_tasks()
+
+    def _prepared_model(self) -> ReadyModel:
+        self.take_over(is_kept=True)
+        return super()._prepared_model() if self._made is None else self._made
+
+    def take_over(self, is_kept: bool) -> Runner:
+        """See PreparesModel."""
+        with self._preparing:
+            stored = self._stored
+            if stored is None:
+                return self._runner
+            stored.program.check_current()
+            if self.behind is not None:
+                self.behind.wait()
+            self._prepare_model()
+            sized = self._sized
+            if self.behind is not None:
+                self.behind.close()
+            if sized is not None:
+                if stored.program.ran is not None and sized.open_program is not None:
+                    sized.open_program.note(stored.program.ran)
+                if is_kept:
+                    sized.store_shapes = None
+            stored.replace()
+            self._stored = None
+            if self._state is SessionState.STORED:
+                self._state = SessionState.OPEN
+            return self._runner
+
+    def prepare_behind(self) -> None:
+        """See PreparesModel."""
+        if self.behind is not None:
             return
-        before = self.get_state()
-        try:
-            yield
-        finally:
-            self.set_state(before)
+        from trireme.runtime.background_prepare import BackgroundPreparation
+
+        with self._preparing:
+            if self.behind is None and self._state is not SessionState.CLOSED:
+                self.behind = BackgroundPreparation(partial(_prepared, self._arguments))
+                self._closing.callback(self.behind.close)
 
     def close(self) -> None:
         """Refuse requests that wait; give back threads, memory and devices opened here."""
-        self._close_requests()
+        self.requests.close()
         super().close()
-
-    if not TYPE_CHECKING:  # it would let any name pass
-
-        def __getattr__(self, name: str) -> Any:
-            """Prepare the model where a stored program runs, for what runs do not need."""
-            if name in _PREPARED and vars(self).get("_stored") is not None:
-                self._prepare_stored()
-                return object.__getattribute__(self, name)
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-
-    def _prepare_stored(self, is_kept: bool = True) -> None:
-        """See OpenSession."""
-        from trireme.runtime.dynamic.program import OpenProgram
-
-        with self._preparing:
-            if self._stored is not None:
-                self._stored.check_current()
-                if self._behind is not None:
-                    self._behind.wait()
-                self._prepare_model(self._asked)
-                if self._behind is not None:
-                    self._behind.close()
-                if self._stored.ran is not None and isinstance(self._open, OpenProgram):
-                    self._open.note(self._stored.ran)
-                if is_kept:
-                    self._shapes_to_store = None
-                self._stored.drop_others()
-                if self._stored.is_open:
-                    self._beside.clear()  # runs that are under way hold theirs
-                self._stored = None
-                self._direct = None if self._closed else self._direct
-
-    def _close_stored(self) -> None:
-        """Close the stored program; one that was replaced goes with its last run."""
-        if self._stored is not None:
-            self._stored.close()
-
-    def _prepare_behind(self) -> None:
-        """See OpenSession."""
-        if self._behind is not None:
-            return
-        from trireme.runtime.prepared_behind import PreparedBehind
-
-        with self._preparing:
-            if self._behind is None and not self._closed:
-                self._behind = PreparedBehind(partial(_prepared, self._asked))
-                self._closing.callback(self._behind.close)
 
     def reset_after_fork(self) -> None:
         """See ProgramSession."""
         super().reset_after_fork()
         self._preparing = threading.RLock()
 
-    def _finish(self) -> None:
-        if self._stored is None:  # the device of a stored program leaves nothing under way
-            super()._finish()
-
     @property
     def inputs(self) -> list[Value]:
         """What to feed: each has .name, .type.shape, .type.dtype. States are not fed."""
-        if self._stored is not None:
-            return list(self._stored.inputs)
-        return super().inputs if self._tied is None else self._tied.inputs
+        return super().inputs if self._stored is None else list(self._stored.program.inputs)
 
     @property
     def outputs(self) -> list[Value]:
         """What `run` returns, in the model's order. Outputs that are states are kept."""
-        if self._stored is not None:
-            return list(self._stored.outputs)
-        return super().outputs if self._tied is None else self._tied.outputs
+        return super().outputs if self._stored is None else list(self._stored.program.outputs)
 
     @property
     def optional_inputs(self) -> list[Value]:
@@ -288,9 +308,9 @@ class Session(PreparedSession, TakesRequests):
         if self._optional is None:
             from trireme.model_file.convert import optional_inputs
 
-            how = self._asked.execution_options
+            how = self._arguments.execution_options
             fed = () if how is None else how.optional_inputs
-            found = optional_inputs(self._asked.model)
+            found = optional_inputs(self._arguments.model)
             self._optional = [value for value in found if value.name not in fed]
         return list(self._optional)
 
@@ -299,15 +319,282 @@ class Session(PreparedSession, TakesRequests):
         """Whether the program of an earlier process runs, and nothing else is prepared yet."""
         return self._stored is not None
 
+    def prepare_fallbacks(self) -> None:
+        """Make the plans that run without each device now, not at its first fault.
+
+        They take the memory and the time of a session each. Without `fallback=True`, or with one
+        device, there are none.
+        """
+        if self.faults.failover is not None:
+            self.faults.failover.prepare()
+
     @property
-    def devices(self) -> Mapping[str, Device]:
-        """The open devices, by name."""
-        return super().devices if self._open is None else self._devices
+    def _sized(self) -> SizedRunner | None:
+        if not self.ready.is_sized:
+            return None
+        from trireme.runtime.sized_runner import SizedRunner
+
+        runner = self.ready.runner
+        assert isinstance(runner, SizedRunner)
+        return runner
+
+    @property
+    def _open_program(self) -> OpenProgram | None:
+        sized = self._sized
+        return None if sized is None else sized.open_program
+
+    @property
+    def has_open_shapes(self) -> bool:
+        """Whether runs may have different shapes, or a shape depends on values."""
+        return self._open_program is not None
+
+    @property
+    def stages(self) -> tuple[StageReport, ...]:
+        """With open shapes, the stages of the last run: what ran where, and what the host ran.
+
+        One stage where all shapes follow from the inputs' shapes; none with fixed shapes.
+        """
+        return () if self._sized is None else tuple(self._sized.program.stages)
+
+    def region_placements(self) -> tuple[Placement, ...]:
+        """Return, with open shapes, the placement of each region of the last run, in order.
+
+        Estimates are those of the run's sizes. Nodes that the host runs (`stages` has them) have no
+        placement. With fixed shapes the only one is `placement`.
+        """
+        if self._sized is None:
+            return (self.placement,)
+        served = self._open_program
+        return () if served is None else tuple(served.placements())
+
+    @checked(RunError)
+    def profile_stages(
+        self, feeds: Mapping[str, Any], runs: int = 20, warmup: int = 2
+    ) -> StagedProfile:
+        """Return what the stages of `runs` runs took, after `warmup` runs that are not counted.
+
+        It is for models of open shapes that no one program runs (`stages` has several, or steps of
+        the host): each region stands beside its prediction, and steps of the host are measured.
+        Errors: as `run`; RunError, if shapes are fixed or the schedule is dynamic
+        """
+        from trireme.profiling.staged import profile_of_stages
+        from trireme.runtime.shape_session import priced
+
+        served = self._open_program
+        if served is None:
+            raise RunError("the session has no stages", fix="use profile instead")
+        if runs < 1 or warmup < 0:
+            raise RunError(f"a profile needs at least one run, not {runs} after {warmup}")
+        tied = self.ready.prepared.tied
+        given = feeds if tied is None else tied.feeds(feeds)
+        with self._alone():
+            for _ in range(warmup):
+                served.watched(given)
+            seen = [served.watched(given) for _ in range(runs)]
+            last = seen[-1]
+            predicted = [
+                None if one is None else priced(one).placement.makespan_s for one in last.regions
+            ]
+            times = [one.times for one in seen]
+            walls = [one.wall_s for one in seen]
+            made = profile_of_stages(self.graph.name, walls, last, predicted, times)
+            return replace(made, events=self.events)
+
+    @checked(RunError)
+    def prepare(
+        self, shapes: Sequence[Mapping[str, Sequence[int]]], wait: bool = False
+    ) -> tuple[PreparedShapes, ...]:
+        """Have the programs for shapes made in the background, while runs go on.
+
+        It pays where a program is compiled for each set of shapes (`stages` says so), or for each
+        bucket: the first run then finds it. The bits are the same. A run that needs a program
+        under way waits for it. `prepared` says what became of them; `close` waits for the one under
+        way.
+
+        shapes: of all inputs by name, for each program; wait: return when all are made
+        Errors: RunError, if an input is missing or unknown, shapes do not fit or there are more
+        than `most_shapes`; or if the session has one program
+        """
+        served = self._open_program
+        if served is None:
+            raise RunError("nothing is to be prepared: one program serves the session")
+        with self._alone():
+            served.prepare(shapes)
+        if wait:
+            served.ahead.wait()
+        return self.prepared
+
+    @property
+    def prepared(self) -> tuple[PreparedShapes, ...]:
+        """What became of the shapes that were to be prepared."""
+        served = self._open_program
+        return () if served is None else tuple(served.ahead.reports)
+
+    @checked(RunError)
+    def at(self, feeds: Mapping[str, Any]) -> ProgramSession:
+        """Return the session that serves the shapes of these feeds: this one where they are fixed.
+
+        With open shapes it is the one that `run` uses for them, opened when there is none. It has a
+        placement, a plan and a profile of its own, and closes when other shapes take its place.
+        Errors: as `run`; RunError, if shapes depend on values, so that no one program runs them all
+        """
+        return self._served(feeds)[0]
+
+    def _served(self, feeds: Mapping[str, Any]) -> Served:
+        sized = self._sized
+        if sized is None:
+            return super()._served(feeds)
+        from trireme.runtime.shape_session import priced
+
+        tied = sized.tied
+        with self._alone():
+            served = sized.program.whole(feeds if tied is None else tied.feeds(feeds))
+
+        def finished(results: Mapping[str, Array]) -> dict[str, Array]:
+            if tied is None:
+                return served.cut(results)
+            with self._contexts.alone():
+                return tied.keep(served.cut(results))
+
+        return priced(served.region), served.feeds, finished
+
+    @property
+    def spans(self) -> Sequence[PrimitiveSpan]:
+        """With a dynamic schedule, when each op of the last run ran, in which frames and turns."""
+        return () if self._sized is None else self._sized.spans
+
+    def run_async(
+        self,
+        feeds: Mapping[str, Any],
+        out: Mapping[str, Array] | None = None,
+        *,
+        signature: str | None = None,
+        timeout_s: float | None = None,
+        priority: int = 0,
+    ) -> RunRequest:
+        """Return a future of the outputs: a concurrent.futures.Future whose run waits its turn.
+
+        `cancel()` keeps a waiting request from running, and stops a running one at the next task
+        boundary. A device that was handed several tasks finishes them. Leave the arrays of `feeds`
+        and `out` alone until the request is over. `out` of a request that was stopped may hold
+        parts of its results.
+
+        out, signature: as in `run`
+        timeout_s: seconds until the deadline. A request that waits then is refused, and never runs.
+            A running one is stopped. A result never comes after the deadline
+        priority: requests of larger ones run first; those of equal ones in the order of arrival
+        Errors: QueueFullError, if `ExecutionOptions.max_queue` requests wait; RunError, if the
+        session is closed or an argument is wrong. All other errors are the future's: those of
+        `run`, DeadlineError and CancelledError
+        """
+        call = partial(self.run, feeds, out, signature)
+        self._check_open()
+        workers = self._count.workers
+        return self.requests.submit(workers, call, feeds, timeout_s, priority)
+
+    async def arun(
+        self,
+        feeds: Mapping[str, Any],
+        out: Mapping[str, Array] | None = None,
+        *,
+        signature: str | None = None,
+        timeout_s: float | None = None,
+        priority: int = 0,
+    ) -> dict[str, Array]:
+        """Return the outputs, as `run_async`, while the event loop goes on.
+
+        A task that is cancelled while it waits here cancels the request.
+        Errors: as `run_async` and its future
+        """
+        import asyncio
+
+        request = self.run_async(
+            feeds, out, signature=signature, timeout_s=timeout_s, priority=priority
+        )
+        return await asyncio.wrap_future(request)
+
+    @checked(RunError)
+    def warm_up(self, feeds: Mapping[str, Any] | None = None, *, most_s: float = 1.0) -> int:
+        """Run until the first calls of a service are as fast as later ones; return how often.
+
+        The first runs start threads, fill caches and try ways to run. States are put back.
+
+        feeds: inputs to run; random ones when None, where no shape is open
+        most_s: no further run begins after so many seconds
+        Errors: as `run`; RunError, if a shape is open and no feeds are given
+        """
+        from trireme.runtime.feeds import random_feeds
+
+        given = random_feeds(self.inputs) if feeds is None else feeds
+        before = None if self._stored is not None or not self.states.types else self.get_state()
+        try:
+            return warm_up(partial(self.run, given), most_s)
+        finally:
+            if before is not None:
+                self.set_state(before)
+
+    @checked(RunError)
+    def bind(self, feeds: Mapping[str, Any], out: Mapping[str, Any] | None = None) -> BoundRun:
+        """Return runs on arrays that stay: read and written where they are, as often as you like.
+
+        Arrays may be numpy's, objects of DLPack, or buffers (bytes, memoryview, mmap, array.array)
+        of the elements; inputs may be read-only. Outputs without an array in `out` get one that
+        each run overwrites. `BoundRun.copies` names what a run copies all the same, and why.
+
+        Errors: RunError, if something does not fit, or cannot be shared without a copy
+        """
+        from trireme.runtime.requests.bound_run import (
+            BoundRun,
+            bound_inputs,
+            bound_outputs,
+            copies_of,
+            output_shapes,
+        )
+
+        inputs = bound_inputs(self.inputs, feeds)
+        shapes = output_shapes(self.inputs, self.outputs, inputs)
+        outputs = bound_outputs(self.outputs, shapes, out)
+        names = [value.name for value in (*self.inputs, *self.outputs)]
+        copies = copies_of(inputs, outputs, names, self._moving(inputs))
+        in_place = self._in_place(inputs, outputs)
+        return BoundRun(
+            inputs, outputs, () if in_place else copies, self.run, self.run_async, in_place
+        )
+
+    def _moving(self, feeds: Mapping[str, Array]) -> MovingIO:
+        """Return what runs of feeds read and write where it is."""
+        from trireme.runtime.io_binding import IN_PLACE_BYTES
+        from trireme.runtime.requests.bound_run import MovingIO
+
+        sized = self._sized
+        if sized is None:
+            return MovingIO(self.moves, IN_PLACE_BYTES)
+        from trireme.runtime.dynamic.moving import moving_in
+
+        found = None
+        if sized.tied is None:
+            with self._alone():
+                found = moving_in(sized.program, feeds)
+        return found or MovingIO([False] * len([*self.inputs, *self.outputs]), 0)
+
+    def _in_place(
+        self, inputs: Mapping[str, Array], outputs: Mapping[str, Array]
+    ) -> Callable[[], bool] | None:
+        """Return what runs on these arrays without a copy; None where `run` has to do it.
+
+        It returns whether it ran.
+        """
+        if self._sized is not None or self.fails_over:
+            return None
+        with self._alone():
+            runner = self.ready.latest()
+            run = runner.on_arrays(inputs, outputs)
+        return None if run is None else partial(self._run_on_arrays, runner, run)
 
     def _run_signature(
         self, signature: str, feeds: Mapping[str, Any], out: Mapping[str, Array] | None
     ) -> dict[str, Array]:
-        own = self._asked.execution_options
+        own = self._arguments.execution_options
         if own is not None and signature == own.signature:
             return self.run(feeds, out)
         return self._run_sibling(signature, feeds, out)
@@ -329,7 +616,7 @@ class Session(PreparedSession, TakesRequests):
         self._check_open()
         with self._contexts.alone():
             if self._siblings is None:
-                self._siblings = SiblingSessions(partial(sibling, Session, self._asked))
+                self._siblings = SiblingSessions(partial(sibling, Session, self._arguments))
                 self._closing.callback(self._siblings.close)
         return self._siblings.run(self, choice, feeds, out)
 
@@ -343,21 +630,19 @@ class Session(PreparedSession, TakesRequests):
             self._siblings.reset()
 
 
-def _prepared(asked: Asked) -> Session:
+def open_sibling(model: Model, **options: Any) -> Session:
+    """Open a session for another: to measure, for a region, or without a device."""
+    session = Session.__new__(Session)
+    session._open(SessionArguments(model, **options), is_sibling=True)
+    return session
+
+
+def _prepared(arguments: SessionArguments) -> Session:
     """Return a session of the same arguments whose model is prepared."""
-    session = Session(**{**vars(asked), "progress": None})
+    session = Session(**{**vars(arguments), "progress": None})
     try:
-        session._prepare_stored()
+        session.take_over(is_kept=True)
     except BaseException:
         session.close()
         raise
     return session
-
-
-class FurtherSession(Session):
-    """A session that another one opens: to measure, for a region, or without a device.
-
-    The session that opens it notes what there is to say.
-    """
-
-    _tells_references = False

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
 
+from trireme.runtime.contexts import ContextCount
+from trireme.runtime.program_runner import ProgramRunner
 from trireme.runtime.program_session import ProgramSession
+from trireme.runtime.runners import ReadyModel
 from trireme.support.errors import InternalError
 
 if TYPE_CHECKING:
     from trireme.backend.device import Buffer
     from trireme.ir.graph import Graph
     from trireme.placement.options import PlacementOptions
-    from trireme.runtime.context import ExecutionContext
     from trireme.runtime.dynamic.polymorphic import PolymorphicGraph
     from trireme.runtime.executors import Mode
-    from trireme.runtime.io_binding import DirectRun, Runs
     from trireme.runtime.options import ExecutionOptions
     from trireme.runtime.prepare import Prepared
     from trireme.runtime.program import Program
-    from trireme.support.dtypes import Array
 
     Places = Callable[[Graph], Mapping[int, Buffer]]
     """Says where inputs of a graph lie that are not in its arena."""
@@ -45,44 +46,26 @@ class ShapeSession(ProgramSession):
         places: Places | None,
     ) -> None:
         self._begin()
-        self.execution_options = whole.execution_options
-        self.placement_options = whole.placement_options
-        self.graph, self.states = program.plan.placement.source, prepared.states
-        self.unmeasured, self._calibration = prepared.unmeasured, prepared.calibration
-        self._mode, self._whole_graph, self._is_priced = mode, graph, False
-        self._places = places
-        self._keep(program, self._memory(program), mode)
+        self._mode, self._whole_graph, self._places = mode, graph, places
+        source = program.plan.placement.source
+        own = replace(prepared, graph=source, tied=None)
+        count = ContextCount(1, "it runs one set of shapes of a session")
+        self._keep(ReadyModel(own, *whole, self._runner_of(program), count))
+        self._is_priced = False
 
     def price(self) -> None:
         """Have the estimates of its shapes, which runs do without."""
         if not self._is_priced:
-            program = self._whole_graph.priced(self._program)
-            self._keep(program, self._memory(program), self._mode)
+            program = self._whole_graph.priced(self.program)
+            self._keep(replace(self.ready, runner=self._runner_of(program)))
             self._is_priced = True
 
-    def _run(
-        self, feeds: Mapping[str, Any], out: Mapping[str, Array] | None = None
-    ) -> dict[str, Array]:
-        if self._whole_graph.runs_at_once:
-            return super()._run(feeds, out)
-        with self._whole_graph.turn:
-            return super()._run(feeds, out)
-
-    def _direct_of(self, runs: Runs) -> DirectRun | None:
-        direct = super()._direct_of(runs)
-        if direct is None or self._whole_graph.runs_at_once:
-            return direct
-        turn = self._whole_graph.turn
-
-        def in_turn(feeds: Mapping[str, Any]) -> dict[str, Array]:
-            with turn:
-                return direct(feeds)
-
-        return in_turn
-
-    def _memory(self, program: Program) -> ExecutionContext:
+    def _runner_of(self, program: Program) -> ProgramRunner:
+        whole = self._whole_graph
         places = None if self._places is None else self._places(program.plan.graph)
-        return self._whole_graph.context(program, places)
+        context = whole.context(program, places)
+        turn = None if whole.runs_at_once else whole.turn
+        return ProgramRunner(program, context, self._mode, self.faults, self._closing, turn=turn)
 
 
 def priced(region: object) -> ProgramSession:

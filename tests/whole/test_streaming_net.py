@@ -118,7 +118,7 @@ def test_a_run_is_as_fast_as_litert(data, threads):
 
     with Session(data, devices=["cpu"], threads=threads) as session:
         feeds = {session.inputs[0].name: frame}
-        bound, (native,) = session.bind(feeds), session._calls
+        bound, (native,) = session.bind(feeds), session.ready.latest().calls
         calls = {
             "LiteRT": litert,
             "run": lambda: session.run(feeds),

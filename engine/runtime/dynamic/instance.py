@@ -23,7 +23,9 @@ from trireme.support.errors import RunError
 class StaticRegion(Protocol):
     """What runs a graph of static shapes: a session."""
 
-    graph: Graph
+    @property
+    def graph(self) -> Graph:
+        """The graph that runs compute."""
 
     @property
     def devices(self) -> Mapping[str, object]:

@@ -29,7 +29,7 @@ def open_entry(
         if not isinstance(opened, ProgramSession):
             return None
         sizing = sizing_facts(run.whole)
-        return entry_of(opened._context, files, notes, is_mapped, graph, sizing)
+        return entry_of(opened.ready.latest().context, files, notes, is_mapped, graph, sizing)
     finally:
         opened.close()
 

@@ -42,7 +42,9 @@ _FAULTS = (CompileError, DeviceError, PlanError)
 class FallbackSession(Protocol):
     """A session on the devices that are left."""
 
-    states: States
+    @property
+    def states(self) -> States:
+        """The variables by name."""
 
     def run(self, feeds: Mapping[str, Any], out: Mapping[str, Array] | None = None) -> Results:
         """Return the outputs by name."""

@@ -15,15 +15,15 @@ from trireme.runtime.failover.failover import Failover, FallbackSession
 
 if TYPE_CHECKING:
     from trireme.placement.options import PlacementOptions
-    from trireme.runtime.asked import Asked
     from trireme.runtime.failover.events import EventLog
     from trireme.runtime.options import ExecutionOptions
     from trireme.runtime.prepare import Prepared
+    from trireme.runtime.session_arguments import SessionArguments
 
 
 def open_failover(
     open_session: Callable[..., FallbackSession],
-    asked: Asked,
+    arguments: SessionArguments,
     prepared: Prepared,
     devices: Mapping[str, Device],
     how: tuple[ExecutionOptions, PlacementOptions],
@@ -36,7 +36,7 @@ def open_failover(
     how: its options of execution and of placement; a fixed placement has no say without a device
     on_change: see Failover
     """
-    names = [name for name in devices if name != HOST or _asked_for_host(asked)]
+    names = [name for name in devices if name != HOST or _asked_for_host(arguments)]
     if len(names) < 2:
         return None
     execution = replace(how[0], passes=(), passes_off=(), signature=None, optional_inputs=())
@@ -48,10 +48,10 @@ def open_failover(
         opened = open_session(
             unpinned(prepared.graph, set(names) - set(left)),
             devices=kept,
-            mode=asked.mode,
+            mode=arguments.mode,
             calibration=prepared.calibration,
-            states=None if has_variables else asked.states,
-            buckets=asked.buckets,
+            states=None if has_variables else arguments.states,
+            buckets=arguments.buckets,
             placement_options=placement.without(set(names) - set(left)),
             execution_options=execution,
         )
@@ -62,8 +62,8 @@ def open_failover(
     return Failover(names, open_on, prepared.states, writes, log, on_change)
 
 
-def _asked_for_host(asked: Asked) -> bool:
-    given = asked.devices or ()
+def _asked_for_host(arguments: SessionArguments) -> bool:
+    given = arguments.devices or ()
     return any((one if isinstance(one, str) else one.spec.name) == HOST for one in given)
 
 

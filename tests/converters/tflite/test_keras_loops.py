@@ -23,7 +23,11 @@ LAYERS += [
 
 
 def drivers(session):
-    return [one for call in session._calls for one in getattr(call, "drivers", {}).values()]
+    return [
+        one
+        for call in session.ready.latest().calls
+        for one in getattr(call, "drivers", {}).values()
+    ]
 
 
 @pytest.mark.parametrize("layer", LAYERS, ids=str)

@@ -345,8 +345,8 @@ def test_an_input_of_both_parts_is_read_where_it_is():
             graph, devices=NAMES, threads=1, placement_options=PlacementOptions(sharding=split)
         ) as two,
     ):
-        assert all(port.rebind is not None for port in two._binding._inputs)
-        place = two._binding._inputs[0].view
+        assert all(port.rebind is not None for port in two.ready.latest().binding._inputs)
+        place = two.ready.latest().binding._inputs[0].view
         for seed in range(4):
             x = np.random.default_rng(seed).standard_normal((1, 64, 64, 32), np.float32)
             form = {0: x, 1: np.repeat(x, 2, 1)[:, ::2], 2: np.asfortranarray(x)}.get(
@@ -391,7 +391,7 @@ def test_a_plan_of_instances_alone_is_launched_at_once_and_its_first_error_comes
         assert [float(y) for y in session.run(feeds).values()] == [1, 1]
         assert session.runs.runner.one_driver_queue and session.runs.runner.dispatches == 0
         first = session.plan.tasks[0].device
-        for task, call in zip(session.plan.tasks, session._calls, strict=True):
+        for task, call in zip(session.plan.tasks, session.ready.latest().calls, strict=True):
             error = RunError(f"{task.device} went wrong")
             call._bound.run = lambda error=error: (_ for _ in ()).throw(error)
         for _ in range(5):

@@ -115,7 +115,7 @@ def test_workers_are_parked_only_where_another_device_needs_their_cores():
             execution_options=AS_GIVEN,
             calibration=Calibration(),
         ) as session:
-            calls = [call for call in session._context.calls if isinstance(call, IdlingCall)]
+            calls = [call for call in session.ready.latest().calls if isinstance(call, IdlingCall)]
             words = [part.call.words[CALL_PARKS] for call in calls for part in call._parts]
             assert set(words) == (set() if parked is None else {parked})
     for device in opened.values():

@@ -95,7 +95,7 @@ def test_calls_of_many_shapes_at_once_have_the_same_bits(most_shapes):
         wanted = [one.run(each) for each in given]
     with Session(convs(symbol="h"), contexts=4, execution_options=options) as session:
         hammer(session, given, wanted)
-        assert session._open.kept <= max(most_shapes, 6)
+        assert session.ready.runner.program.kept <= max(most_shapes, 6)
 
 
 def test_shapes_that_are_compiled_for_themselves_run_at_once():
@@ -131,11 +131,11 @@ def test_contexts_are_made_when_a_second_call_comes():
     with Session(convs(), contexts=3) as session:
         for seed in range(5):
             session.run(feeds(seed))
-        assert not session._beside
+        assert not session._runner.beside
         held = session._contexts.hold()
         next(held)
         session.run(feeds(0))
-        assert list(session._beside) == [1]
+        assert list(session._runner.beside) == [1]
         held.close()
 
 

@@ -151,14 +151,14 @@ def test_what_the_tries_of_a_mode_write_into_is_alive(call, monkeypatch):
     with Session(b.finish(b.add("exp", x)), threads=1, calibration=Calibration()) as session:
         feeds = {"x": np.zeros((300, 300), np.float32)}
         given, alive = [], []
-        give = session._binding.bind
+        give = session.ready.latest().binding.bind
 
         def watched(*args, **named):
             targets = give(*args, **named)
             given[:] = [weakref.ref(array) for array, _ in targets[0] if array is not None]
             return targets
 
-        monkeypatch.setattr(session._binding, "bind", watched)
+        monkeypatch.setattr(session.ready.latest().binding, "bind", watched)
         monkeypatch.setattr(
             session.runs, "choose_executor", lambda: alive.extend(r() for r in given)
         )

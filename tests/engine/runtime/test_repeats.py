@@ -111,7 +111,7 @@ def test_the_cpu_is_watched_right_behind_plain_runs(monkeypatch):
         plain, watched = session.runs.run, session.runs.profiled
         monkeypatch.setattr(session.runs, "run", lambda: done.append("plain") or plain())
         monkeypatch.setattr(session.runs, "profiled", lambda: done.append("watched") or watched())
-        chosen = [call for call in session._calls if isinstance(call, ThreadedCall)]
+        chosen = [call for call in session.ready.latest().calls if isinstance(call, ThreadedCall)]
         assert chosen
         for call in chosen:
             monkeypatch.setattr(call, "use_single_thread", lambda alone: done.append(alone))

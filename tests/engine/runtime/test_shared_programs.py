@@ -57,7 +57,7 @@ def test_sessions_of_open_shapes_share_one_program_and_tell_their_own_runs(tmp_p
         Session(path, execution_options=options) as two,
     ):
         want = one.run(x)["y"]
-        assert one._open._open is two._open._open
+        assert one.ready.runner.program._open is two.ready.runner.program._open
         assert len(one.stages) == 1 and not two.stages
         assert np.array_equal(two.run(x)["y"], want)
         one.close()
@@ -90,7 +90,7 @@ def test_stored_sessions_map_their_weights_once(tmp_path):
         Session(path, execution_options=options) as two,
     ):
         assert one.is_stored and two.is_stored
-        assert one._stored._entry is two._stored._entry
+        assert one._stored.program._entry is two._stored.program._entry
         assert np.array_equal(one.run(x)["y"], want)
         one.close()
         assert np.array_equal(two.run(x)["y"], want)

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from trireme.runtime.prepared_behind import PreparedBehind
+from trireme.runtime.background_prepare import BackgroundPreparation
 from trireme.support import forks
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
@@ -104,6 +104,6 @@ def test_a_fork_waits_for_a_thread_that_has_yet_to_start(monkeypatch):
             pass
 
     monkeypatch.setattr(threading.Thread, "start", fork_first)
-    behind = PreparedBehind(Opened)
+    behind = BackgroundPreparation(Opened)
     assert done.is_set() and not wrong
     behind.close()

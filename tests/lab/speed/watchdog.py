@@ -46,8 +46,8 @@ def main(device: str) -> None:
     for turn in range(TURNS + 3):
         for way, session in ways.items():
             for _ in range(RUNS):
-                if way == "handed over" and session._watched_runs is not None:
-                    session._watched_runs._least_s = math.inf
+                if way == "handed over" and session.ready.latest().watched is not None:
+                    session.ready.latest().watched._least_s = math.inf
                 begun = time.perf_counter()
                 session.run(feeds)
                 if turn >= 3:

@@ -113,7 +113,11 @@ def writing(read, how="none"):
 
 def states_of(session):
     """Whether each carried value of a session's loop stays where it is."""
-    (driver,) = [one for call in session._calls for one in getattr(call, "drivers", {}).values()]
+    (driver,) = [
+        one
+        for call in session.ready.latest().calls
+        for one in getattr(call, "drivers", {}).values()
+    ]
     return [np.shares_memory(state.first, state.second) for state in driver.bound.states]
 
 

@@ -21,7 +21,11 @@ from trireme.runtime.session import Session
 
 def drivers(session):
     """The drivers of a session's control nodes."""
-    return [one for call in session._calls for one in getattr(call, "drivers", {}).values()]
+    return [
+        one
+        for call in session.ready.latest().calls
+        for one in getattr(call, "drivers", {}).values()
+    ]
 
 
 def kernels(program):

@@ -166,6 +166,10 @@ def test_explain_says_why_a_loop_is_not_sunk_and_that_its_body_is(device):
         why = f"; the host drives its turns: values are copied to and from {device}"
         why = "" if device == "cpu" else why
         assert f"2 nodes on {device}{why}, placed by itself" in page
-        (driver,) = (d for call in session._calls for d in getattr(call, "drivers", {}).values())
+        (driver,) = (
+            d
+            for call in session.ready.latest().calls
+            for d in getattr(call, "drivers", {}).values()
+        )
         tasks = [task for task in driver.bound.contexts[0].program.plan.tasks if not task.is_copy]
         assert [(task.device, len(task.nodes)) for task in tasks] == [(device, 2)]

@@ -111,7 +111,11 @@ def test_a_child_takes_locks_that_threads_of_its_parent_held():
     """Whichever lock of the open program a thread held at the fork, the child runs."""
     with Session(product(), threads=1, execution_options=AS_GIVEN) as session:
         assert is_right(session, 1)
-        graph = session._open._open
-        for lock in (graph._making, graph._polymorphic.turn, session._open.ahead._lock):
+        graph = session.ready.runner.program._open
+        for lock in (
+            graph._making,
+            graph._polymorphic.turn,
+            session.ready.runner.program.ahead._lock,
+        ):
             with lock:
                 assert end_of_child(lambda: is_right(session, 30)) == 0

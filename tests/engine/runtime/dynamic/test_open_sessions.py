@@ -387,7 +387,7 @@ def test_scratch_memory_is_planned_for_the_bounds():
     bounds = {"x": ("n<=2", 3, "h<=32", "w<=32")}
     rng = np.random.default_rng(5)
     with Session(data, shapes=bounds) as session:
-        (call,) = session._open._open._polymorphic.resizable.calls._free
+        (call,) = session.ready.runner.program._open._polymorphic.resizable.calls._free
         before = call._scratch
         for h, w in ((8, 9), (32, 32), (17, 3)):
             session.run({"x": rng.standard_normal((2, 3, h, w)).astype(np.float32)})

@@ -202,7 +202,7 @@ def test_runs_on_shared_scratch_memory_take_turns(monkeypatch):
     feeds, over = {"x": np.ones((2, 8), np.float32)}, threading.Event()
     with Session(b.finish(b.add("softmax", x, names=["y"])), devices=["cpu"]) as session:
         session.run(feeds)
-        turn = session._open._open._polymorphic.turn
+        turn = session.ready.runner.program._open._polymorphic.turn
         other = threading.Thread(target=lambda: (session.run(feeds), over.set()))
         with turn:
             other.start()

@@ -34,17 +34,17 @@ def test_prepared_shapes_are_found_and_have_the_same_bits():
         assert [one.state for one in ready] == ["ready", "ready"]
         assert all(one.seconds > 0 for one in ready)
         assert "x [1, 5, 8, 4]: ready in" in str(ready[0])
-        before = session._open.kept
+        before = session.ready.runner.program.kept
         for n in (5, 9):
             assert np.array_equal(session.run(feeds(n))["y"], plain.run(feeds(n))["y"])
-        assert session._open.kept == before == 2
+        assert session.ready.runner.program.kept == before == 2
 
 
 def test_runs_go_on_while_shapes_are_prepared(monkeypatch):
     with Session(net()) as session:
         wanted = session.run(feeds(4))["y"]
         begun, may_go_on = threading.Event(), threading.Event()
-        instances = session._open._open
+        instances = session.ready.runner.program._open
         make = instances._make
 
         def make_when_told(shapes):
@@ -61,7 +61,7 @@ def test_runs_go_on_while_shapes_are_prepared(monkeypatch):
         may_go_on.set()
         assert {one.state for one in session.prepare([], wait=True)} == {"ready"}
         assert np.array_equal(session.run(feeds(19))["y"], session.run(feeds(19))["y"])
-        assert session._open.kept == 11
+        assert session.ready.runner.program.kept == 11
 
 
 def test_a_run_waits_for_the_program_under_way():
@@ -69,7 +69,7 @@ def test_a_run_waits_for_the_program_under_way():
         session.prepare([{"x": (1, 7, 8, 4)}])
         session.run(feeds(7))
         session.prepare([], wait=True)
-        assert session._open.kept == 1
+        assert session.ready.runner.program.kept == 1
 
 
 def test_more_shapes_than_are_kept_are_refused():
@@ -79,7 +79,7 @@ def test_more_shapes_than_are_kept_are_refused():
         for n in (1, 2, 3):
             session.prepare([{"x": (1, n, 8, 4)}], wait=True)
             session.run(feeds(4))
-        assert session._open.kept == 2
+        assert session.ready.runner.program.kept == 2
 
 
 @pytest.mark.parametrize(
@@ -125,7 +125,7 @@ def test_buckets_are_prepared():
         session.prepare([{"x": (1, n, 8, 4)} for n in (3, 8, 11)], wait=True)
         assert len(session.prepared) == 2
         session.run(feeds(3))
-        assert session._open.kept == 2
+        assert session.ready.runner.program.kept == 2
 
 
 def test_a_session_of_fixed_shapes_has_nothing_to_prepare():

@@ -37,7 +37,7 @@ def agrees(session, oracle, feeds):
 
 def whole(session):
     """The graph of a session whose calls change their shape."""
-    return session._open._open._polymorphic.resizable
+    return session.ready.runner.program._open._polymorphic.resizable
 
 
 def work(session):
@@ -90,7 +90,7 @@ def test_many_shapes_in_random_order(most_shapes):
     with Session(data, threads=2, execution_options=options) as session:
         for one in draw.choices(sizes, k=90):
             agrees(session, oracle, fed(rng, *one))
-        assert session._open.kept <= most_shapes
+        assert session.ready.runner.program.kept <= most_shapes
 
 
 @pytest.mark.parametrize("devices", [["cpu"], ["cpu#1"]])

@@ -241,13 +241,13 @@ def test_random_graphs_run_other_shapes_with_the_same_bits(opened, tmp_path):
 
 
 def test_shapes_that_ran_long_ago_make_room(attention, opened, monkeypatch):
-    monkeypatch.setattr(Session, "_prepare_behind", lambda self: None)
+    monkeypatch.setattr(Session, "prepare_behind", lambda self: None)
     plain = Session(attention.read_bytes(), threads=2)
     opened(attention).run(ids_of(1, 20))
     session = opened(attention)
     for n in (*range(9, 9 + 3 * MOST_SHAPES), 9, 10):
         assert same(session.run(ids_of(1, n)), plain.run(ids_of(1, n))) and session.is_stored
-        assert len(session._stored._others) <= MOST_SHAPES
+        assert len(session._stored.program._others) <= MOST_SHAPES
     plain.close()
 
 

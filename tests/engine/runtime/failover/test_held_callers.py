@@ -191,7 +191,7 @@ def test_a_run_that_failed_is_no_hang(timeout_s):
     """Its last task began and did not end; the plan without the device takes seconds to make."""
     need_opencl()
     with inject(Fault("opencl", "launch", 2)), opened(graph(), "opencl") as session:
-        failover = session._failover
+        failover = session.faults.failover
         open_on = failover._open_on
 
         def open_slowly(left):
@@ -233,11 +233,11 @@ def test_the_watcher_outlives_errors_and_ends_with_what_it_looks_at(caplog):
 def test_a_session_is_looked_at_from_its_first_short_run_until_it_closes(_short):
     need_opencl()
     session = opened(graph(), "opencl")
-    assert session._watched_runs not in WATCHER._watched
+    assert session.ready.latest().watched not in WATCHER._watched
     session.run({"x": X})
-    assert session._watched_runs in WATCHER._watched
+    assert session.ready.latest().watched in WATCHER._watched
     session.close()
-    assert session._watched_runs not in WATCHER._watched
+    assert session.ready.latest().watched not in WATCHER._watched
     until(lambda: WATCHER._thread is None or WATCHER._watched)
 
 
@@ -247,7 +247,7 @@ def test_runs_go_to_another_thread_where_no_watcher_starts(_short, monkeypatch):
         monkeypatch.setattr(WATCHER, "add", lambda one: False)
         for _ in range(2):
             session.run({"x": X})
-        assert session._watched_runs._least_s == float("inf")
+        assert session.ready.latest().watched._least_s == float("inf")
 
 
 def test_a_pause_of_the_process_is_no_hang(_short):
@@ -255,7 +255,7 @@ def test_a_pause_of_the_process_is_no_hang(_short):
     need_opencl()
     with opened(graph(), "opencl") as session:
         session.run({"x": X})
-        watched = session._watched_runs
+        watched = session.ready.latest().watched
         WATCHER.drop(watched)
         with session._contexts.alone():
             watched._is_here = True

@@ -122,7 +122,7 @@ def test_items_that_fail_are_no_hang():
     need_opencl()
     with inject(Fault("opencl", "launch", 2)) as points:
         session = Session(GRAPH, devices=["cpu", "opencl"], **HOW)
-        failover = session._failover
+        failover = session.faults.failover
         open_on = failover._open_on
         failover._open_on = lambda left: (time.sleep(3), open_on(left))[1]
         found = [one["d"] for one in session.stream(ITEMS)]

@@ -150,7 +150,7 @@ def test_a_plain_run_stays_on_its_thread(device, mode, monkeypatch):
     need_opencl()
     handed = []
     with opened(device, mode) as session:
-        watched = session._watched_runs
+        watched = session.ready.latest().watched
         beside = watched._run_beside
         monkeypatch.setattr(watched, "_run_beside", lambda *a: (handed.append(1), beside(*a)))
         session.run({"x": X})

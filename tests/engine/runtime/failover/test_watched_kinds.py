@@ -174,7 +174,7 @@ def test_a_loop_may_take_any_time():
     devices, pins = ["opencl", "cpu"], PlacementOptions(pins={"s": "opencl"})
     with Session(model, devices=devices, fallback=True, placement_options=pins) as session:
         session.run(long_loop(1))
-        watch = session._watched_runs.watch
+        watch = session.ready.latest().watched.watch
         for task in session.plan.tasks:
             is_loop = task.nodes[0].op == "loop"
             assert (watch.limit_s((task.index,)) == math.inf) is is_loop

@@ -244,7 +244,7 @@ def test_max_queue_is_of_the_options():
 def test_a_session_that_nobody_holds_ends_its_threads():
     session = Session(chain())
     session.run_async(X).result(WAIT_S)
-    thread = session._requests._threads[0]
+    thread = session.requests._runner._threads[0]
     gone = weakref.ref(session)
     del session
     until = time.monotonic() + WAIT_S

@@ -20,22 +20,22 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Asked:
+class SessionArguments:
     """The arguments of a Session, under their names there; not checked."""
 
     model: Model
-    devices: Sequence[str | Device] | None
-    threads: int | None
-    fallback: bool
-    mode: Mode
-    contexts: int | None
-    placement: FixedPlacement | None
-    measure: bool
-    calibration: Calibration | str | os.PathLike[str] | None
-    shapes: Shapes | None
-    states: StateRules | None
-    buckets: Mapping[str, Sequence[int]] | None
-    batch: int | None
-    progress: Progress | None
-    placement_options: PlacementOptions | None
-    execution_options: ExecutionOptions | None
+    devices: Sequence[str | Device] | None = None
+    threads: int | None = None
+    fallback: bool = False
+    mode: Mode = "auto"
+    contexts: int | None = None
+    placement: FixedPlacement | None = None
+    measure: bool = False
+    calibration: Calibration | str | os.PathLike[str] | None = None
+    shapes: Shapes | None = None
+    states: StateRules | None = None
+    buckets: Mapping[str, Sequence[int]] | None = None
+    batch: int | None = None
+    progress: Progress | None = None
+    placement_options: PlacementOptions | None = None
+    execution_options: ExecutionOptions | None = None

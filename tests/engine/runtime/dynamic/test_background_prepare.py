@@ -12,7 +12,7 @@ from weakref import ref
 import pytest
 from open_graphs import ids_of, save_words
 
-from trireme.runtime import prepared_behind
+from trireme.runtime import background_prepare
 from trireme.runtime import stored as stored_module
 from trireme.runtime.options import ExecutionOptions
 from trireme.runtime.prepare import Preparation
@@ -66,8 +66,8 @@ def test_a_second_shape_has_the_model_prepared(stored, model, monkeypatch):
         lambda self, model: made.append(threading.current_thread().name) or plain(self, model),
     )
     for shape in ((2, 7), (2, 7), (2, 9)):
-        assert stored._behind is None and stored.run(ids_of(*shape))
-    stored._behind.wait()
+        assert stored.behind is None and stored.run(ids_of(*shape))
+    stored.behind.wait()
     assert made == ["trireme-behind"] and stored.is_stored
     assert stored.run(ids_of(2, 7)) and stored.is_stored
     assert same(stored.run(ids_of(2, 11)), ids_of(2, 11), model) and not stored.is_stored
@@ -94,9 +94,10 @@ def test_the_stored_program_goes_when_the_model_takes_over(stored):
     for n in (7, 8):
         stored.run(ids_of(2, n))
     program, entry, call = map(
-        ref, (stored._stored, stored._stored._entry, stored._stored._call._pool)
+        ref,
+        (stored._stored.program, stored._stored.program._entry, stored._stored.program._call._pool),
     )
-    stored._behind.wait()
+    stored.behind.wait()
     with ThreadPoolExecutor(3) as callers:
         runs = [callers.submit(stored.run, ids_of(1 + n % 2, 9 + n)) for n in range(12)]
     assert all(run.result() for run in runs) and not stored.is_stored
@@ -106,11 +107,11 @@ def test_the_stored_program_goes_when_the_model_takes_over(stored):
 
 
 def test_the_memory_of_other_shapes_is_given_back(stored):
-    program = stored._stored
+    program = stored._stored.program
     for n in (7, 8):
         stored.run(ids_of(2, n))
     (other,) = map(ref, program._others.values())
-    stored._behind.wait()
+    stored.behind.wait()
     stored.run(ids_of(2, 9))
     assert not stored.is_stored and other() is None
 
@@ -120,8 +121,8 @@ def test_the_stored_program_stays(stored, tmp_path):
     before = entry.stat().st_mtime_ns
     for n in (7, 8, 9):
         stored.run(ids_of(2, n))
-        if stored._behind is not None:
-            stored._behind.wait()
+        if stored.behind is not None:
+            stored.behind.wait()
     stored.close()
     assert not stored.is_stored and entry.stat().st_mtime_ns == before
 
@@ -129,7 +130,7 @@ def test_the_stored_program_stays(stored, tmp_path):
 def test_one_shape_has_nothing_prepared(stored):
     for _ in range(3):
         stored.run(ids_of(3, 5))
-    assert stored._behind is None and stored.is_stored
+    assert stored.behind is None and stored.is_stored
 
 
 def test_runs_go_on_meanwhile(stored, model, monkeypatch):
@@ -157,7 +158,7 @@ def test_what_fails_behind_is_said_when_it_is_needed(stored, model, caplog):
     model.write_bytes(b"TRM1" + bytes(60))
     with caplog.at_level(logging.INFO):
         stored.run(ids_of(2, 8))
-        stored._behind.wait()
+        stored.behind.wait()
     assert "not prepared behind" in caplog.text
     assert stored.run(ids_of(2, 9)) and stored.is_stored
     with pytest.raises(RunError, match="has changed"):
@@ -169,7 +170,7 @@ import os, sys, numpy as np, trireme
 session = trireme.Session({path!r}, threads=2)
 ids = lambda n: {{"ids": np.full((2, n), 3)}}
 wanted = [session.run(ids(n))[session.outputs[0].name].tobytes() for n in (7, 9)]
-assert session.is_stored and session._behind is not None
+assert session.is_stored and session.behind is not None
 child = os.fork()
 if not child:
     again = [session.run(ids(n))[session.outputs[0].name].tobytes() for n in (7, 9)]
@@ -198,7 +199,7 @@ def test_the_thread_is_waited_for_before_a_fork(monkeypatch):
         def close(self):
             ended.append("closed")
 
-    behind = prepared_behind.PreparedBehind(lambda: go.wait(60) and Closable())
+    behind = background_prepare.BackgroundPreparation(lambda: go.wait(60) and Closable())
     threading.Timer(0.1, go.set).start()
     child = os.fork()
     if not child:

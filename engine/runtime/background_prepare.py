@@ -26,7 +26,7 @@ class Closable(Protocol):
         """Give everything back."""
 
 
-class PreparedBehind:
+class BackgroundPreparation:
     """A session beside another, which holds the prepared program until that one has taken it.
 
     open_prepared: opens it with the arguments of the other, and prepares its model

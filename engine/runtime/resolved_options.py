@@ -16,7 +16,7 @@ _DEFAULTS = LockedOptions(devices=(DEFAULT_DEVICE,))
 
 
 @dataclass(frozen=True)
-class MadeWith:
+class ResolvedOptions:
     """What a session is made with: its caller's options, else those of a lock, else defaults."""
 
     devices: Sequence[str | Device]
@@ -25,13 +25,13 @@ class MadeWith:
     placement_options: PlacementOptions
 
 
-def made_with(
+def resolve_options(
     placement: FixedPlacement | None,
     devices: Sequence[str | Device] | None,
     threads: int | None,
     batch: int | None,
     options: PlacementOptions,
-) -> MadeWith:
+) -> ResolvedOptions:
     """Return what a session is made with, given its arguments of these names.
 
     Errors: PlacementError, if two placements are given, or the lock is of a described machine,
@@ -45,7 +45,7 @@ def made_with(
         options = replace(options, fixed=placement)
     fixed = options.read_fixed()
     of_lock = _runnable(fixed) if isinstance(fixed, Lock) else _DEFAULTS
-    return MadeWith(
+    return ResolvedOptions(
         of_lock.devices if devices is None else devices,
         of_lock.threads if threads is None else threads,
         of_lock.batch if batch is None else batch,

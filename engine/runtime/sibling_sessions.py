@@ -12,46 +12,52 @@ if TYPE_CHECKING:
     from trireme.backend.device import Device
     from trireme.cost.calibration import Calibration
     from trireme.placement.placement import Placement
-    from trireme.runtime.asked import Asked
     from trireme.runtime.executors import Mode
     from trireme.runtime.options import ExecutionOptions
+    from trireme.runtime.session_arguments import SessionArguments
     from trireme.runtime.signatures import GraphChoice
 
 Opener = TypeVar("Opener")
 
 
-def sibling(open_session: Callable[..., Opener], asked: Asked, choice: GraphChoice) -> Opener:
+def sibling(
+    open_session: Callable[..., Opener], arguments: SessionArguments, choice: GraphChoice
+) -> Opener:
     """Open a session of another graph of a session's model."""
     if isinstance(choice, str):
-        return _of_signature(open_session, asked, choice)
-    return _fed(open_session, asked, choice)
+        return _of_signature(open_session, arguments, choice)
+    return _fed(open_session, arguments, choice)
 
 
-def _fed(open_session: Callable[..., Opener], asked: Asked, names: Sequence[str]) -> Opener:
+def _fed(
+    open_session: Callable[..., Opener], arguments: SessionArguments, names: Sequence[str]
+) -> Opener:
     """Open a session of the same arguments, whose runs feed these optional inputs too."""
     from trireme.runtime.options import ExecutionOptions
 
-    if asked.placement is not None:
+    if arguments.placement is not None:
         raise RunError(
             f"a held placement is of the graph with constants for {', '.join(names)}",
             fix=f"ExecutionOptions(optional_inputs={list(names)}) opens a session that takes them",
         )
-    how = asked.execution_options or ExecutionOptions()
+    how = arguments.execution_options or ExecutionOptions()
     how = replace(how, optional_inputs=(*how.optional_inputs, *names))
-    return open_session(**{**vars(asked), "progress": None, "execution_options": how})
+    return open_session(**{**vars(arguments), "progress": None, "execution_options": how})
 
 
-def _of_signature(open_session: Callable[..., Opener], asked: Asked, signature: str) -> Opener:
+def _of_signature(
+    open_session: Callable[..., Opener], arguments: SessionArguments, signature: str
+) -> Opener:
     from trireme.runtime.options import ExecutionOptions
 
-    how = replace(asked.execution_options or ExecutionOptions(), signature=signature)
+    how = replace(arguments.execution_options or ExecutionOptions(), signature=signature)
     return open_session(
-        asked.model,
-        devices=asked.devices,
-        threads=asked.threads,
-        fallback=asked.fallback,
-        mode=asked.mode,
-        calibration=asked.calibration,
+        arguments.model,
+        devices=arguments.devices,
+        threads=arguments.threads,
+        fallback=arguments.fallback,
+        mode=arguments.mode,
+        calibration=arguments.calibration,
         execution_options=how,
     )
 
