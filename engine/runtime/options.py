@@ -23,7 +23,7 @@ class ExecutionOptions:
     subgraphs: "merged" is one graph whose copies start early, "split" runs region after region
     execution: "sunk" runs a region as one task, "interactive" every node as a task of its own
     schedule: "static" plans all tasks ahead, "dynamic" runs the dataflow form of the graph, node by
-        node as tokens arrive, and overlaps turns of loops
+        node as tokens arrive
     device_options: options by device name, or by kind for all instances, given to `open_device`
     passes: names of the optimiser's passes to run; all when None
     passes_off: names of passes to leave out

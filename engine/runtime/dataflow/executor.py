@@ -1,9 +1,9 @@
-"""Run dataflow primitives: tokens, frames, iterations, and a queue of what is ready.
+"""Run dataflow primitives as tasks with waits; the tasks of a frame are armed once an iteration.
 
-A primitive runs once for each iteration of each instance of its frame, when its tokens are there.
-It sends dead tokens if one of its own is dead; a merge waits for the first live one. Any number of
-iterations of a frame may be under way, up to a limit, so turns that do not wait for each other
-overlap. Source: the rules of TensorFlow's executor, as Yu et al. (EuroSys 2018) give them.
+A task runs when its tokens are there, and sends dead tokens if one of its own is dead. A merge
+sends its first live token. A frame begins when all its enters have sent. Its next iteration begins
+when all tasks of the last one are over: iterations of a frame do not overlap.
+Source: the primitives of Yu et al. (EuroSys 2018), without their overlap of iterations
 """
 
 from __future__ import annotations
@@ -60,41 +60,62 @@ class PrimitiveSpan:
 
 
 @dataclass(eq=False)
-class _Iteration:
-    """The tokens of one iteration of a frame that wait for others.
-
-    running: primitives that are ready or under way; children: frames under way
-    """
-
-    frame: _Frame
-    number: int
-    tokens: dict[int, dict[int, Any]] = field(default_factory=dict)
-    merged: set[int] = field(default_factory=set)
-    running: int = 0
-    children: dict[str, _Frame] = field(default_factory=dict)
-
-
-@dataclass(eq=False)
 class _Frame:
-    """One instance of a frame.
+    """The tasks of a frame; the name "" stands for the whole graph.
 
-    around: the iteration that it was entered from; None for the whole graph
-    enters: enters that have not sent yet
-    constants: what every iteration gets; put_off: next_iterations over the limit
-    dead_exits: exits that sent nothing live so far
+    around: the frame that its enters run in; None for the whole graph
+    enters, exits, backs: ids of its enters, exits and next_iterations
+    firsts: ids of the enters for iteration 0 alone
+    tasks: ids of what runs in it, its children's enters and its exits included
+    number, unfinished: the iteration under way; its tasks and children that are not over
+    entering: enters that have not sent yet; sent: live tokens of exits and next_iterations
     """
 
     name: str
-    around: _Iteration | None
-    enters: int
-    iterations: dict[int, _Iteration] = field(default_factory=dict)
-    constants: list[tuple[Primitive, Any]] = field(default_factory=list)
-    put_off: list[tuple[int, Primitive, Any]] = field(default_factory=list)
-    dead_exits: dict[int, Primitive] = field(default_factory=dict)
-    live_exits: set[int] = field(default_factory=set)
+    around: _Frame | None
+    enters: list[int] = field(default_factory=list)
+    firsts: list[int] = field(default_factory=list)
+    exits: list[int] = field(default_factory=list)
+    backs: list[int] = field(default_factory=list)
+    tasks: list[int] = field(default_factory=list)
+    children: list[_Frame] = field(default_factory=list)
+    number: int = 0
+    unfinished: int = 0
+    entering: int = 0
+    sent: dict[int, Any] = field(default_factory=dict)
+
+    @property
+    def path(self) -> tuple[tuple[str, int], ...]:
+        """The frames that an op is in, outermost first, each with its iteration."""
+        return () if self.around is None else (*self.around.path, (self.name, self.number))
 
 
-_Ready = tuple[_Iteration, Primitive, list[Any]]
+def _frames_of(graph: DataflowGraph) -> tuple[_Frame, list[_Frame], list[_Frame]]:
+    """Return the whole graph, and the frames that each primitive runs in and sends to."""
+    root = _Frame("", None)
+    frames: dict[str, _Frame] = {}
+    runs: list[_Frame] = []
+    sends: list[_Frame] = []
+    for primitive in graph.primitives:
+        waits = [port.primitive for port in primitive.waits if port.primitive < primitive.id]
+        frame = target = sends[waits[0]] if waits else root
+        frame.tasks.append(primitive.id)
+        if primitive.kind == "enter":
+            if primitive.frame not in frames:
+                target = frames[primitive.frame] = _Frame(primitive.frame, frame)
+                frame.children.append(target)
+            target = frames[primitive.frame]
+            target.enters.append(primitive.id)
+            if not primitive.is_constant:
+                target.firsts.append(primitive.id)
+        elif primitive.kind == "exit" and frame.around is not None:
+            frame.exits.append(primitive.id)
+            target = frame.around
+        elif primitive.kind == "next_iteration":
+            frame.backs.append(primitive.id)
+        runs.append(frame)
+        sends.append(target)
+    return root, runs, sends
 
 
 class Executor:
@@ -113,6 +134,9 @@ class Executor:
         timeout_s: float | None = None,
     ) -> None:
         self.graph, self._run_node, self._timeout_s = graph, run_node, timeout_s
+        self._root, self._frames, self._targets = _frames_of(graph)
+        self._counts = [self._made_inside(one) for one in graph.primitives]
+        self._left = list(self._counts)
         self._pool = self._threads = OpThreads("dataflow", workers) if workers else None
         self._beside: OpThreads | None = None
         self._check_ops: Callable[[], None] | None = None
@@ -141,28 +165,18 @@ class Executor:
         self._threads = self._pool
         if self._beside is not None and current_token() is not None:
             self._threads = self._beside
-        self._ready: deque[_Ready] = deque()
-        self._done: queue.SimpleQueue[tuple[_Ready, Any]] = queue.SimpleQueue()
+        self._ready: deque[int] = deque()
+        self._done: queue.SimpleQueue[tuple[Primitive, Any]] = queue.SimpleQueue()
         self._busy = 0
-        self._results: dict[Port, Any] = {}
+        self._tokens: dict[Port, Any] = {}
+        self._feeds = {task: feeds[value] for value, task in self.graph.inputs.items()}
         self.spans = deque(maxlen=MOST_SPANS)
-        self._wanted = {port for port in self.graph.outputs if isinstance(port, Port)}
-        root = _Frame("", None, 0)
-        start = self._latest = root.iterations[0] = _Iteration(root, 0)
-        self._begin(start, feeds)
+        self._latest = self._root
+        self._arm(self._root, 0)
         self._loop()
-        return [self._results[one] if isinstance(one, Port) else one for one in self.graph.outputs]
-
-    def _begin(self, start: _Iteration, feeds: Mapping[int, Array]) -> None:
-        """Feed the inputs, and make ready what waits for nothing."""
-        start.running += 1
-        fed = {primitive: value for value, primitive in self.graph.inputs.items()}
-        for primitive in self.graph.primitives:
-            if primitive.kind == "input":
-                self._send(start, primitive.id, [feeds[fed[primitive.id]]])
-            elif not primitive.waits:
-                self._make_ready(start, primitive, {})
-        self._ended(start)
+        outputs = self.graph.outputs
+        self._feeds, tokens, self._tokens = {}, self._tokens, {}
+        return [tokens[one] if isinstance(one, Port) else one for one in outputs]
 
     def _loop(self) -> None:
         deadline = None if self._timeout_s is None else time.monotonic() + self._timeout_s
@@ -175,13 +189,15 @@ class Executor:
                     self._start(self._ready.popleft())
                 if self._busy and (not self._ready or not self._done.empty()):
                     self._take(*self._next_done())
+            if self._root.unfinished:
+                raise InternalError(f"{self.graph.name}: a primitive waits for no token")
         except BaseException as error:
             if self._threads is not None and _is_hang(error):
                 self._threads.leave()
             self.close()  # no other work of this run is left behind
             raise
 
-    def _next_done(self) -> tuple[_Ready, Any]:
+    def _next_done(self) -> tuple[Primitive, Any]:
         """Return an op that is over, with its result. Errors: RunError, if a thread died"""
         while True:
             try:
@@ -198,45 +214,67 @@ class Executor:
 
     def _timed_out(self) -> RunError:
         """Return the error of a run that takes too long: the outermost loop, and its turn."""
-        frames = _path(self._latest)
-        name, turn = frames[0] if frames else (self.graph.name, 0)
+        name, turn = (*self._latest.path, (self.graph.name, 0))[0]
         return RunError(
             f"{name} did not end within {self._timeout_s:g} s: {turn:,} turns are done",
             fix="a larger timeout_s, or a trip count",
         )
 
-    def _start(self, ready: _Ready) -> None:
-        """Run a primitive: an op on a worker where there is one, all others at once."""
-        self._latest, primitive, inputs = ready
-        is_dead = any(token is DEAD for token in inputs) and primitive.kind != "merge"
-        if primitive.kind == "op" and self._threads is not None and not is_dead:
-            self._busy += 1
-            self._threads.submit(partial(self._work, ready, self._done))
-            return
-        self._finish(ready, None if is_dead else self._compute(ready), is_dead)
+    def _made_inside(self, primitive: Primitive) -> int:
+        """Return how many tokens a task waits for that its own iteration makes."""
+        kinds = [self.graph.primitives[port.primitive].kind for port in primitive.waits]
+        return sum(kind not in ("enter", "next_iteration") for kind in kinds)
 
-    def _work(self, ready: _Ready, done: queue.SimpleQueue[tuple[_Ready, Any]]) -> None:
+    def _arm(self, frame: _Frame, number: int) -> None:
+        """Begin an iteration of a frame."""
+        frame.number, frame.unfinished = number, len(frame.tasks) + len(frame.children)
+        for child in frame.children:
+            child.entering = len(child.enters)
+        for task in frame.tasks:
+            self._left[task] = self._counts[task]
+            if not self._counts[task]:
+                self._ready.append(task)
+
+    def _start(self, task: int) -> None:
+        """Run a task: an op on a worker where there is one, all others at once."""
+        primitive, self._latest = self.graph.primitives[task], self._frames[task]
+        tokens = [self._tokens.get(port, DEAD) for port in primitive.waits]
+        if primitive.kind == "merge":
+            self._finish(primitive, [next((one for one in tokens if one is not DEAD), DEAD)])
+        elif any(one is DEAD for one in tokens):
+            self._finish(primitive, [DEAD] * primitive.outputs)
+        elif primitive.kind == "op" and self._threads is not None:
+            self._busy += 1
+            self._threads.submit(partial(self._work, primitive, tokens, self._done))
+        else:
+            self._finish(primitive, self._compute(primitive, tokens))
+
+    def _work(
+        self,
+        primitive: Primitive,
+        tokens: Sequence[Any],
+        done: queue.SimpleQueue[tuple[Primitive, Any]],
+    ) -> None:
         try:
-            result: Any = self._compute(ready)
+            result: Any = self._compute(primitive, tokens)
         except BaseException as error:
             result = error
-        done.put((ready, result))
+        done.put((primitive, result))
 
-    def _take(self, ready: _Ready, result: Any) -> None:
+    def _take(self, primitive: Primitive, result: Any) -> None:
         self._busy -= 1
         if isinstance(result, BaseException):
             raise result
-        self._finish(ready, result, False)
+        self._finish(primitive, result)
 
-    def _compute(self, ready: _Ready) -> Sequence[Any]:
-        """Return the outputs of a live primitive that stays in its iteration."""
-        iteration, primitive, inputs = ready
-        if primitive.kind == "merge":
-            return inputs
-        tokens = iter(inputs)
-        operands = [next(tokens) if isinstance(one, Port) else one for one in primitive.operands]
+    def _compute(self, primitive: Primitive, tokens: Sequence[Any]) -> Sequence[Any]:
+        """Return the outputs of a primitive whose tokens are live."""
+        left = iter(tokens)
+        operands = [next(left) if isinstance(one, Port) else one for one in primitive.operands]
+        if primitive.kind == "input":
+            return [self._feeds[primitive.id]]
         if primitive.kind == "op":
-            return self._op(iteration, primitive, operands)
+            return self._op(primitive, operands)
         if primitive.kind == "call":
             if primitive.function is None:
                 raise InternalError(f"{primitive} has no function")
@@ -246,141 +284,60 @@ class Executor:
             return [DEAD, data] if bool(chosen) else [data, DEAD]
         return operands[:1]
 
-    def _op(
-        self, iteration: _Iteration, primitive: Primitive, operands: list[Any]
-    ) -> Sequence[Any]:
+    def _op(self, primitive: Primitive, operands: list[Any]) -> Sequence[Any]:
         if primitive.node is None or primitive.graph is None:
             raise InternalError(f"{primitive} has no node")
         start = time.perf_counter()
         results = self._run_node(primitive.graph, primitive.node, operands)
         end, worker = time.perf_counter(), threading.current_thread().name
-        frames = _path(iteration)
+        frames = self._frames[primitive.id].path
         self.spans.append(PrimitiveSpan(primitive.label, frames, start, end, worker))
         return results
 
-    def _finish(self, ready: _Ready, results: Sequence[Any] | None, is_dead: bool) -> None:
-        """Send what a primitive made, by the rules of its kind."""
-        iteration, primitive, inputs = ready
+    def _finish(self, primitive: Primitive, results: Sequence[Any]) -> None:
+        """Send the results of a task, by the rules of its kind."""
+        frame = self._frames[primitive.id]
         if primitive.kind == "enter":
-            self._enter(iteration, primitive, DEAD if is_dead else inputs[0])
-        elif primitive.kind == "exit":
-            self._exit(iteration, primitive, DEAD if is_dead else inputs[0])
-        elif primitive.kind == "next_iteration":
-            if not is_dead:
-                self._next(iteration.frame, iteration.number + 1, primitive, inputs[0])
+            self._tokens[Port(primitive.id)] = results[0]
+            child = self._targets[primitive.id]
+            child.entering -= 1
+            if not child.entering:
+                child.sent.clear()
+                self._arm(child, 0)
+                self._check(child)
+        elif primitive.kind in ("exit", "next_iteration"):
+            if results[0] is not DEAD:
+                frame.sent[primitive.id] = results[0]
         else:
-            sent = [DEAD] * primitive.outputs if results is None else results
-            self._send(iteration, primitive.id, sent)
-        self._ended(iteration)
-
-    def _send(self, iteration: _Iteration, primitive: int, tokens: Sequence[Any]) -> None:
-        """Give the tokens of a primitive to those that read them in an iteration."""
-        for output, token in enumerate(tokens):
-            port = Port(primitive, output)
-            if port in self._wanted and iteration.frame.around is None:
-                self._results[port] = token
-            for reader, place in self.graph.readers.get(port, ()):
-                self._deliver(iteration, self.graph.primitives[reader], place, token)
-
-    def _deliver(self, iteration: _Iteration, reader: Primitive, place: int, token: Any) -> None:
-        waiting = iteration.tokens.setdefault(reader.id, {})
-        if reader.kind == "merge":
-            if reader.id in iteration.merged:
-                return
-            waiting[place] = token
-            if token is not DEAD:
-                iteration.merged.add(reader.id)
-                self._make_ready(iteration, reader, {0: token})
-            elif len(waiting) == self._merge_inputs(reader, iteration):
-                iteration.merged.add(reader.id)
-                self._make_ready(iteration, reader, {0: DEAD})
-            return
-        waiting[place] = token
-        if len(waiting) == len(reader.waits):
-            del iteration.tokens[reader.id]
-            self._make_ready(iteration, reader, waiting)
-
-    def _merge_inputs(self, merge: Primitive, iteration: _Iteration) -> int:
-        """Return how many tokens a merge can get: a dead next_iteration sends none."""
-        kinds = [self.graph.primitives[port.primitive].kind for port in merge.waits]
-        back = kinds.count("next_iteration")
-        return len(kinds) - back if not iteration.number or not back else back
-
-    def _make_ready(
-        self, iteration: _Iteration, primitive: Primitive, tokens: Mapping[int, Any]
-    ) -> None:
-        iteration.running += 1
-        inputs = [tokens[place] for place in sorted(tokens)]
-        self._ready.append((iteration, primitive, inputs))
-
-    def _enter(self, around: _Iteration, primitive: Primitive, token: Any) -> None:
-        frame = around.children.get(primitive.frame)
-        if frame is None:
-            frame = _Frame(primitive.frame, around, self.graph.enters[primitive.frame])
-            around.children[primitive.frame] = frame
-            frame.iterations[0] = _Iteration(frame, 0)
-        frame.enters -= 1
-        if primitive.is_constant:
-            frame.constants.append((primitive, token))
-            for iteration in list(frame.iterations.values()):
-                self._send(iteration, primitive.id, [token])
-        else:
-            self._send(frame.iterations[0], primitive.id, [token])
+            self._send(primitive.id, results)
+        frame.unfinished -= 1
         self._check(frame)
 
-    def _exit(self, iteration: _Iteration, primitive: Primitive, token: Any) -> None:
-        frame = iteration.frame
-        if token is DEAD:
-            frame.dead_exits[primitive.id] = primitive
-        elif frame.around is not None:
-            frame.live_exits.add(primitive.id)
-            self._send(frame.around, primitive.id, [token])
-
-    def _next(self, frame: _Frame, number: int, primitive: Primitive, token: Any) -> None:
-        """Send a live token to the next iteration, which begins where the limit allows it."""
-        if number not in frame.iterations:
-            if len(frame.iterations) >= self.graph.parallel_iterations:
-                frame.put_off.append((number, primitive, token))
-                return
-            iteration = frame.iterations[number] = _Iteration(frame, number)
-            for constant, value in frame.constants:
-                self._send(iteration, constant.id, [value])
-        self._send(frame.iterations[number], primitive.id, [token])
-
-    def _ended(self, iteration: _Iteration) -> None:
-        iteration.running -= 1
-        self._check(iteration.frame)
+    def _send(self, task: int, tokens: Sequence[Any]) -> None:
+        """Give the tokens of a task to those that read them in the same iteration."""
+        for output, token in enumerate(tokens):
+            port = Port(task, output)
+            self._tokens[port] = token
+            for reader in self.graph.readers.get(port, ()):
+                self._left[reader] -= 1
+                if not self._left[reader]:
+                    self._ready.append(reader)
 
     def _check(self, frame: _Frame) -> None:
-        """End the iterations that nothing is under way in, oldest first, and then the frame."""
-        while frame.iterations and not frame.enters:
-            number = min(frame.iterations)
-            oldest = frame.iterations[number]
-            if oldest.running or oldest.children:
-                return
-            if frame.around is None:
-                return
-            del frame.iterations[number]
-            waiting, frame.put_off = frame.put_off, []
-            for later, primitive, token in waiting:
-                self._next(frame, later, primitive, token)
-        if frame.iterations or frame.enters or frame.around is None:
+        """Begin the next iteration of a frame, or end it, where all its tasks are over."""
+        if frame.unfinished or frame.around is None:
             return
-        around = frame.around
-        del around.children[frame.name]
-        for exit in frame.dead_exits.values():
-            if exit.id not in frame.live_exits:
-                self._send(around, exit.id, [DEAD])
-        self._check(around.frame)
+        again = any(back in frame.sent for back in frame.backs)
+        for task in (*frame.firsts, *frame.backs):
+            self._tokens[Port(task)] = frame.sent.pop(task, DEAD)
+        if again:
+            self._arm(frame, frame.number + 1)
+            return
+        for task in frame.exits:
+            self._send(task, [frame.sent.pop(task, DEAD)])
+        frame.around.unfinished -= 1
+        self._check(frame.around)
 
 
 def _is_hang(error: BaseException) -> bool:
     return isinstance(error, DeviceError) and error.kind is FaultKind.HANG
-
-
-def _path(iteration: _Iteration | None) -> tuple[tuple[str, int], ...]:
-    found: list[tuple[str, int]] = []
-    while iteration is not None and iteration.frame.around is not None:
-        found.append((iteration.frame.name, iteration.number))
-        iteration = iteration.frame.around
-    return tuple(reversed(found))

@@ -103,7 +103,7 @@ class FrameReader:
         return FrameParts(frame, predicate, carried, fixed, counted)
 
     def _readers(self, port: Port, kind: str) -> Iterable[Primitive]:
-        for reader, _ in self._graph.readers.get(port, ()):
+        for reader in self._graph.readers.get(port, ()):
             if self._graph.primitives[reader].kind == kind:
                 yield self._graph.primitives[reader]
 

@@ -86,7 +86,6 @@ class DataflowGraph:
     """Primitives, in the order of their ids, and where tokens come from and go to.
 
     inputs: the primitives that are fed, by the graph's input; outputs: of the graph, in order
-    parallel_iterations: how many iterations of one frame may be under way
     symbols: bounds of the symbols in types; names: of the outputs
     """
 
@@ -94,26 +93,16 @@ class DataflowGraph:
     primitives: tuple[Primitive, ...]
     inputs: Mapping[int, int]
     outputs: Sequence[Operand]
-    parallel_iterations: int = 32
     symbols: Mapping[str, tuple[int, int | None]] = field(default_factory=dict)
     names: Sequence[str] = ()
 
     @cached_property
-    def readers(self) -> Mapping[Port, tuple[tuple[int, int], ...]]:
-        """The (primitive, place among its waits) that read each port."""
-        found: dict[Port, list[tuple[int, int]]] = {}
+    def readers(self) -> Mapping[Port, Sequence[int]]:
+        """The primitives that read each port, once for each time."""
+        found: dict[Port, list[int]] = {}
         for primitive in self.primitives:
-            for place, port in enumerate(primitive.waits):
-                found.setdefault(port, []).append((primitive.id, place))
-        return {port: tuple(readers) for port, readers in found.items()}
-
-    @cached_property
-    def enters(self) -> Mapping[str, int]:
-        """The number of enters of each frame."""
-        found: dict[str, int] = {}
-        for primitive in self.primitives:
-            if primitive.kind == "enter":
-                found[primitive.frame] = found.get(primitive.frame, 0) + 1
+            for port in primitive.waits:
+                found.setdefault(port, []).append(primitive.id)
         return found
 
     def __str__(self) -> str:

@@ -17,11 +17,8 @@ from trireme.ops.repeats import Repeat, bodies_of, repeat_of
 from trireme.runtime.dataflow import calls
 from trireme.runtime.dataflow.graph import DataflowGraph, Operand, Port, Primitive
 
-PARALLEL_ITERATIONS = 32
-"""Iterations of a frame that may be under way, as in TensorFlow."""
 
-
-def lower(graph: Graph, parallel_iterations: int = PARALLEL_ITERATIONS) -> DataflowGraph:
+def lower(graph: Graph) -> DataflowGraph:
     """Return the dataflow form of a graph: same inputs, outputs and results."""
     lowering = _Lowering()
     fed = {v.id: lowering.add("input", v.name, values=(v,)) for v in graph.input_values()}
@@ -34,7 +31,6 @@ def lower(graph: Graph, parallel_iterations: int = PARALLEL_ITERATIONS) -> Dataf
         tuple(lowering.primitives),
         inputs,
         outputs,
-        parallel_iterations,
         graph.symbols,
         [value.name for value in graph.output_values()],
     )

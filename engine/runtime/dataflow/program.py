@@ -14,7 +14,7 @@ from trireme.ir.graph import Graph, Node, TensorType, graph_of
 from trireme.ir.interpreter import evaluate
 from trireme.runtime.control.body import Body, Workshop
 from trireme.runtime.dataflow.executor import Executor, PrimitiveSpan
-from trireme.runtime.dataflow.lower import PARALLEL_ITERATIONS, lower
+from trireme.runtime.dataflow.lower import lower
 from trireme.runtime.dynamic.fed import fed_arrays
 from trireme.runtime.dynamic.program import handed_out
 from trireme.runtime.dynamic.reports import StageReport
@@ -122,17 +122,10 @@ class DataflowProgram:
 
     last = None
 
-    def __init__(
-        self,
-        graph: Graph,
-        workshop: Workshop,
-        states: States,
-        workers: int = 0,
-        parallel_iterations: int = PARALLEL_ITERATIONS,
-    ) -> None:
+    def __init__(self, graph: Graph, workshop: Workshop, states: States, workers: int = 0) -> None:
         self.graph = graph
         self.ops = CompiledOps(workshop, states)
-        self.primitives = lower(graph, parallel_iterations)
+        self.primitives = lower(graph)
         timeout_s = workshop.options.timeout_s
         self._executor = Executor(self.primitives, self.ops.run, workers, timeout_s)
         self._inputs, self._outputs = list(graph.input_values()), list(graph.output_values())

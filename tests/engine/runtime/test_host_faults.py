@@ -134,9 +134,7 @@ def test_a_dead_thread_of_the_dataflow_form_is_an_error_and_is_replaced():
 def test_a_run_whose_thread_dies_with_an_op_ends_with_an_error(monkeypatch):
     """A thread that dies between taking a job and running it loses the job."""
     small = graph()
-    executor = Executor(
-        lower(small, 1), lambda graph, node, arrays: evaluate(graph, node, arrays), 1
-    )
+    executor = Executor(lower(small), lambda graph, node, arrays: evaluate(graph, node, arrays), 1)
     submit = OpThreads.submit
 
     def lose(pool, job):

@@ -29,9 +29,9 @@ def on_references(graph, node, arrays):
     return evaluate(graph, node, arrays)
 
 
-def run(graph, arrays, workers=0, limit=32, run_node=on_references, timeout_s=None):
+def run(graph, arrays, workers=0, run_node=on_references, timeout_s=None):
     """The outputs of a graph, and the spans of its ops."""
-    executor = Executor(lower(graph, limit), run_node, workers, timeout_s)
+    executor = Executor(lower(graph), run_node, workers, timeout_s)
     try:
         return executor.run(dict(zip(graph.inputs, arrays, strict=True))), executor.spans
     finally:
@@ -81,11 +81,10 @@ def walked(x, k, most, limit_sum=40.0):
 
 
 @pytest.mark.parametrize("workers", [0, 3])
-@pytest.mark.parametrize("limit", [1, 2, 32])
 @pytest.mark.parametrize("most", [0, 1, 7, 100])
-def test_a_loop_with_a_branch_inside(most, limit, workers):
+def test_a_loop_with_a_branch_inside(most, workers):
     feeds = [np.ones(3, np.float32), np.full(3, 0.75, np.float32), np.array(most, np.int64)]
-    found, spans = run(walk(), feeds, workers, limit)
+    found, spans = run(walk(), feeds, workers)
     wanted = walked(feeds[0], feeds[1], most)
     for one, other in zip(found, wanted, strict=True):
         assert one.shape == other.shape
@@ -155,14 +154,15 @@ def _doubling():
     return b.finish(going, b.add("add", x, x))
 
 
-def test_turns_that_do_not_wait_for_each_other_overlap():
-    """A scan whose body carries nothing: with workers and room, its rows are made together."""
+def test_ops_overlap_in_an_iteration_and_iterations_do_not():
+    """A scan whose body makes two rows that do not wait for each other."""
     body = GraphBuilder("body")
     row = body.input("row", ROW)
-    body = body.finish(body.add("neg", row))
+    body = body.finish(body.add("neg", row), body.add("abs", row))
     b = GraphBuilder("g")
     x = b.input("x", TensorType((6, 3), "float32"))
-    graph = b.finish(b.add("scan", x, body=body, carried=0, num_scan_inputs=1))
+    scan = {"body": body, "carried": 0, "num_scan_inputs": 1}
+    graph = b.finish(*b.add_node("scan", [x], scan, outputs=2))
     at_once, most = set(), [0]
     lock = threading.Lock()
 
@@ -177,10 +177,11 @@ def test_turns_that_do_not_wait_for_each_other_overlap():
         return evaluate(graph, node, arrays)
 
     x = np.random.default_rng(0).standard_normal((6, 3)).astype(np.float32)
-    for limit, wanted in ((32, 3), (2, 2), (1, 1)):
+    for workers, wanted in ((3, 2), (1, 1)):
         most[0] = 0
-        found, _ = run(graph, [x], 3, limit, slow)
+        found, _ = run(graph, [x], workers, slow)
         np.testing.assert_array_equal(found[0], -x)
+        np.testing.assert_array_equal(found[1], np.abs(x))
         assert most[0] == wanted
 
 
