@@ -104,7 +104,7 @@ class Resizer:
         self._contents, names = contents, contents.names
         source = program.graph
         kept = tuple(n for n in source.nodes if not program.decided.issuperset(n.outputs))
-        self.recordings, self._left, self._is_empty = 1, 0, False
+        self.recordings, self._left, self._is_empty = 4, 0, False
         self.most_ways = MOST_WAYS
         self._source = source.values
         highs = [source.symbols.get(name, (0, None))[1] for name in names]

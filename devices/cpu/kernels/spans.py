@@ -152,18 +152,12 @@ def span_step(
     plan_of: gives the plan of a graph; work: the units and seconds of a plan
     make: gives the code; sees nothing but the plan, the cut and what follows here
     """
-    samples: tuple[Plan, ...] = ()
-    if context.is_open:
-        from trireme.devices.cpu.kernels.polymorphic.plans import quick_plan
-
-        values = [one for one in (*wiring.reads, *wiring.writes) if isinstance(one, int)]
-        samples = (plan_of(context.graph),)
-        plan_of = quick_plan(context.graph, values, samples[0], plan_of)
 
     def planned(graph: Graph) -> Planned[Plan]:
         plan = plan_of(graph)
         return Planned(plan, work(plan))
 
+    samples = (plan_of(context.graph),) if context.is_open else ()
     return planned_step(context, wiring, planned, samples, make, *args, **named)
 
 

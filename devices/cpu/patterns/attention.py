@@ -27,7 +27,6 @@ from trireme.devices.cpu.kernels.lowering import (
     only,
     varies,
 )
-from trireme.devices.cpu.kernels.polymorphic.plans import quick_plan
 from trireme.devices.cpu.kernels.spans import Wiring
 from trireme.devices.cpu.patterns.attention_walk import (
     AttentionWalk,
@@ -150,7 +149,7 @@ def open_attention_step(context: Context, one: Attention) -> PolymorphicStep:
     mask = None if one.mask is None else context.operand(one.mask)
     by_query = one.mask is not None and is_mask_by_query(context.graph, one.mask)
 
-    def slow(graph: Graph) -> AttentionShape:
+    def shape_at(graph: Graph) -> AttentionShape:
         walk = one.parts.walk(graph)
         if walk is None:
             raise CompileError(f"cpu: {one.parts.first.label}: no kernel for this shape")
@@ -158,13 +157,6 @@ def open_attention_step(context: Context, one: Attention) -> PolymorphicStep:
             return walk.shape
         read = mask_walk(graph, one.mask, walk, by_query)
         return replace(walk.shape, mask=read, mask_by_query=by_query)
-
-    values = (value for node in one.nodes for value in (*node.used, *node.outputs))
-    quick = quick_plan(context.graph, values, slow(context.graph), slow)
-
-    def shape_at(graph: Graph) -> AttentionShape:
-        shape = quick(graph)
-        return slow(graph) if 0 in (shape.queries, shape.keys, *shape.batch) else shape
 
     step = attention_step(context, one.wiring(context, mask), shape_at)
     return only(PolymorphicStep, [step])[0]
