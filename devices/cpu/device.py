@@ -41,7 +41,7 @@ from trireme.support.limits import MOST_THREADS
 from trireme.support.user_files import cache_folder
 
 if TYPE_CHECKING:
-    from trireme.devices.cpu.kernels.polymorphic.sample import GenericSample
+    from trireme.devices.cpu.kernels.sample import GenericSample
 
 Made = TypeVar("Made")
 _log = logging.getLogger(__name__)
@@ -135,7 +135,7 @@ class CpuDevice(HostMemoryDevice):
         if any(graph.type(value).dtype == "string" for value in (*node.used, *node.outputs)):
             return "cpu has no memory for strings"
         from trireme.devices.cpu.compile.polymorphic import polymorphic_reason
-        from trireme.devices.cpu.kernels.polymorphic.sample import sample_of
+        from trireme.devices.cpu.kernels.sample import sample_of
 
         if self._sampled is None or self._sampled[0] is not graph:
             self._sampled = graph, sample_of(graph), decided_by_shapes(graph)

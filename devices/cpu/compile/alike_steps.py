@@ -7,7 +7,7 @@ from typing import Final, Protocol
 
 from trireme.devices.cpu.codegen.aligned_memory import as_kernels_read
 from trireme.devices.cpu.compile.recording import Code, CodeOfMany
-from trireme.devices.cpu.kernels.polymorphic.step import PolymorphicStep, Sized
+from trireme.devices.cpu.kernels.lowering import PolymorphicStep, Sized
 from trireme.ir.dim_values import Numbers
 from trireme.support.dtypes import Array
 

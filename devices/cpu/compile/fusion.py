@@ -141,7 +141,8 @@ def _chain_step(context: Context, group: Group) -> Step:
     """Return the step of a chain of elementwise nodes."""
     name, terms, inputs = chain_terms(context, group)
     nodes = tuple(node.id for node in group.nodes)
-    return expression_step(context, name, terms, inputs, group.node.outputs[0], nodes)
+    step = expression_step(context, name, terms, inputs, group.node.outputs[0], nodes)
+    return only(Step, [step])[0]
 
 
 def chain_terms(context: Context, group: Group) -> tuple[str, list[Term], tuple[int, ...]]:

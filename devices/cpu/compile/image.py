@@ -23,10 +23,10 @@ from trireme.devices.cpu.kernels.lowering import (
     InPlace,
     KernelFault,
     Operand,
+    PolymorphicStep,
     Step,
     Temp,
 )
-from trireme.devices.cpu.kernels.polymorphic.step import PolymorphicStep
 from trireme.devices.cpu.runtime.compiled import runtime_code
 from trireme.devices.cpu.runtime.image import NUMBER
 from trireme.devices.cpu.runtime.pool import StepPool

@@ -1,6 +1,6 @@
 """A region with symbols as one program for every shape, and the same for one shape.
 
-`build_polymorphic` lowers a sample of the region (kernels/polymorphic/sample.py): the groups of
+`build_polymorphic` lowers a sample of the region (kernels/sample.py): the groups of
 nodes, the code, the packed constants and who shares memory hold for every shape. `program_at` adds
 what one shape decides: the words that kernels read, chunks and offsets in the scratch memory.
 """
@@ -25,17 +25,22 @@ from trireme.devices.cpu.compile.program import (
     constants_of,
 )
 from trireme.devices.cpu.compile.scratch_slots import ScratchSlot, scratch_slots
-from trireme.devices.cpu.kernels.lowering import At, Context, Extents, Operand, Step, Temp, only
-from trireme.devices.cpu.kernels.movement.move import whole_copy
-from trireme.devices.cpu.kernels.polymorphic.elementwise import expression_step
-from trireme.devices.cpu.kernels.polymorphic.sample import GenericSample, sample_of
-from trireme.devices.cpu.kernels.polymorphic.step import (
+from trireme.devices.cpu.kernels.f32.elementwise import expression_step
+from trireme.devices.cpu.kernels.items import open_rule
+from trireme.devices.cpu.kernels.lowering import (
+    At,
+    Context,
+    Extents,
+    Operand,
     PolymorphicStep,
     Sized,
     SizedTemp,
-    sized_for,
+    Step,
+    Temp,
+    only,
 )
-from trireme.devices.cpu.kernels.polymorphic.table import rule_for
+from trireme.devices.cpu.kernels.movement.move import whole_copy
+from trireme.devices.cpu.kernels.sample import GenericSample, sample_of
 from trireme.devices.cpu.patterns.attention import Attention
 from trireme.devices.cpu.patterns.attention import find_open_attention as find_polymorphic_attention
 from trireme.devices.cpu.patterns.attention import open_attention_step as attention_step
@@ -70,7 +75,7 @@ def _lacking(sample: GenericSample, decided: frozenset[int], node: Node) -> str 
     node = graph.node(node.id)
     if decided.issuperset(node.outputs) or is_alias(graph, node):
         return None
-    rule = rule_for(graph, node)
+    rule = open_rule(graph, node)
     return rule if isinstance(rule, str) else None
 
 
@@ -193,8 +198,9 @@ def _lower(context: Context, group: Group) -> Sequence[PolymorphicStep]:
         return product_steps(context, group.pattern)
     if len(nodes) > 1:
         name, terms, inputs = chain_terms(context, group)
-        return [expression_step(context, name, terms, inputs, group.node.outputs[0], nodes)]
-    rule = rule_for(context.graph, group.node)
+        step = expression_step(context, name, terms, inputs, group.node.outputs[0], nodes)
+        return only(PolymorphicStep, [step])
+    rule = open_rule(context.graph, group.node)
     if isinstance(rule, str):
         raise CompileError(f"cpu: {group.node.label}: {rule}")
     return only(PolymorphicStep, rule.lower(context, group.node))
@@ -257,6 +263,23 @@ def program_at(program: PolymorphicProgram, graph: Graph) -> RegionProgram:
         program.kernels,
         constants={**program.constants, **extra} if extra else program.constants,
     )
+
+
+def sized_for(step: PolymorphicStep, graph: Graph) -> Sized:
+    """Return what a shape decides of a step.
+
+    Errors: CompileError, if it reads or makes an empty tensor, and not only moves elements
+    """
+    sized = step.size(graph)
+    values = graph.values
+    if sized.chunks and any(
+        values[operand].type.elements == 0
+        for operand in (*step.reads, *step.writes)
+        if isinstance(operand, int)
+    ):
+        label = graph.node(step.nodes[-1]).label
+        raise CompileError(f"cpu: {label} has no kernel of all shapes for empty tensors")
+    return sized
 
 
 def _sized_steps(

@@ -16,7 +16,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from trireme.devices.cpu.kernels.polymorphic.opaque import OpaqueNumber
+from trireme.devices.cpu.kernels.opaque import OpaqueNumber
 from trireme.devices.cpu.runtime.sized_image import CALLS
 from trireme.ir.dim_values import NumberRows, Numbers
 

@@ -35,8 +35,15 @@ from trireme.devices.cpu.compile.program import ReferenceStep, faults_of
 from trireme.devices.cpu.compile.resizing import CpuTables, Resizer
 from trireme.devices.cpu.compile.step_layout import PointerPlaces, StepLayout
 from trireme.devices.cpu.compile.turn_tables import TurnTables, turn_tables
-from trireme.devices.cpu.kernels.lowering import CONSTANTS, At, InPlace, KernelFault, Operand, Temp
-from trireme.devices.cpu.kernels.polymorphic.step import PolymorphicStep
+from trireme.devices.cpu.kernels.lowering import (
+    CONSTANTS,
+    At,
+    InPlace,
+    KernelFault,
+    Operand,
+    PolymorphicStep,
+    Temp,
+)
 from trireme.devices.cpu.runtime import native as runtime
 from trireme.devices.cpu.runtime.fault_words import FaultWords
 from trireme.devices.cpu.runtime.pool import PoolCall, StepPool

@@ -25,10 +25,10 @@ from trireme.devices.cpu.compile.alike_steps import (
     SizedRow,
     row_of,
 )
-from trireme.devices.cpu.compile.polymorphic import PolymorphicProgram
+from trireme.devices.cpu.compile.polymorphic import PolymorphicProgram, sized_for
 from trireme.devices.cpu.compile.recording import NotRecorded, SizeRecording
 from trireme.devices.cpu.compile.sized_values import SizedType, SizedValues, UnreadValue
-from trireme.devices.cpu.kernels.polymorphic.step import PolymorphicStep, sized_for
+from trireme.devices.cpu.kernels.lowering import PolymorphicStep
 from trireme.devices.cpu.runtime.slot_places import slot_places
 from trireme.ir.alike import likeness
 from trireme.ir.decided import DecidedValues

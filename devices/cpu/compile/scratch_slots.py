@@ -13,8 +13,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from trireme.backend.arena import LiveRange, pack
-from trireme.devices.cpu.kernels.lowering import At, Temp
-from trireme.devices.cpu.kernels.polymorphic.step import PolymorphicStep, SizedTemp
+from trireme.devices.cpu.kernels.lowering import At, PolymorphicStep, SizedTemp, Temp
 from trireme.ir.dim_values import evaluator
 from trireme.ir.dims import symbols_of
 from trireme.ir.graph import UNKNOWN, Graph

@@ -21,7 +21,7 @@ import numpy as np
 from trireme.devices.cpu.compile.alike_steps import ARRAYS, WORDS, AlikeSteps
 from trireme.devices.cpu.compile.open_sizes import OpenSizes
 from trireme.devices.cpu.compile.resizing import Resizer
-from trireme.devices.cpu.kernels.polymorphic.step import PolymorphicStep
+from trireme.devices.cpu.kernels.lowering import PolymorphicStep
 from trireme.devices.cpu.runtime.sized_image import CALLS, SEARCHES
 from trireme.ir.dim_values import Numbers, evaluator
 from trireme.support.dtypes import Array

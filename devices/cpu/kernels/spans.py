@@ -181,7 +181,7 @@ def planned_step(
         code = context.kernel(make, plan, Cut(size, units, chunks == 1), *args, **named)
         operands = (*tables, *reads), tuple(writes)
         return Step(code, *operands, chunks, local_bytes, seconds, nodes, family=family)
-    from trireme.devices.cpu.kernels.polymorphic.sample import deal_evenly, generalised
+    from trireme.devices.cpu.kernels.sample import deal_evenly, generalised
 
     made = [generalised(sample, make.__name__) for sample in samples]
     codes = tuple(

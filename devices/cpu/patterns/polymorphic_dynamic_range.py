@@ -17,6 +17,14 @@ from trireme.devices.cpu.kernels.dynamic_range.dynamic_quantize import (
     LevelRounding,
     LineLayout,
 )
+from trireme.devices.cpu.kernels.dynamic_range.open_levels import (
+    IMAGES,
+    sized_image_levels,
+    sized_levels,
+    sized_linear,
+    sized_range,
+    sized_small_levels,
+)
 from trireme.devices.cpu.kernels.expressions import ACTIVATIONS
 from trireme.devices.cpu.kernels.int8.arithmetic import CYCLES_PER_S, Dot
 from trireme.devices.cpu.kernels.int8.dequant import DequantState, dequantiser
@@ -26,23 +34,17 @@ from trireme.devices.cpu.kernels.int8.prepare import SLACK_BYTES, Image
 from trireme.devices.cpu.kernels.int8.product_cut import panels_of
 from trireme.devices.cpu.kernels.int8.shapes import matrix_shape
 from trireme.devices.cpu.kernels.int8.split import repeats_of
-from trireme.devices.cpu.kernels.lowering import ALONE_S, Context, Step
-from trireme.devices.cpu.kernels.polymorphic.items import Batch, steps_of_items
-from trireme.devices.cpu.kernels.polymorphic.levels import (
-    IMAGES,
-    sized_image_levels,
-    sized_levels,
-    sized_linear,
-    sized_range,
-    sized_small_levels,
-)
-from trireme.devices.cpu.kernels.polymorphic.sample import deal_evenly, varies
-from trireme.devices.cpu.kernels.polymorphic.step import (
+from trireme.devices.cpu.kernels.items import Batch, steps_of_items
+from trireme.devices.cpu.kernels.lowering import (
+    ALONE_S,
+    Context,
     PolymorphicStep,
     Sized,
     SizedTemp,
+    Step,
     dims_of,
 )
+from trireme.devices.cpu.kernels.sample import deal_evenly, varies
 from trireme.devices.cpu.patterns.dynamic_range import (
     lower_levels,
     lower_product,

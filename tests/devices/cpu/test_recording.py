@@ -10,8 +10,8 @@ from resized import resizable
 
 from trireme.devices.cpu.codegen.target import available_isas
 from trireme.devices.cpu.compile.recording import NotRecorded, SizeRecording
-from trireme.devices.cpu.kernels.polymorphic.opaque import opaque
-from trireme.devices.cpu.kernels.polymorphic.sample import deal_evenly
+from trireme.devices.cpu.kernels.opaque import opaque
+from trireme.devices.cpu.kernels.sample import deal_evenly
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import TensorType
 

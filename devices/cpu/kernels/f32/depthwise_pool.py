@@ -38,7 +38,7 @@ from trireme.devices.cpu.kernels.lowering import (
     finish,
     varies,
 )
-from trireme.devices.cpu.kernels.polymorphic.opaque import opaque
+from trireme.devices.cpu.kernels.opaque import opaque
 from trireme.devices.cpu.kernels.spans import (
     Cut,
     Planned,

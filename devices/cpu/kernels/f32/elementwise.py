@@ -10,9 +10,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from trireme.backend.kernel_table import STORED_8
+from trireme.devices.cpu.codegen.index import minus, times
 from trireme.devices.cpu.codegen.ir import Function, Index, Value
 from trireme.devices.cpu.codegen.kernel_cache import Code
 from trireme.devices.cpu.codegen.scalars import SCALARS, load, rounded, store
@@ -26,18 +28,18 @@ from trireme.devices.cpu.kernels.expressions import (
 )
 from trireme.devices.cpu.kernels.lowering import (
     TABLE,
+    AnyStep,
     Context,
-    Operand,
     Rule,
-    Step,
-    begin,
-    deal,
+    dims_of,
     finish,
+    in_every_shape,
 )
+from trireme.devices.cpu.kernels.spans import Cut, Wiring, Work, begin_span, span_step
 from trireme.ir.graph import Graph, Node
 from trireme.ir.op import get_op
 from trireme.support.dtypes import FLOATS, INTS
-from trireme.support.errors import InternalError
+from trireme.support.errors import CompileError, InternalError
 from trireme.support.records import dataclass
 
 MOST_INPUTS = 8
@@ -113,8 +115,8 @@ class ElementWalk:
 
 def plan_walk(shape: Sequence[int], operands: Sequence[Sequence[int]]) -> ElementWalk:
     """Merge the dimensions of an output that all dense, broadcast operands walk alike."""
-    columns = [dense_strides(operand, shape) for operand in (*operands, shape)]
-    axes = merged_axes(shape, operands)
+    columns = [_dense_strides(operand, shape) for operand in (*operands, shape)]
+    axes = _merged_axes(shape, operands)
     if not axes:
         strides = [(0 if math.prod(o) == 1 else 1,) for o in operands]
         return ElementWalk((1,), (*strides, (1,)))
@@ -122,11 +124,11 @@ def plan_walk(shape: Sequence[int], operands: Sequence[Sequence[int]]) -> Elemen
     return ElementWalk(dims, tuple(tuple(c[run[-1]] for run in axes) for c in columns))
 
 
-def merged_axes(
+def _merged_axes(
     shape: Sequence[int], operands: Sequence[Sequence[int]]
 ) -> tuple[tuple[int, ...], ...]:
     """Return runs of axes that all operands walk as one; axes of size 1 are left out."""
-    columns = [dense_strides(operand, shape) for operand in (*operands, shape)]
+    columns = [_dense_strides(operand, shape) for operand in (*operands, shape)]
     runs: list[tuple[int, ...]] = []
     for axis, size in enumerate(shape):
         if size == 1:
@@ -138,7 +140,7 @@ def merged_axes(
     return tuple(runs)
 
 
-def dense_strides(operand: Sequence[int], shape: Sequence[int]) -> list[int]:
+def _dense_strides(operand: Sequence[int], shape: Sequence[int]) -> list[int]:
     """Strides of a dense operand along the output's axes, 0 where it is broadcast."""
     padded = [1] * (len(shape) - len(operand)) + list(operand)
     strides, step = [0] * len(shape), 1
@@ -166,31 +168,42 @@ class ExpressionLoop:
 
 
 def expression_kernel(
-    isa: Isa, name: str, terms: Sequence[Term], walk: ElementWalk, dtypes: Sequence[str]
-) -> tuple[Code, int, float]:
-    """Return the kernel of an expression over a walk, its number of chunks and its seconds.
+    isa: Isa, walk: ElementWalk, cut: Cut, name: str, terms: Sequence[Term], dtypes: Sequence[str]
+) -> Code:
+    """Return the kernel of an expression over a walk, cut into vectors where it has one dimension.
 
     Operands: the arrays read, then the array written; dtypes: theirs
     """
-    fn, pointers, chunk, _ = begin(name, isa, len(walk.strides))
-    lanes = expression_lanes(isa, terms, dtypes)
-    loop = ExpressionLoop(terms, walk, dtypes, lanes)
-    inner = walk.dims[-1]
-    rows = math.prod(walk.dims[:-1])
-    seconds = vector_s(isa, loop) * rows * -(-inner // lanes)
-    if len(walk.dims) == 1:
-        size, chunks = deal(-(-inner // lanes), seconds)
-        _flat(fn, pointers, chunk, loop, (size * lanes, chunks))
-        return finish(fn), chunks, seconds
-    size, chunks = deal(rows, seconds)
-    first = chunk * size
-    for row in fn.range(first, fn.minimum(first + size, rows)):
-        bases = loop.at(fn, pointers, [row_offset(fn, row, walk, k) for k in range(len(pointers))])
-        emit_span(fn, bases, loop, inner)
-    return finish(fn), chunks, seconds
+    fn, pointers, chunk, _, span = begin_span(name, isa, len(walk.strides), cut)
+    loop = ExpressionLoop(terms, fn.known(walk), dtypes, _expression_lanes(isa, terms, dtypes))
+    inner = loop.walk.dims[-1]
+    if len(walk.dims) == 1 and not cut.words:
+        _flat(fn, pointers, chunk, loop, (cut.size * loop.lanes, -(-cut.units // cut.size)))
+    elif len(walk.dims) == 1:
+        first, size = times(fn, span[0], loop.lanes), times(fn, fn.known(cut).size, loop.lanes)
+        steps = [strides[-1] for strides in loop.walk.strides]
+        bases = loop.at(fn, pointers, [first if step else 0 for step in steps])
+        _emit_span(fn, bases, loop, fn.minimum(size, minus(fn, inner, first)))
+    else:
+        for row in fn.range(*span):
+            bases = loop.at(
+                fn, pointers, [row_offset(fn, row, loop.walk, k) for k in range(len(pointers))]
+            )
+            _emit_span(fn, bases, loop, inner)
+    return finish(fn)
 
 
-def vector_s(isa: Isa, loop: ExpressionLoop) -> float:
+def expression_work(
+    isa: Isa, terms: Sequence[Term], dtypes: Sequence[str], walk: ElementWalk
+) -> Work:
+    """Return the vectors of a walk of one dimension, else its rows, and the seconds of all."""
+    loop = ExpressionLoop(terms, walk, dtypes, _expression_lanes(isa, terms, dtypes))
+    vectors, rows = -(-walk.dims[-1] // loop.lanes), math.prod(walk.dims[:-1])
+    seconds = _vector_s(isa, loop) * rows * vectors
+    return Work(vectors if len(walk.dims) == 1 else rows, seconds)
+
+
+def _vector_s(isa: Isa, loop: ExpressionLoop) -> float:
     """Return about how many seconds a vector of all lanes takes, by its instructions."""
 
     def registers(dtype: str) -> float:
@@ -240,13 +253,13 @@ def _flat(
                 _vector(fn, pointers, loop, whole, inner - whole)
 
 
-def expression_lanes(isa: Isa, terms: Sequence[Term], dtypes: Sequence[str]) -> int:
+def _expression_lanes(isa: Isa, terms: Sequence[Term], dtypes: Sequence[str]) -> int:
     """Return the elements of a vector: registers of the widest type, of at most 4 bytes."""
     widths = [SCALARS[dtype].nbytes for dtype in (*dtypes, *(t.dtype for t in terms))]
     return isa.vector_bits // (8 * min(max(widths), 4))
 
 
-def emit_span(fn: Function, bases: Sequence[Value], loop: ExpressionLoop, count: Index) -> None:
+def _emit_span(fn: Function, bases: Sequence[Value], loop: ExpressionLoop, count: Index) -> None:
     """Emit the expression for `count` elements that follow each other."""
     whole = count - fn.integer("urem", count, loop.lanes)
     for i in fn.range(0, whole, loop.lanes):
@@ -288,30 +301,67 @@ def expression_step(
     inputs: Sequence[int],
     output: int,
     nodes: tuple[int, ...],
-) -> Step:
+) -> AnyStep:
     """Return the step that computes an expression of values of the graph."""
-    type = context.type(output)
-    walk = plan_walk(type.dims, [context.type(i).dims for i in inputs])
-    dtypes = tuple(context.type(i).dtype for i in (*inputs, output))
-    name = expression_name(name, terms)
-    code, chunks, seconds = context.kernel(expression_kernel, name, tuple(terms), walk, dtypes)
-    reads: tuple[Operand, ...] = tuple(context.operand(i) for i in inputs)
-    return Step(code, reads, (output,), chunks, seconds=seconds, nodes=nodes)
+    graph = context.graph
+    shape = dims_of(graph, output)
+    runs = _merged_axes(shape, [dims_of(graph, i) for i in inputs])
+    plain = [_dense_strides(dims_of(graph, i), shape) for i in (*inputs, output)]
+    moves = [[bool(strides[run[-1]]) for run in runs] for strides in plain]
+
+    def walk_of(graph: Graph) -> ElementWalk:
+        shape = dims_of(graph, output)
+        dims = tuple(math.prod([shape[axis] for axis in run]) for run in runs) or (1,)
+        strides = [
+            _strides(dims_of(graph, value), shape, runs, moved) or (int(value == output),)
+            for value, moved in zip((*inputs, output), moves, strict=True)
+        ]
+        return ElementWalk(dims, tuple(strides))
+
+    wiring = Wiring([context.operand(i) for i in inputs], (output,), nodes)
+    dtypes, kept = tuple(context.type(i).dtype for i in (*inputs, output)), tuple(terms)
+    work = partial(expression_work, context.isa, kept, dtypes)
+    name = _expression_name(name, terms)
+    return span_step(context, wiring, walk_of, work, expression_kernel, name, kept, dtypes)
 
 
-def expression_name(name: str, terms: Sequence[Term]) -> str:
+def _strides(
+    own: Sequence[int],
+    shape: Sequence[int],
+    runs: Sequence[Sequence[int]],
+    moves: Sequence[bool],
+) -> tuple[int, ...]:
+    """Return the strides of an operand along runs of the output's axes.
+
+    moves: whether it moves along each run, in every shape
+    Errors: CompileError, if the operand is broadcast along a run in which it moves
+    """
+    behind = len(own) - len(shape)
+    strides = []
+    for run, moved in zip(runs, moves, strict=True):
+        if moved and any(own[axis + behind] == 1 != shape[axis] for axis in run):
+            raise CompileError(
+                f"sizes {list(own)} are broadcast to {list(shape)}; the kernel is made for equal "
+                "sizes",
+                fix="compile this shape by itself",
+            )
+        strides.append(math.prod(own[run[-1] + behind + 1 :]) if moved else 0)
+    return tuple(strides)
+
+
+def _expression_name(name: str, terms: Sequence[Term]) -> str:
     """Return the name of an expression's kernel: with what it is computed in."""
     dtypes = dict.fromkeys(SCALARS[d].short for t in terms for d in (t.dtype, t.makes))
     return "_".join([name, *dtypes])
 
 
-def activation_step(context: Context, activation: str, value: int, node: int) -> Step:
+def activation_step(context: Context, activation: str, value: int, node: int) -> AnyStep:
     """Return the step that applies an activation to a value where it lies."""
     terms = [Term("_activation", {"activation": activation}, (-1,))]
     return expression_step(context, activation, terms, (value,), value, (node,))
 
 
-def partial_terms(graph: Graph, node: Node) -> Iterator[tuple[Term, tuple[int, ...]]]:
+def _partial_terms(graph: Graph, node: Node) -> Iterator[tuple[Term, tuple[int, ...]]]:
     """Yield a term and its inputs for each step of a node.
 
     A sum, max or min of many operands takes several steps, of which later ones read the output.
@@ -326,14 +376,14 @@ def partial_terms(graph: Graph, node: Node) -> Iterator[tuple[Term, tuple[int, .
         so_far = (node.outputs[0],)
 
 
-def _lower(context: Context, node: Node) -> Sequence[Step]:
+def _lower(context: Context, node: Node) -> list[AnyStep]:
     return [
         expression_step(context, node.op, [term], inputs, node.outputs[0], (node.id,))
-        for term, inputs in partial_terms(context.graph, node)
+        for term, inputs in _partial_terms(context.graph, node)
     ]
 
 
-def expression_reason(graph: Graph, node: Node) -> str | None:
+def _expression_reason(graph: Graph, node: Node) -> str | None:
     """Say why an elementwise node has no native kernel, None when it has."""
     activation = str(node.attrs.get("activation") or "")
     dtypes = [graph.type(value).dtype for value in (*node.used, *node.outputs)]
@@ -352,7 +402,7 @@ def _stored_reason(graph: Graph, node: Node) -> str | None:
     types = [graph.type(value) for value in (*node.used[1:], *node.outputs)]
     if any(type.quant != types[0].quant for type in types):
         return f"{node.op} has no native kernel between different quantisations"
-    return expression_reason(graph, node)
+    return _expression_reason(graph, node)
 
 
 def _pow_reason(graph: Graph, node: Node) -> str | None:
@@ -365,6 +415,8 @@ def _pow_reason(graph: Graph, node: Node) -> str | None:
 
 for _op in EXPRESSIONS:
     TABLE.add(
-        _op, Rule(expression_reason, _lower), [dtype for dtype in SCALARS if emitter(_op, dtype)]
+        _op,
+        Rule(_expression_reason, _lower, in_every_shape),
+        [dtype for dtype in SCALARS if emitter(_op, dtype)],
     )
 TABLE.add("where", Rule(_stored_reason, _lower), STORED_8)

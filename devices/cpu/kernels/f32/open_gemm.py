@@ -32,7 +32,7 @@ from trireme.devices.cpu.kernels.f32.tiling import (
     tile_cycles,
 )
 from trireme.devices.cpu.kernels.lowering import finish, varies
-from trireme.devices.cpu.kernels.polymorphic.opaque import opaque
+from trireme.devices.cpu.kernels.opaque import opaque
 from trireme.devices.cpu.kernels.spans import begin_sized
 from trireme.devices.cpu.runtime.product_blocks import block_words
 

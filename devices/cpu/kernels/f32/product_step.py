@@ -46,7 +46,7 @@ from trireme.devices.cpu.kernels.lowering import (
     Temp,
     varies,
 )
-from trireme.devices.cpu.kernels.polymorphic.sample import generalised
+from trireme.devices.cpu.kernels.sample import generalised
 from trireme.ir.graph import Graph, Node
 from trireme.support.dtypes import Array
 from trireme.support.errors import CompileError

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from trireme.devices.cpu.codegen.index import minus, times
 from trireme.devices.cpu.codegen.ir import Function, Index, Value
+from trireme.devices.cpu.codegen.kernel_cache import Code
 from trireme.devices.cpu.codegen.llvm_types import vector
+from trireme.devices.cpu.codegen.target import Isa
 from trireme.devices.cpu.kernels.int8.arithmetic import ELEMENTS, load_stored, store_stored, widen
-from trireme.devices.cpu.kernels.lowering import ELEMENTWISE_Q8, Context, Step, begin, deal, finish
+from trireme.devices.cpu.kernels.lowering import ELEMENTWISE_Q8, AnyStep, Context, finish
+from trireme.devices.cpu.kernels.spans import Cut, Wiring, Work, begin_span, span_step
 from trireme.ir.graph import Graph, Node, Rounding
 from trireme.ops.integer import EIGHT_BIT, SIXTEEN_BIT, dtype_limits, quant_of
 from trireme.support.records import dataclass
 
 STORED = (*EIGHT_BIT, *SIXTEEN_BIT)
 """The dtypes that floats are rounded to."""
-FLAT_S = 1e-10
+_FLAT_S = 1e-10
 """About the seconds of an element between floats and stored integers."""
 
 
@@ -77,26 +81,35 @@ def dequantize_reason(graph: Graph, node: Node) -> str | None:
     return None if x.elements else "dequantize has no native kernel for empty tensors"
 
 
-def conversion_step(context: Context, node: Node, conversion: Requantised) -> Step:
-    """Return a step over all elements of two dense arrays of one shape."""
-    elements, lanes = context.type(node.outputs[0]).elements, context.isa.lanes
-    fn, (x, y), chunk, _ = begin(conversion.name, context.isa, 2)
-    size, chunks = deal(-(-elements // lanes), elements * FLAT_S)
-    first = chunk * (size * lanes)
-    whole = elements // lanes * lanes
-    for i in fn.range(first, fn.minimum(first + size * lanes, whole), lanes):
+def conversion_kernel(isa: Isa, elements: int, cut: Cut, conversion: Requantised) -> Code:
+    """Return the kernel of all elements, in vectors. Operands: x, y."""
+    fn, (x, y), chunk, _, (first, end) = begin_span(conversion.name, isa, 2, cut)
+    count, lanes = fn.known(elements), isa.lanes
+    rest = fn.integer("urem", count, lanes)
+    whole = minus(fn, count, rest)
+    after = fn.minimum(times(fn, end, lanes), whole)
+    for i in fn.range(times(fn, first, lanes), after, lanes):
         conversion.emit(fn, x, y, i, lanes)
-    if whole < elements:
-        with fn.when(fn.compare("eq", chunk, chunks - 1)):
-            conversion.emit(fn, x, y, whole, elements - whole)
-    return Step(
-        finish(fn),
-        (context.operand(node.used[0]),),
-        (node.outputs[0],),
-        chunks,
-        seconds=elements * FLAT_S,
-        nodes=(node.id,),
-        family=ELEMENTWISE_Q8,
+    if not isinstance(rest, int):
+        for i in fn.range(after, fn.minimum(times(fn, end, lanes), count)):
+            conversion.emit(fn, x, y, i, 1)
+    elif rest:
+        with fn.when(fn.compare("eq", chunk, -(-cut.units // cut.size) - 1)):
+            conversion.emit(fn, x, y, whole, rest)
+    return finish(fn)
+
+
+def conversion_step(context: Context, node: Node, conversion: Requantised) -> AnyStep:
+    """Return a step over all elements of two dense arrays of one shape."""
+    (output,), lanes = node.outputs, context.isa.lanes
+    wiring = Wiring((context.operand(node.used[0]),), node.outputs, (node.id,), ELEMENTWISE_Q8)
+    return span_step(
+        context,
+        wiring,
+        lambda graph: graph.values[output].type.elements,
+        lambda elements: Work(-(-elements // lanes), elements * _FLAT_S),
+        conversion_kernel,
+        conversion,
     )
 
 

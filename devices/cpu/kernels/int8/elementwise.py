@@ -36,12 +36,14 @@ from trireme.devices.cpu.kernels.int8.conversions import (
 from trireme.devices.cpu.kernels.lowering import (
     ELEMENTWISE_Q8,
     TABLE,
+    AnyStep,
     Context,
     Rule,
     Step,
     begin,
     deal,
     finish,
+    in_every_shape,
 )
 from trireme.ir.graph import Graph, Node
 from trireme.ir.op import Call, call_of, ops_with
@@ -279,13 +281,19 @@ def _table_reason(graph: Graph, node: Node) -> str | None:
     return stored_reason(graph, node, lambda: unary_table(node.op, call, dtypes), dtypes)
 
 
-def _lower_quantize(context: Context, node: Node) -> Sequence[Step]:
+def _quantize_open_reason(graph: Graph, node: Node) -> str | None:
+    if graph.type(node.used[0]).quant is not None:
+        return "quantize has no kernel for every shape from one scale to another"
+    return None
+
+
+def _lower_quantize(context: Context, node: Node) -> Sequence[AnyStep]:
     if context.type(node.used[0]).quant is not None:
         return _lower_table(context, node)
     return [conversion_step(context, node, conversion_of(context.graph, node))]
 
 
-def _lower_dequantize(context: Context, node: Node) -> Sequence[Step]:
+def _lower_dequantize(context: Context, node: Node) -> Sequence[AnyStep]:
     return [conversion_step(context, node, conversion_of(context.graph, node))]
 
 
@@ -296,5 +304,5 @@ TABLE.add(
     ops_with(lambda op: op.integer_form == "table"), Rule(_table_reason, _lower_table), STORED_8
 )
 TABLE.add(TABLES_16, Rule(_table_reason, _lower_table), STORED_16)
-TABLE.add("quantize", Rule(_table_reason, _lower_quantize), _BOTH)
-TABLE.add("dequantize", Rule(dequantize_reason, _lower_dequantize), _BOTH)
+TABLE.add("quantize", Rule(_table_reason, _lower_quantize, _quantize_open_reason), _BOTH)
+TABLE.add("dequantize", Rule(dequantize_reason, _lower_dequantize, in_every_shape), _BOTH)

@@ -29,9 +29,6 @@ from trireme.devices.cpu.kernels.lowering import (
     in_every_shape,
     only,
 )
-from trireme.devices.cpu.kernels.polymorphic.elementwise import (
-    activation_step as open_activation_step,
-)
 from trireme.devices.cpu.kernels.spans import Wiring
 from trireme.ir.graph import Graph, Node
 from trireme.ops.slicing import slice_ends
@@ -364,8 +361,8 @@ def _lower(context: Context, node: Node) -> list[AnyStep]:
         moves, moves_in = _open_moves(context.graph, node)
     steps = copy_steps(context, node, moves, moves_in)
     if node.attrs.get("activation"):
-        activate = open_activation_step if context.is_open else activation_step
-        steps.append(activate(context, node.attrs["activation"], node.outputs[0], node.id))
+        activation = str(node.attrs["activation"])
+        steps.append(activation_step(context, activation, node.outputs[0], node.id))
     return steps
 
 

@@ -49,8 +49,8 @@ from trireme.devices.cpu.kernels.f32.winograd.transforms import (
     transform_weights,
 )
 from trireme.devices.cpu.kernels.lowering import Context, Packed, Sized, finish
-from trireme.devices.cpu.kernels.polymorphic.opaque import opaque
-from trireme.devices.cpu.kernels.polymorphic.sample import generalised
+from trireme.devices.cpu.kernels.opaque import opaque
+from trireme.devices.cpu.kernels.sample import generalised
 from trireme.devices.cpu.kernels.spans import begin_sized
 from trireme.devices.cpu.runtime.winograd_blocks import ImageCost, winograd_words
 from trireme.ir.graph import Graph, Node

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from trireme.devices.cpu.codegen.ir import Word
 from trireme.devices.cpu.kernels.lowering import HUGE, varies
-from trireme.devices.cpu.kernels.polymorphic.opaque import opaque
+from trireme.devices.cpu.kernels.opaque import opaque
 from trireme.devices.cpu.runtime.window_blocks import even_chunks
 from trireme.ir.graph import UNKNOWN, Graph, Node, TensorType, Value
 from trireme.ir.op import get_op

@@ -23,21 +23,18 @@ from trireme.devices.cpu.kernels.lowering import (
     At,
     Context,
     Operand,
+    PolymorphicStep,
     Rule,
+    Sized,
+    SizedTemp,
     Step,
     Temp,
     begin,
+    dims_of,
     finish,
     only,
 )
-from trireme.devices.cpu.kernels.polymorphic.sample import deal_evenly, varies
-from trireme.devices.cpu.kernels.polymorphic.step import (
-    PolymorphicRule,
-    PolymorphicStep,
-    Sized,
-    SizedTemp,
-    dims_of,
-)
+from trireme.devices.cpu.kernels.sample import deal_evenly, varies
 from trireme.ir.graph import Graph, Node, TensorType, Value
 from trireme.placement.shards.rules import Piece, Span, refusal, stretched, type_of
 from trireme.support.dtypes import itemsize
@@ -347,5 +344,17 @@ def _reason(graph: Graph, node: Node) -> str | None:
     return TABLE.miss(item, node) if rule is None else rule.reason(item, node)
 
 
-EACH_ITEM = PolymorphicRule(_reason, _lower)
+EACH_ITEM = Rule(_reason, _lower)
 """The rule for every node that treats the items of a batch alike."""
+
+
+def open_rule(graph: Graph, node: Node) -> Rule | str:
+    """Return the rule that lowers a node of a sample for every shape, or why there is none."""
+    rule, why = TABLE.find(graph, node), None
+    if rule is not None and rule.open_reason is not None:
+        why = None if rule.open_alone else rule.reason(graph, node)
+        why = why or rule.open_reason(graph, node)
+        if why is None:
+            return rule
+    batch = _reason(graph, node)
+    return EACH_ITEM if batch is None else why or batch

@@ -27,7 +27,7 @@ from trireme.devices.cpu.kernels.int8.prepare import Image, LineWindow
 from trireme.devices.cpu.kernels.int8.product_cut import ProductCut
 from trireme.devices.cpu.kernels.int8.split import Repeats
 from trireme.devices.cpu.kernels.lowering import finish
-from trireme.devices.cpu.kernels.polymorphic.step import begin_sized
+from trireme.devices.cpu.kernels.spans import begin_sized
 
 IMAGES = Word(0)
 """The images of an input whose rows have a range each."""

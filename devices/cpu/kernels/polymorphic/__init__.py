@@ -1,1 +1,0 @@
-"""Rules of kernels that one compile makes for every shape."""
