@@ -1,4 +1,4 @@
-"""Branches of a captured program: `if`, `match`, and what follows an exit that a tensor decides.
+"""Branches of a captured program: `if`, and the statements after an exit that a tensor decides.
 
 A return, break or continue sets a flag. Where the flag depends on a tensor, the statements after it
 become a branch on the flag.
@@ -11,8 +11,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-from trireme.converters.python.matching import Binding, CaseTest, lowered, matched
-from trireme.converters.python.scope import Recorder, Traced
+from trireme.converters.python.scope import Traced
 from trireme.converters.python.source import always_exits
 from trireme.converters.python.statements import EXITS, Statements
 from trireme.support.errors import InternalError
@@ -21,20 +20,12 @@ from trireme.support.errors import InternalError
 class Branches(Statements):
     """Reads branches."""
 
-    def __init__(self, recorder: Recorder, fallback: bool) -> None:
-        super().__init__(recorder, fallback)
-        self.readers[Binding] = self._bind
-        self._evaluators[CaseTest] = self._case
-
     def block(self, statements: Sequence[ast.stmt]) -> None:
         """Read statements; those after an exit that a tensor decides run where none happened."""
         for at, statement in enumerate(statements):
             rest = statements[at + 1 :]
             if isinstance(statement, ast.If):
                 if self._if(statement, rest):
-                    return
-            elif isinstance(statement, ast.Match):
-                if self._match(statement, rest):
                     return
             else:
                 self._statement(statement)
@@ -70,18 +61,15 @@ class Branches(Statements):
 
         self.branch(self.negate(stop), going_on, stopped)
 
-    def _if(self, node: ast.If, rest: Sequence[ast.stmt], whole: ast.Match | None = None) -> bool:
-        """Read an `if`; return whether the statements after it were read too.
-
-        whole: the match that the `if` stands for
-        """
+    def _if(self, node: ast.If, rest: Sequence[ast.stmt]) -> bool:
+        """Read an `if`; return whether the statements after it were read too."""
         self.node = node
         try:
             known = self.tested(node.test)
         except InternalError:
             raise
         except Exception as error:
-            self._report(whole or node, error)
+            self._report(node, error)
             return False
         if not isinstance(known, Traced):
             self.block(node.body if known else node.orelse)
@@ -93,39 +81,10 @@ class Branches(Statements):
         elif always_exits(other):
             then += rest
         self._guard(
-            whole or node,
+            node,
             lambda: self.branch(known, partial(self.block, then), partial(self.block, other)),
         )
         return joined
-
-    def _match(self, node: ast.Match, rest: Sequence[ast.stmt]) -> bool:
-        """Read a `match`; return whether the statements after it were read too."""
-        self.node = node
-        try:
-            chain = lowered(node, self.evaluate(node.subject))
-        except InternalError:
-            raise
-        except Exception as error:
-            self._report(node, error)
-            return False
-        return self._if(chain, rest, node)
-
-    def _case(self, test: CaseTest) -> Any:
-        """Return whether a case is taken: its pattern fits, and its guard holds."""
-        found, test.bound = matched(self, test.case.pattern, test.subject)
-        guard = test.case.guard
-        if guard is None or found is False:
-            return found
-
-        def guarded() -> Any:
-            self._bind(Binding(test))
-            return self.truth(guard)
-
-        return guarded() if found is True else self.branch(found, guarded, lambda: False)
-
-    def _bind(self, node: Binding) -> None:
-        for name, value in node.test.bound.items():
-            self.store(ast.Name(name, ast.Store()), value)
 
     def _guard(self, node: ast.stmt, run: Callable[[], Any]) -> None:
         try:

@@ -228,8 +228,6 @@ def _bodies(statement: ast.stmt) -> list[list[ast.stmt]]:
         return [statement.body, statement.orelse]
     if isinstance(statement, ast.With):
         return [statement.body]
-    if isinstance(statement, ast.Match):
-        return [case.body for case in statement.cases]
     return []
 
 
@@ -242,10 +240,6 @@ def always_exits(statements: list[ast.stmt]) -> bool:
         return always_exits(last.body) and always_exits(last.orelse)
     if isinstance(last, ast.With):
         return always_exits(last.body)
-    if isinstance(last, ast.Match):
-        end = last.cases[-1]
-        whole = isinstance(end.pattern, ast.MatchAs) and end.pattern.pattern is None
-        return whole and end.guard is None and all(always_exits(one.body) for one in last.cases)
     return isinstance(last, ast.Return | ast.Break | ast.Continue)
 
 

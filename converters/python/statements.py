@@ -367,6 +367,7 @@ class Statements(Expressions, ABC):
 
 _WORDS: dict[type[ast.stmt], str] = {
     ast.Try: "try",
+    ast.Match: "match",
     ast.Global: "global",
     ast.ClassDef: "class",
     ast.AsyncFunctionDef: "async def",
