@@ -184,9 +184,11 @@ def _entry(name: str, found: Any) -> Iterator[str]:
 def _members(kind: type) -> Iterator[tuple[str, str]]:
     """Yield (call, first paragraph of the docstring) of the public members of a class.
 
-    A docstring that refers to another class ("See ...") marks a member that the engine calls.
+    Members of a shown base are left out. A docstring that refers to another class ("See ...") marks
+    a member that the engine calls.
     """
     inherited = [base for base in kind.__mro__[1:] if base.__module__.startswith("trireme.")]
+    inherited = [base for base in inherited if base.__name__ not in SHOWN]
     found = {n: m for base in reversed([kind, *inherited]) for n, m in vars(base).items()}
     for name, member in found.items():
         if name.startswith("_"):
@@ -312,6 +314,9 @@ def _escaped(text: str) -> str:
 def _codes(names: list[str]) -> str:
     return ", ".join(f"`{name}`" for name in names)
 
+
+SHOWN = frozenset(name for part in NAMES.values() for names in part.values() for name in names)
+"""The names that the page of the API has: their members are not repeated in subclasses."""
 
 PAGES: dict[str, Callable[[], str]] = {
     "cli.md": cli_page,
