@@ -148,10 +148,6 @@ def api_page() -> str:
         "",
         f"`import trireme` gives {_codes(names)}. `trireme.ops` is the package of the ops; "
         "`trireme.__version__` is the version. Import the other names from their module.",
-        "",
-        "| part | modules |",
-        "|---|---|",
-        *(f"| {part} | {', '.join(map(_module_link, paths))} |" for part, paths in NAMES.items()),
     ]
     for heading, modules in NAMES.items():
         lines += ["", f"## {heading}"]
@@ -161,11 +157,6 @@ def api_page() -> str:
             for name in names:
                 lines += ["", f"#### {name}", "", *_entry(name, module[name])]
     return "\n".join(lines) + "\n"
-
-
-def _module_link(path: str) -> str:
-    """Return the link to the heading of a module."""
-    return f"[`{path}`](#trireme{path.replace('.', '')})"
 
 
 def _entry(name: str, found: Any) -> Iterator[str]:

@@ -37,9 +37,9 @@ NAMES: dict[str, dict[str, tuple[str, ...]]] = {
         "placement.explain": ("explain", "Explanation", "Alternative"),
         "profiling.profile": ("Profile",),
         "profiling.prediction": ("predict", "Prediction"),
-        "profiling.rows": ("NodeRow", "TaskRow"),
+        "profiling.rows": ("NodeRow",),
         "profiling.trace": ("chrome_trace",),
-        "plan.plan": ("Plan", "Task", "Slot"),
+        "plan.plan": ("Plan", "Task"),
     },
     "Placement": {
         "placement.place": ("place",),
