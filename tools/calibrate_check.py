@@ -21,7 +21,7 @@ from trireme.tools.parsed import calibration_given, device_list, device_options,
 from trireme.tools.progress import Progress
 
 NEAR, SHARE, MEDIAN = 0.10, 0.80, 0.05
-"""What is asked: so many of the runs so near, and a median error of so much."""
+"""The bars: the share of runs within a distance, and the median error."""
 
 
 def check(options: argparse.Namespace) -> tuple[list[str], dict[str, Any], int]:

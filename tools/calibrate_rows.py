@@ -192,7 +192,7 @@ def _predicted(profile: Profile, tasks: Sequence[int]) -> tuple[str, float, floa
 
 
 Part = tuple[Sequence[int], Callable[[], None]]
-"""What a serial run launches and waits for at once: its tasks, and what runs them."""
+"""A batch that a serial run launches and waits for at once: its tasks, and their executor."""
 
 
 def _turns(

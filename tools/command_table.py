@@ -99,7 +99,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "calibrate": ("--devices cpu,opencl --threads 1,2", "--check model.trm"),
     "demo": ("", "--write digits"),
 }
-"""What follows `trireme COMMAND` in the examples of its help."""
+"""The words after `trireme COMMAND` in the examples of its help."""
 
 
 _ON_DEVICES = (add_model, add_devices)

@@ -48,7 +48,7 @@ _FOLDER = files("trireme.tools") / "demo"
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one run of the demo gave.
+    """The result of one run of the demo.
 
     faults: a sentence for each device that was left out
     """

@@ -1,4 +1,4 @@
-"""Have Python look for cycles of garbage rarely, in a command that makes many objects and ends."""
+"""Make Python look for cycles of garbage rarely, in a command that makes many objects and ends."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ import inspect
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from types import FunctionType, ModuleType
+from types import FunctionType
 from typing import Any
 
 import trireme
@@ -23,7 +23,7 @@ from trireme.backend.registry import device_names, kind_named
 from trireme.tools.cli import EXIT_CODES
 from trireme.tools.command_table import COMMANDS, EXAMPLES
 from trireme.tools.parser import make_parser
-from trireme.tools.reference_modules import MODULES
+from trireme.tools.reference_modules import NAMES
 from trireme.tools.serving_reference import config_page, metrics_page
 
 FOLDER = Path(__file__).resolve().parent.parent / "docs" / "reference"
@@ -148,32 +148,15 @@ def api_page() -> str:
         "",
         f"`import trireme` gives {_codes(names)}. `trireme.ops` is the package of the ops; "
         "`trireme.__version__` is the version. Import the other names from their module.",
-        "",
-        "| part | modules |",
-        "|---|---|",
-        *(f"| {part} | {', '.join(map(_module_link, paths))} |" for part, paths in MODULES.items()),
     ]
-    for heading, modules in MODULES.items():
+    for heading, modules in NAMES.items():
         lines += ["", f"## {heading}"]
-        for path in modules:
-            module = importlib.import_module(f"trireme.{path}")
-            lines += ["", f"### {module.__name__}", "", *_quoted(inspect.getdoc(module) or "")]
-            for name, found in _public(module):
-                lines += ["", f"#### {name}", "", *_entry(name, found)]
+        for path, names in modules.items():
+            lines += ["", f"### trireme.{path}"]
+            module = vars(importlib.import_module(f"trireme.{path}"))
+            for name in names:
+                lines += ["", f"#### {name}", "", *_entry(name, module[name])]
     return "\n".join(lines) + "\n"
-
-
-def _module_link(path: str) -> str:
-    """Return the link to the heading of a module."""
-    return f"[`{path}`](#trireme{path.replace('.', '')})"
-
-
-def _public(module: ModuleType) -> Iterator[tuple[str, Any]]:
-    """Yield the public functions and classes that a module defines, in its order."""
-    for name, found in vars(module).items():
-        defined = isinstance(found, (type, FunctionType)) and found.__module__ == module.__name__
-        if defined and not name.startswith("_") and found.__name__ == name:
-            yield name, found
 
 
 def _entry(name: str, found: Any) -> Iterator[str]:
@@ -190,8 +173,13 @@ def _entry(name: str, found: Any) -> Iterator[str]:
 
 
 def _members(kind: type) -> Iterator[tuple[str, str]]:
-    """Yield (call, first paragraph of the docstring) of the public members of a class."""
+    """Yield (call, first paragraph of the docstring) of the public members of a class.
+
+    Members of a shown base are left out. A docstring that refers to another class ("See ...") marks
+    a member that the engine calls.
+    """
     inherited = [base for base in kind.__mro__[1:] if base.__module__.startswith("trireme.")]
+    inherited = [base for base in inherited if base.__name__ not in SHOWN]
     found = {n: m for base in reversed([kind, *inherited]) for n, m in vars(base).items()}
     for name, member in found.items():
         if name.startswith("_"):
@@ -204,8 +192,9 @@ def _members(kind: type) -> Iterator[tuple[str, str]]:
             member, call = getattr(member, "fget", None) or member.func, name
         else:
             continue
-        doc = inspect.getdoc(member) or ""
-        yield call, " ".join(doc.split("\n\n")[0].split())
+        doc = " ".join((inspect.getdoc(member) or "").split("\n\n")[0].split())
+        if doc and not doc.startswith("See "):
+            yield call, doc
 
 
 def _signature(name: str, found: Any) -> str:
@@ -248,6 +237,8 @@ def _parameters(call: Callable[..., Any], annotations: bool = True) -> list[str]
     """Return the parameters of a call as text; functions as defaults by their names."""
     texts, star = [], False
     for one in inspect.signature(call).parameters.values():
+        if one.name.startswith("_"):
+            continue
         if one.kind is one.VAR_POSITIONAL:
             star = True
         if one.kind is one.KEYWORD_ONLY and not star:
@@ -314,6 +305,9 @@ def _escaped(text: str) -> str:
 def _codes(names: list[str]) -> str:
     return ", ".join(f"`{name}`" for name in names)
 
+
+SHOWN = frozenset(name for part in NAMES.values() for names in part.values() for name in names)
+"""The names that the page of the API has: their members are not repeated in subclasses."""
 
 PAGES: dict[str, Callable[[], str]] = {
     "cli.md": cli_page,

@@ -22,7 +22,7 @@ NORMALISATIONS: Mapping[str, tuple[Sequence[float], Sequence[float]]] = {
     "imagenet": ((123.675, 116.28, 103.53), (58.395, 57.12, 57.375)),
     "none": ((0.0,), (1.0,)),
 }
-"""What is subtracted from pixels 0..255, then what they are divided by: one for all or by channel.
+"""The subtrahend and the divisor of pixels 0..255: one for all or by channel.
 
 Source of "imagenet": mean and standard deviation of ImageNet's training images, as torchvision
 states them, times 255

@@ -19,7 +19,7 @@ from trireme.support.errors import PlacementError
 
 @dataclass(frozen=True)
 class LockCheck:
-    """What a check of a lock found: differences, remarks, and what holding the lock would cost.
+    """The result of a check of a lock: differences, remarks, and the cost of holding the lock.
 
     excess: how far the locked placement, held today, is above today's placement, as a share;
         infinite where it cannot be held

@@ -1,4 +1,4 @@
-"""What a command writes: text for people, JSON for programs, traces for ui.perfetto.dev."""
+"""Write the output of a command: text, JSON for programs, traces for ui.perfetto.dev."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SCHEMA_VERSION = 1
 
 
 Data = Mapping[str, Any] | Callable[[], Mapping[str, Any]]
-"""What a command found as plain data, or a function that makes it where somebody asks for it."""
+"""The result of a command as plain data, or a function that makes the data on demand."""
 
 
 def emit(options: argparse.Namespace, data: Data, text: str) -> None:

@@ -1,4 +1,4 @@
-"""What parsed options mean: names, pins, shapes, and the arguments of a session or a placement."""
+"""Turn parsed options into names, pins, shapes, and the arguments of a session or a placement."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def _nowhere() -> TextIO:
 
 
 _wipes: list[Callable[[], None]] = []
-"""What wipes the line of progress that a terminal shows, if it shows one."""
+"""The function that wipes the line of progress of a terminal, if the terminal shows one."""
 
 
 def keep_line(wipe: Callable[[], None]) -> None:
@@ -91,7 +91,7 @@ class _Logged(logging.Handler):
 
 
 def show_warnings(level: int = logging.WARNING) -> None:
-    """Have warnings that are logged printed, where nobody else does.
+    """Print warnings that are logged, where nobody else does.
 
     level: the least that is printed
     """

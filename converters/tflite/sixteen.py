@@ -1,4 +1,4 @@
-"""What a file of int16 activations and int8 weights, TensorFlow Lite's "16x8", may hold.
+"""Check the operators of a file of int16 activations and int8 weights (TensorFlow Lite's "16x8").
 
 `walk` asks before it converts. The operators named here have the bits of LiteRT's reference.
 """

@@ -191,7 +191,7 @@ _MOST_LINES = 12
 
 @contextmanager
 def _in_evaluation(module: Any) -> Iterator[None]:
-    """Have the module and its parts in evaluation mode, and give each its own mode back."""
+    """Put the module and its parts into evaluation mode, and give each its own mode back."""
     modes = {part: part.training for part in module.modules()}
     module.eval()
     try:

@@ -1,4 +1,4 @@
-"""What the description of a machine must be: a rule for each field, a sentence for what breaks it.
+"""Check the description of a machine: a rule for each field, a sentence for each broken rule.
 
 `soc` asks when a file is read, and again when figures of it are varied.
 """
@@ -57,7 +57,7 @@ USES = ("fit", "held out")
 
 @dataclass(frozen=True)
 class _Rule:
-    """What a field's value must satisfy, and what it then is, to end the sentence "x is 3, not"."""
+    """The condition of a field's value, and the words that end the sentence "x is 3, not"."""
 
     holds: Callable[[Any], bool]
     what: str

@@ -16,7 +16,7 @@ from trireme.support.errors import CompileError, DeviceError
 
 @dataclass(frozen=True)
 class Support:
-    """What a described device runs.
+    """The ops and dtypes that a described device runs.
 
     ops: the ops it has, all when empty; except_ops: those it has not
     dtypes: of the inputs and outputs of a node, all when empty

@@ -1,4 +1,4 @@
-"""What the host device can be opened with."""
+"""Declare the options of the host device."""
 
 from dataclasses import dataclass
 

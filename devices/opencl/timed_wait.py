@@ -76,7 +76,7 @@ class _Semaphore:
         driver.new(self.address, 0, 0)
 
     def end_at(self, end_s: float) -> None:
-        """Have the wait end at a time of time.monotonic."""
+        """Make the wait end at a time of time.monotonic."""
         self._end.seconds = int(end_s)
         self._end.nanoseconds = int(end_s % 1 * 1e9)
 
@@ -129,7 +129,7 @@ def _posted(driver: _Driver, semaphore: _Semaphore, most_s: float) -> bool:
 
 class _ForkedWaits:
     def reset_after_fork(self) -> None:
-        """Have no semaphore in a forked child: a driver may still post that of the parent."""
+        """Drop the semaphore in a forked child: a driver may still post that of the parent."""
         _MINE.semaphore = None
 
 

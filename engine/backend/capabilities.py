@@ -114,7 +114,7 @@ MOVED_BYTES = 256
 
 @dataclass(frozen=True)
 class TurnPart:
-    """What a turn of a loop reads or writes of one array: the bytes at start + turn * step.
+    """The part of an array that an iteration reads or writes: the bytes at start + turn * step.
 
     argument: of the call, counted as in `bind`; place: the address that the argument is bound to
     """
@@ -128,7 +128,7 @@ class TurnPart:
 
 @dataclass(frozen=True)
 class Turns:
-    """What turns need beside the calls.
+    """The memory and addresses that iterations need beside the calls.
 
     number: the address at which an int64 is to be the turn; asked: the address of the byte that
         says after a turn whether there is another; 0 where there is none
@@ -217,7 +217,7 @@ class PolymorphicExecutable(Protocol):
 
 
 class ShapeTables(Protocol):
-    """What one shape decides of a program: numbers that a ResizableCall takes.
+    """The numbers that one shape decides of a program, for a ResizableCall.
 
     scratch_bytes: the scratch memory that a run needs
     """

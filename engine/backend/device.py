@@ -155,7 +155,7 @@ def host_view(buffer: Buffer, type: TensorType) -> Array:
 
 @dataclass(frozen=True)
 class BodySpan:
-    """What one kernel of a body of control flow took in all turns of a launch.
+    """The time of one kernel of a body of control flow in all iterations of a launch.
 
     path: the bodies and control nodes around it, the outermost first
     label: of its nodes; device: where they ran

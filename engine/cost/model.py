@@ -36,7 +36,7 @@ from trireme.support.records import dataclass
 ASSUMED_TURNS = 10
 """Turns of a loop whose number only the run knows."""
 TURN_S, NATIVE_TURN_S = 2e-6, 2e-8
-"""What the host adds to a turn that it drives, and native code to one of its own."""
+"""Seconds that the host adds to an iteration that it drives, and native code to one of its own."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class CostModel:
     ) -> None:
         self.devices = devices
         self.bodies: Mapping[Graph, BodyCost] = {}
-        """What one run of a placed body of control flow costs."""
+        """Cost of one run of a placed body of control flow."""
         self.timed = timed or {}
         """Estimates of nodes that were timed alone, by device and `node_signature`."""
         self.calibration = calibration or Calibration()

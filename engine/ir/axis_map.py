@@ -1,4 +1,4 @@
-"""What an op does along each axis of its inputs: the trait `axis_map` of an OpDef.
+"""Describe what an op does along each axis of its inputs: the trait `axis_map` of an OpDef.
 
 Padding asks (passes/padding.py): may an axis get more elements at its end, and the first elements
 of the outputs stay as they are?
@@ -14,7 +14,7 @@ from trireme.support.records import dataclass
 
 @dataclass(frozen=True)
 class AxisUse:
-    """What an op does with the elements along one axis of one input.
+    """The effect of an op on the elements along one axis of one input.
 
     to: the axis of the outputs whose first elements depend on the first elements of this axis;
         None where the outputs have no such axis

@@ -1,4 +1,4 @@
-"""What shapes decide: contents of values that follow from sizes, kept until these sizes change.
+"""Compute contents of values that follow from sizes, and keep them until these sizes change.
 
 A decoder whose past grows asks again at every token. Most of these values depend on few symbols,
 and type inference alone needs many of them. So each is computed when somebody asks for it.

@@ -131,7 +131,7 @@ def initial_states(graph: Graph) -> dict[str, Array]:
 
 
 class StateHolder(Protocol):
-    """What goes on with states from run to run and makes their arrays when somebody asks."""
+    """A keeper of states from run to run, which makes their arrays when a caller asks."""
 
     def arrays(self) -> Mapping[str, Array]:
         """Return the states' arrays, by name."""
@@ -169,7 +169,7 @@ class States(MutableMapping[str, Array]):
         return self._arrays
 
     def include(self, others: States) -> None:
-        """Have the states of another session too, which share what has the same name."""
+        """Add the states of another session; states of one name are shared."""
         self.types.update(others.types)
         self.symbols.update(others.symbols)
         self.initial.update(others.initial)

@@ -1,4 +1,4 @@
-"""What ops apply to outside a graph: an eager tensor, or a value that a trace records."""
+"""Type the operands of ops outside a graph: an eager tensor, or a value that a trace records."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ Pattern = str | float | tuple["Pattern", ...] | list["Pattern"]
 
 @dataclass(frozen=True)
 class Solution:
-    """What names stand for, and the nodes that make them, by id."""
+    """The values that names stand for, and the nodes that make them, by id."""
 
     values: Mapping[str, int]
     nodes: Mapping[int, Node] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""What samples of quantised calls are drawn from: scales, stored integers, biases, windows."""
+"""Draw scales, stored integers, biases and windows for samples of quantised calls."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from trireme.support.errors import ShapeError
 from trireme.support.records import dataclass
 
 TURN, GOING = TensorType((), "int64"), TensorType((), "bool")
-"""What the body of a loop is given first: the number of the turn, and whether it goes on."""
+"""The first inputs of the body of a loop: the number of the iteration, and the condition."""
 SAFE_FAMILIES = ("matmul", "conv", "pool", "reduce", "normalize")
 """Families whose nodes cannot fail on float operands of the right shapes."""
 

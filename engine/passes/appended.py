@@ -1,4 +1,4 @@
-"""What a turn of a loop only appends: states that are longer by a part after each turn.
+"""Find the states that each iteration of a loop only extends by a part.
 
     body: t = concat(s, part)   ->   body: part
 

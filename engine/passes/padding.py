@@ -123,7 +123,7 @@ class _Proof:
         return True
 
     def _look_at(self, value: int, below: Dim | None = None, part: int | None = None) -> None:
-        """Have a value that shapes decide looked at for each size."""
+        """Note that a value that shapes decide is checked for each size."""
         if value in self.contents or below is not None:
             one = Decided(value, below, part)
             self.decided[one] = one

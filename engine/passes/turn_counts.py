@@ -1,4 +1,4 @@
-"""What the number of a turn decides in the body of a loop: its counters, and their bounds.
+"""Find the counters in the body of a loop, and their bounds, from the number of the iteration.
 
 A carried integer that each turn adds a constant to is an expression of the turn. The passes
 counted_loops and set_rows follow these expressions through the body.

@@ -1,4 +1,4 @@
-"""What one turn of a body computes: the body with an output of its own for each thing that changes.
+"""Make the graph of one iteration: the body with an output for each value that changes.
 
 Placement places these graphs, and the runtime drives them, both by the same rule: the condition
 where a turn computes it, then each state that changes, then the rows.

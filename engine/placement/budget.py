@@ -1,4 +1,4 @@
-"""What a placement needs of each memory space: arena, weights, scratch and code are one budget.
+"""Sum what a placement needs of each memory space: arena, weights, scratch and code.
 
 The arena holds the values that tasks exchange, scratch what lives and dies inside one task, beyond
 the memory on the device's chip. Weights and code stay from run to run. Where a device can fetch

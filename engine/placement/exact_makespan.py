@@ -126,7 +126,7 @@ class MakespanModel(TaskModel):
     def add_copy(
         self, value: int, maker: int, made: Mapping[int, Any], space: int, reads: Reads
     ) -> None:
-        """Have the copy arrive before those who read it start."""
+        """Make the copy arrive before its readers start."""
         model, there = self.model, self.time()
         elsewhere = [made[space].negated()] if space in made else []
         for source, here in made.items():

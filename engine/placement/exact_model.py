@@ -24,7 +24,7 @@ Reads = list[tuple[int, Any]]
 
 
 class TaskModel(ABC):
-    """What every model has; `goal` is what is minimised, `least` at least.
+    """The common part of every model: `goal` is minimised, and is `least` at least.
 
     whole: whether every placement is in the model. Where there are more than PAIRS, a node's leader
         is near it, or one that it or its neighbours have, and nothing is proven.

@@ -19,12 +19,12 @@ Shares = Sequence[Mapping[tuple[int, int], float]]
 where node i begins a path."""
 
 Copies = tuple[float, dict[int, list[int]]]
-"""What copying a value to some spaces costs, and the positions in each reader's able devices that
-find it there."""
+"""Cost of copying a value to some spaces, and the positions in each reader's able devices that find
+the value there."""
 
 
 class Factor(ABC):
-    """What all factors have.
+    """The common part of all factors.
 
     members: its nodes, in graph order
     launches: the edges (maker, reader) whose share of launches it charges

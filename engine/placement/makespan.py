@@ -1,4 +1,4 @@
-"""What an assignment is predicted to take in virtual time.
+"""Predict the virtual time of an assignment.
 
 `simulated_s` asks the simulator, `virtual_time`. `makespan_s` gives the same bits in one pass over
 the tasks, for the search, which asks thousands of times. `plan` makes the same tasks and copies for

@@ -1,4 +1,4 @@
-"""What placing needs to know of one node: an estimate for each device, or why a device refuses.
+"""Price one node: an estimate for each device, or the reason why a device refuses the node.
 
 `pricing` asks for every node of a graph.
 """

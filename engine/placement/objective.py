@@ -1,4 +1,4 @@
-"""What a placement is asked to make small, and how an assignment is scored by it.
+"""Score an assignment by the objective of a placement.
 
 * makespan: seconds of one run in virtual time, copies and devices overlapping
 * serial: seconds of a run that does one thing at a time

@@ -1,4 +1,4 @@
-"""What may be asked of a placement, as one frozen value."""
+"""Hold the options of a placement as one frozen value."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from trireme.support.records import dataclass
 FixedPlacement = FixedNodes | Placement | Lock | str | os.PathLike[str]
 """Ways to say where nodes must be: a placement, a lock, the file that holds one, or the nodes."""
 Sharding = Sequence[str] | Literal["auto", "off"]
-"""What is sharded over devices: what is predicted to gain, nothing, or what these texts say."""
+"""The shards over devices: those predicted to gain, none, or those that the texts name."""
 
 
 @dataclass(frozen=True)
 class PlacementOptions:
-    """What decides where nodes go.
+    """The options that decide where nodes go.
 
     objective: what is minimised; when None the objective of a fixed lock, else "makespan"
     pins: nodes that must be on a device: {"conv1": "npu", "op:softmax": "cpu"}, by name or id, as

@@ -74,17 +74,13 @@ class Placement(Shown):
     unused: for each device that got no node, why
     shards: what was sharded over devices in `source`, in the order in which it was done
     no_shard: why nothing, or nothing more, was; "" where that was not asked
-    fallback: why one device, or what a shard left, was kept although a mixture is predicted to be
-        faster; "" where none is
-    near_ties: which other device alone may as well be faster than the one that was kept to, as far
-        as estimates tell; "" where none may
+    fallback: why one device, or what a shard left, was kept although a mixture is faster; "" else
+    near_ties: which other device alone may be as fast, as far as estimates tell; "" where none may
     proof: what the exact solver says of it; "" where it was not asked
     measured: the placements that were tried on this machine
-    declined: how much more this scores than the best placement found, which was declined because
-        its gain is smaller than the uncertainty of the estimates
+    declined: how much lower the score of the best placement is, whose gain is uncertain
     price_pins: searches without the pins and returns `pins_cost`; None where nothing is pinned
-    issue_s: by device: a task that follows only tasks of its own takes so long at least, and no
-        launch; for devices that start one task after another by themselves
+    issue_s: least seconds of a task that follows only tasks of its own device, by device
     memory: what it needs of each memory space
     streamed_s: by node id, the seconds in which weights are fetched for it in every run
     bodies: the placement of one turn of each body of control flow, by body

@@ -18,7 +18,7 @@ from trireme.support.units import bytes_text, time_text
 
 @dataclass(frozen=True)
 class StageTimes:
-    """What one stage of a run took.
+    """Measured seconds of one stage of a run.
 
     region_s: of its region; steps_s: of each step that the host ran, in order
     grown_bytes: of the results of steps. Their shapes came with the run, so no arena has room for
@@ -117,7 +117,7 @@ class StagedProfile(Shown):
 
 
 class StageFacts(Protocol):
-    """What a profile says of a stage beside its times."""
+    """The facts of a stage beside its times."""
 
     @property
     def shapes(self) -> Mapping[str, tuple[int, ...]]:
@@ -129,7 +129,7 @@ class StageFacts(Protocol):
 
     @property
     def on(self) -> str:
-        """What runs the region."""
+        """The executor of the region."""
 
     @property
     def tier(self) -> str:

@@ -1,4 +1,4 @@
-"""What named devices run of each scheme, and the scheme that they decide.
+"""Ask named devices which products of each scheme they run, and choose the scheme.
 
 Each device is asked for a product of the scheme.
 
@@ -33,7 +33,7 @@ AUTOMATIC = ("int8", "uint8", "float16", "dynamic", "weights_int8", "weights_int
 
 @dataclass(frozen=True)
 class DeviceForms:
-    """What a device runs of each scheme, by the scheme's name; "" where it does.
+    """The reasons why a device runs no form of a scheme, by the scheme's name; "" where it does.
 
     products: why it runs no product of the scheme
     floats: why it runs no product of integers that makes floats

@@ -1,4 +1,4 @@
-"""What graphs of one float graph share if only their nodes differ: ranges and encoded weights."""
+"""Share ranges and encoded weights among the integer graphs of one float graph."""
 
 from __future__ import annotations
 

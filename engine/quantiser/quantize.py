@@ -53,40 +53,32 @@ def quantize(
     data: sample inputs: arrays by input name with one more axis, an iterable of feeds, a function
         that returns one, or the path of an .npz file or of a folder of them. "random" makes random
         numbers, which the report and the name of the graph say
-    scheme: "int8" is TensorFlow Lite's 8-bit quantisation, "uint8" the same with unsigned values,
-        "int16x8" that of int16 values and int8 weights, which the cpu runs.
-        None chooses the one whose products most of the named devices run, int8 where none is named.
-        "weights_int4" and "weights_int8" make
-        integers of weights alone, in groups. "dynamic" makes weights int8 and rounds the inputs of
-        products in the run. "float16" stores weights as float16. Those of weights need no data;
-        with data the error is measured
+    scheme: "int8", "uint8" (unsigned values), "int16x8" (for the cpu), "weights_int4" or
+        "weights_int8" (weights alone, in groups), "dynamic" (int8 weights, inputs rounded in the
+        run), "float16". None chooses the one whose products most of the named devices run, int8
+        where none is named. Those of weights, "dynamic" and "float16" need no data
     group: how many weights along the depth share a scale, of a scheme with groups
     ranges: how the range of a value is taken from the samples; "auto" measures several ways and
         keeps the one with the least error
     keep_float: nodes that stay float, by name, or "op:NAME" for all nodes of an op
     io: the dtype of inputs and outputs; that of the scheme's values has no conversions at the ends
-    products: what conv and fully_connected make of integers. "integers" run on every device,
+    products: what conv and fully_connected make of integers: "integers" run on every device,
         "float32" on the cpu. "auto" makes floats in a transformer that gains by it on held samples,
-        unless `io`, a budget or a named device asks for integers. Each row then has a range of its
-        own, as in the scheme "dynamic", unless one range for all samples is better by 0.3 dB
+        unless `io`, a budget or a named device asks for integers
     repairs: the repairs to try, each kept only if it helps on held samples: "auto" for all,
         "none", or names of "equalisation", "smooth_quant", "outlier_clipping", "rounding",
         "bias_correction". The last two do not go with a budget
-    round_limit_gflop: the work that rounding of weights may take, in billions of operations, so
-        that the clock decides nothing; 0 leaves it out
+    round_limit_gflop: operations that rounding of weights may take, in billions; 0 leaves it out
     explain: whether to measure which nodes make the error, and what each would gain as float
     budget: what may be lost; which nodes stay float is then decided together with where they run.
         Of the metric "snr" the least signal-to-noise of an output in dB, of others the most loss
     metric: "snr"; "top1", the share of labels that are right; "agreement", of answers that are the
         float model's; or a function of (outputs by name, samples along a first axis, labels)
     labels: of all samples in order, or the path of an .npy file
-    devices: the devices that the model is for, which decide the scheme. One that runs products of
-        integers, but none that makes floats, gets integers. A budget places nodes on them, on the
-        cpu when None
+    devices: the devices that the model is for: they decide the scheme, and a budget places nodes on
+        them; on the cpu when None
     soc: a described machine that the model is for, by name or as a .toml file, in place of this one
-    time_limit_s: seconds after which a budget's search tries no more choices. The usual ways are
-        tried and the front is measured all the same. Where the limit stopped the search, the report
-        says so, and another run may choose otherwise
+    time_limit_s: seconds after which a budget's search tries no more choices; the report says so
     shapes: shapes of inputs that the model leaves open
     progress: told each step: (what, done, total), total 0 where it is not known
     Errors: RunError, if the data do not fit; GraphError, if the model cannot be quantised

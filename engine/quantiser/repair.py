@@ -60,7 +60,7 @@ class Repaired:
 
 @dataclass(frozen=True)
 class RepairData:
-    """What repairs are made of: samples that ranges are made of too, and limits."""
+    """The input of repairs: the samples of the ranges, and limits."""
 
     feeds: list[Feeds]
     held: Yardstick

@@ -28,7 +28,7 @@ from trireme.quantiser.weights import SmallerWeights
 
 @dataclass(frozen=True)
 class Found:
-    """What a quantisation has found before it writes.
+    """The findings of a quantisation before it writes.
 
     original: the model as it was given
     source: where the samples came from

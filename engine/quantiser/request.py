@@ -22,7 +22,7 @@ TRIED = ("min_max", "mean_squared_error", "percentile")
 
 @dataclass(frozen=True)
 class QuantRequest:
-    """What `quantize` is asked for; the fields are its arguments.
+    """The arguments of `quantize`.
 
     budget: None where nothing is decided together with the placement
     device_forms: what each device runs that is named; empty where none is

@@ -20,7 +20,7 @@ from trireme.quantiser.weights import SmallerWeights, smaller_weights
 from trireme.support.errors import GraphError
 
 _TWIN = " on rows"
-"""What the name of a twin ends with."""
+"""The end of the name of a twin."""
 _HALF_DB = 3.0
 """Weights whose error is within this of the whole make at least half of it."""
 

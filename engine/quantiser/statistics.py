@@ -27,7 +27,7 @@ OnSample = Callable[[int], None]
 
 @dataclass
 class ValueStatistics:
-    """What is known of one value: range, ranges of the samples, and a histogram of its magnitude.
+    """The statistics of one value: range, ranges of the samples, and a histogram of its magnitude.
 
     low, high: over all samples
     lows, highs: of each sample

@@ -1,4 +1,4 @@
-"""What sample inputs say of themselves: too few, random, dead channels, other preprocessing."""
+"""Find suspicious sample inputs: too few, random, dead channels, other preprocessing."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from trireme.support.errors import InternalError
 
 @dataclass(frozen=True)
 class Rewriting:
-    """What a rule reads: the rewriter, the node, and the scheme with its group."""
+    """The input of a rule: the rewriter, the node, and the scheme with its group."""
 
     g: GraphRewriter
     node: Node

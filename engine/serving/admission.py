@@ -30,7 +30,7 @@ PLACE_S = 1.0
 
 @dataclass(frozen=True)
 class ServingLimits:
-    """What the server takes on.
+    """The limits of the requests that the server accepts.
 
     max_body_bytes: of a request, as sent and decompressed
     max_json_bytes: of the JSON in a request; tensors in binary form are beside it

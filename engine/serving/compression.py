@@ -10,7 +10,7 @@ import zlib
 from trireme.serving.errors import ServingError, invalid
 
 ENCODINGS = {"gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
-"""What zlib calls the formats of the content codings. "deflate" is the format of RFC 1950."""
+"""The `wbits` of zlib for the content codings. "deflate" is the format of RFC 1950."""
 
 LEVEL = 1
 """Tensors hardly shrink further at higher levels."""

@@ -1,4 +1,4 @@
-"""What a request is refused with: one kind of failure, its HTTP status and its gRPC code.
+"""Refuse a request with one kind of failure, its HTTP status and its gRPC code.
 
 Every layer of serving raises ServingError. HTTP and gRPC look up the code of its kind in CODES.
 `as_serving_error` turns whatever else a run raises into one, with a text that a stranger may read.

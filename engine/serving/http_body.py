@@ -245,7 +245,7 @@ _JSON_KINDS: dict[str, set[type]] = {
     "FP32": {int, float},
     "FP64": {int, float},
 }
-"""What Python makes of the elements of a datatype in JSON; whole numbers where none is named."""
+"""The Python type of the elements of a datatype in JSON; int where none is named."""
 
 
 def _converted(datatype: str, flat: list[Any], where: str) -> Array:

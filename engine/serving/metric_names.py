@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 
 class MetricName(NamedTuple):
-    """What a metric is: "counter", "gauge" or "histogram"; its labels; its meaning."""
+    """A metric: "counter", "gauge" or "histogram"; its labels; its meaning."""
 
     kind: str
     labels: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""What the service needs of models: a lease of one version for as long as a request lasts.
+"""Declare the interface of models: a lease of one version for as long as a request lasts.
 
 `ServedModel` and `Models` are the interface between the service and whoever keeps models.
 `SessionModel` and `FixedModels` fill it with sessions that are open already.
@@ -23,7 +23,7 @@ class ServedModel(Protocol):
 
     @property
     def name(self) -> str:
-        """What requests call the model."""
+        """The name by which requests call the model."""
         ...
 
     @property
@@ -33,17 +33,17 @@ class ServedModel(Protocol):
 
     @property
     def session(self) -> Session | None:
-        """What runs it; None for a pipeline."""
+        """The session of the model; None for a pipeline."""
         ...
 
     @property
     def inputs(self) -> Sequence[TensorSpec]:
-        """What to feed."""
+        """The inputs."""
         ...
 
     @property
     def outputs(self) -> Sequence[TensorSpec]:
-        """What a run returns, in the model's order."""
+        """The outputs of a run, in the model's order."""
         ...
 
     @property
@@ -58,7 +58,7 @@ class ServedModel(Protocol):
 
     @property
     def settings(self) -> Mapping[str, Any]:
-        """What the configuration shows beside the tensors."""
+        """The facts that the configuration shows beside the tensors."""
         ...
 
     def run(self, feeds: Mapping[str, Array], timeout_s: float | None = None) -> dict[str, Array]:

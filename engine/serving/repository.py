@@ -189,7 +189,7 @@ class ModelRepository(Closing):
             del self._slots[name]
 
     def _serve(self, slot: VersionSlot) -> bool:
-        """Have a version serve its file as it is now; return whether it serves a file at all."""
+        """Make a version serve its current file; return whether it serves a file at all."""
         if slot.is_current or self._ended.is_set():
             return slot.hold is not None
         if slot.failed == slot.file.stamp:
@@ -209,7 +209,7 @@ class ModelRepository(Closing):
         return slot.hold is not None
 
     def _settle(self, slot: VersionSlot, model: ClosableModel) -> None:
-        """Have a warm model serve, unless its file changed while it was opened."""
+        """Make a warm model serve, unless its file changed while it was opened."""
         if stamp_of(slot.file.path) != slot.file.stamp:
             model.close()
             self._fail(slot, "the file changed while it was read; the next look tries again")

@@ -1,4 +1,4 @@
-"""What a repository keeps of one version: the model that serves, who uses it, and its state.
+"""Hold one version of a repository: the model that serves, its users, and its state.
 
 The repository's lock guards every field of a slot and the counts of a Hold.
 """

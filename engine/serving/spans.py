@@ -15,7 +15,7 @@ from typing import Any
 from trireme.serving.statistics import RequestOutcome
 
 CARRIED = ("traceparent", "tracestate")
-"""What a client sends of its own span."""
+"""The header by which a client names its own span."""
 
 
 def carried(headers: Mapping[str, str]) -> dict[str, str]:

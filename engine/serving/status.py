@@ -1,4 +1,4 @@
-"""What the status page shows: models, their devices and placements, queues and latencies."""
+"""Collect the status page: models, their devices and placements, queues and latencies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What sessions did for the models of a server: device seconds, copies, faults, caches.
+"""Count what sessions did for the models of a server: device seconds, copies, faults, caches.
 
 A session whose program has one device keeps that device busy for as long as a run takes. Of a
 session with several devices one run in SAMPLE_EVERY is watched, and the runs between are taken to
@@ -25,12 +25,12 @@ from trireme.support.fault_events import FaultEvent
 SAMPLE_EVERY = 64
 """Runs of a session with several devices for each run that is watched."""
 _WEIGHT = 0.05
-"""What one run adds to the mean of the prediction ratio."""
+"""The share that one run adds to the mean of the prediction ratio."""
 
 
 @dataclass(frozen=True)
 class RunFacts:
-    """What is known of each run of a session without measuring it.
+    """The facts of each run of a session that need no measurement.
 
     copied: bytes of a run by link, where the shapes are fixed
     arena_bytes: by memory space; none for a program of an earlier process

@@ -21,7 +21,7 @@ class _Events:
         register_at_fork(self)
 
     def reset_after_fork(self) -> None:
-        """Be free, in a forked child, of other threads."""
+        """Replace, in a forked child, the lock that another thread may hold."""
         self.lock = threading.Lock()
 
 

@@ -38,7 +38,7 @@ class CancelToken:
         self.deadline_s, self._around = None if timeout_s is None else clock() + timeout_s, around
 
     def cancel(self) -> None:
-        """Have the run stop at its next check."""
+        """Make the run stop at its next check."""
         self._is_cancelled = True
 
     @property
@@ -87,7 +87,7 @@ def check_cancelled() -> None:
 
 @contextmanager
 def working_for(token: CancelToken | None) -> Iterator[None]:
-    """Have this thread work for the run of a token in the block."""
+    """Make this thread work for the run of a token in the block."""
     before, _HERE.token = _HERE.token, token
     try:
         yield

@@ -36,7 +36,7 @@ _OPEN_FLAGS = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLO
 
 @dataclass
 class _Stored:
-    """What this process has stored in a folder since it pruned it."""
+    """The files and bytes that this process stored in a folder since it pruned the folder."""
 
     files: int = 0
     nbytes: int = 0

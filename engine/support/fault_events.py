@@ -1,4 +1,4 @@
-"""What became of the faults of devices, as typed events."""
+"""Report the faults of devices, and their outcomes, as typed events."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from trireme.support.errors import FaultKind
 from trireme.support.records import dataclass
 
 Action = Literal["left out", "ran again", "failed", "hangs"]
-"""What became of a device or of a run.
+"""The outcome of a fault for a device or for a run.
 
 left out: the session opened without the device
 ran again: the run went to other devices and succeeded there; later runs go there at once

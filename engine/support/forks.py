@@ -58,7 +58,7 @@ def hold_at_fork(lock: AbstractContextManager[object]) -> None:
 
 @functools.cache
 def _wait_first() -> None:
-    """Have forks wait before they take the lock of all thread pools, which awaited threads need.
+    """Make forks wait before they take the lock of all thread pools, which awaited threads need.
 
     What is registered last is called first, and thread pools register at their import.
     """

@@ -1,4 +1,4 @@
-"""What lasts as long as an object that others keep alive.
+"""Keep entries as long as an object that others keep alive.
 
 Unlike in weakref's WeakSet and dictionaries, an object that ends here runs no Python code. An
 interrupt that came while a weak reference's callback ran Python code would be lost.

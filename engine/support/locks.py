@@ -50,7 +50,7 @@ class Latch:
         self._closed.acquire()
 
     def open(self) -> None:
-        """Have all waits return, those to come too."""
+        """Make all waits return, later ones too."""
         self.is_open = True
         self._closed.release()
 

@@ -180,7 +180,7 @@ def _refusals(cls: Any) -> tuple[Method, Method]:
 
 
 class _Signature:
-    """What `inspect.signature` returns for a class: that of `__init__`, without self."""
+    """The `inspect.signature` of a class: that of `__init__`, without self."""
 
     def __get__(self, instance: Any, owner: Any) -> inspect.Signature:
         method = owner.__init__

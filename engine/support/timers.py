@@ -57,7 +57,7 @@ class Timers:
         self._thread: threading.Thread | None = None
 
     def at(self, when_s: float, call: Callable[[], None]) -> Timer:
-        """Have `call` called at a time of the clock, on another thread; it must not take long.
+        """Call `call`, which must be short, at a time of the clock, on another thread.
 
         Errors: RunError, if the thread cannot be started
         """

@@ -1,4 +1,4 @@
-"""What a benchmark measured, and the figures made of it; stored as JSON, pooled with later runs.
+"""Hold the measurements of a benchmark and their figures; stored as JSON, pooled with later runs.
 
 A round's calls are kept as nanoseconds, or as PERCENTILES + 1 evenly spaced quantiles of them where
 there were more, so that files stay small; each round then has about the same weight.

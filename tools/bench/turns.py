@@ -1,4 +1,4 @@
-"""What `bench --modes` and `--singles` compare: programs of one model that take turns.
+"""Compare programs of one model that take turns, for `bench --modes` and `--singles`.
 
 How they are timed: engine/runtime/autotune.py.
 """
@@ -29,7 +29,7 @@ from trireme.tools.parsed import session_arguments
 
 @dataclass(frozen=True)
 class Match:
-    """What is compared: the session as it was asked for, its inputs, and how it is timed.
+    """The subject of a comparison: the session with its arguments, its inputs, and how it is timed.
 
     label: the model, its devices and threads
     rounds, turn_s: turns of each program, and the least seconds of each

@@ -146,7 +146,7 @@ def _sentence(error: BaseException) -> str:
 
 
 def _die_with_parent() -> None:
-    """Have the kernel end this process with the one that started it, even amid a long load."""
+    """Let the kernel end this process with its parent, even amid a long load."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # 1 is PR_SET_PDEATHSIG
 

@@ -69,7 +69,7 @@ class Estimator:
         register_at_fork(self)
 
     def reset_after_fork(self) -> None:
-        """Be free, in a forked child, of the estimates of other threads."""
+        """Replace, in a forked child, the lock that an estimate of another thread may hold."""
         self._lock = threading.Lock()
 
     def predicted(self, graph: Graph, node: Node) -> Predicted | None:

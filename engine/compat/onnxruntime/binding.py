@@ -14,7 +14,7 @@ from trireme.support.dtypes import Array
 
 
 class Described(Protocol):
-    """What says its inputs and outputs, as InferenceSession does."""
+    """A session that tells its inputs and outputs, as InferenceSession does."""
 
     def get_inputs(self) -> list[NodeArg]:
         """Return the inputs."""
@@ -37,7 +37,7 @@ class SessionIOBinding:
         self.results: dict[str, Array] = {}
 
     def bind_cpu_input(self, name: str, arr_on_cpu: Array) -> None:
-        """Have runs read an array."""
+        """Bind an array that runs read."""
         self._bind(name, np.asarray(arr_on_cpu))
 
     def bind_input(
@@ -49,12 +49,12 @@ class SessionIOBinding:
         shape: Sequence[int],
         buffer_ptr: int,
     ) -> None:
-        """Have runs read the memory at an address, which the caller keeps alive."""
+        """Bind the memory at an address, which runs read and the caller keeps alive."""
         check_device(device_type, device_id)
         self._bind(name, array_at(buffer_ptr, shape, element_type))
 
     def bind_ortvalue_input(self, name: str, ortvalue: OrtValue) -> None:
-        """Have runs read a value."""
+        """Bind a value that runs read."""
         self._bind(name, ortvalue.array)
 
     def bind_output(
@@ -66,7 +66,7 @@ class SessionIOBinding:
         shape: Sequence[int] | None = None,
         buffer_ptr: int | None = None,
     ) -> None:
-        """Have runs give an output; in the memory at an address where one is given."""
+        """Bind an output, in the memory at an address where one is given."""
         check_device(device_type, device_id)
         if buffer_ptr is None:
             self._bind_output(name, None)
@@ -76,7 +76,7 @@ class SessionIOBinding:
         self._bind_output(name, array_at(buffer_ptr, shape, element_type))
 
     def bind_ortvalue_output(self, name: str, ortvalue: OrtValue) -> None:
-        """Have runs write an output into a value."""
+        """Bind a value that runs write an output into."""
         self._bind_output(name, ortvalue.array)
 
     def clear_binding_inputs(self) -> None:

@@ -195,11 +195,11 @@ class RunOptions(_Checked):
 
     @property
     def token(self) -> CancelToken:
-        """What stops the runs."""
+        """The token that stops the runs."""
         return self._token
 
     def follow(self, request: Future[Any]) -> None:
-        """Have `terminate` stop a request too."""
+        """Let `terminate` stop a request too."""
         self._requests.add(request)
 
     def add_run_config_entry(self, key: str, value: str) -> None:

@@ -1,4 +1,4 @@
-"""What a model says of itself: names, shapes and types of its inputs and outputs, its metadata."""
+"""Describe a model: names, shapes and types of its inputs and outputs, its metadata."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class NodeArg:
 
 @dataclass(frozen=True)
 class ModelMetadata:
-    """What the producer of a model wrote into it."""
+    """The metadata that the producer wrote into the model."""
 
     producer_name: str = ""
     graph_name: str = ""
@@ -66,7 +66,7 @@ def arg_of(value: Value, declared: Mapping[str, Any]) -> NodeArg:
 
 @dataclass(frozen=True)
 class Declared:
-    """What an ONNX file declares; empty for files of other formats.
+    """The declarations of an ONNX file; empty for files of other formats.
 
     shapes: of inputs and outputs by name: numbers, names, and None for a size without either
     inputs: those of the inputs that are fed

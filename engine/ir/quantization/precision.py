@@ -1,4 +1,4 @@
-"""What placing precision found: the front, the chosen point, and why each float node is float."""
+"""Report how precision was placed: the front, the chosen point, and why a float node is float."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class FloatReason:
 
 @dataclass(frozen=True)
 class PrecisionReport:
-    """What placing precision found.
+    """The result of placing precision.
 
     target: the machine that latencies are predicted for
     limit: the greatest loss of the budget

@@ -127,7 +127,7 @@ class OutputReport:
 
 @dataclass(frozen=True)
 class QuantizationReport:
-    """What `quantize` did and measured.
+    """The report of what `quantize` did and measured.
 
     kind: the kind of model, which decides the ops that become integers
     samples, source: number of samples, and where they came from; a file does not say where, but

@@ -27,7 +27,7 @@ METRICS = (SNR, TOP1, AGREEMENT)
 
 @dataclass(frozen=True)
 class LossBudget:
-    """What a quantised model may lose.
+    """The most that a quantised model may lose.
 
     name: of the metric, for texts
     limit: the greatest loss; for "snr" the least signal-to-noise in dB, negated

@@ -1,4 +1,4 @@
-"""What a choice of nodes costs and loses: each choice is placed once and measured once."""
+"""Place and measure each choice of nodes once: its cost and its loss."""
 
 from __future__ import annotations
 

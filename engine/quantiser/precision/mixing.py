@@ -45,7 +45,7 @@ Told = Callable[[str, int, int], None]
 
 @dataclass(frozen=True)
 class Mixing:
-    """What `quantize` was asked to decide together with the placement.
+    """The choices that `quantize` makes together with the placement.
 
     reread: gives all samples once more
     time_limit_s: after so many seconds no more choices are tried; None for no limit
