@@ -141,12 +141,12 @@ def _exit_codes() -> Iterator[str]:
 
 def api_page() -> str:
     """Return the page of the Python API."""
-    names = [name for name in trireme.__all__ if name not in ("__version__", "eager", "ops")]
+    top = [name for name in trireme.__all__ if name not in ("__version__", "eager", "ops")]
     lines = [
         _NOTE,
         "# The Python API",
         "",
-        f"`import trireme` gives {_codes(names)}. `trireme.ops` is the package of the ops; "
+        f"`import trireme` gives {_codes(top)}. `trireme.ops` is the package of the ops; "
         "`trireme.__version__` is the version. Import the other names from their module.",
     ]
     for heading, modules in NAMES.items():
