@@ -13,10 +13,8 @@ from trireme.placement.options import PlacementOptions
 from trireme.runtime.context import ExecutionContext
 from trireme.runtime.context_count import context_count, why_one_open
 from trireme.runtime.contexts import ContextCount, checked_contexts
-from trireme.runtime.dynamic.program import OpenProgram
 from trireme.runtime.dynamic.stage import is_open
 from trireme.runtime.executors import Mode
-from trireme.runtime.open_programs import WatchableRegions, dataflow_program, open_shapes
 from trireme.runtime.options import ExecutionOptions
 from trireme.runtime.prepare import HOW_TO_AVOID, Preparation, Prepared, with_reference_note
 from trireme.runtime.program_runner import ProgramRunner
@@ -25,15 +23,16 @@ from trireme.runtime.runners import ReadyModel
 from trireme.runtime.shape_session import ShapeOptions
 from trireme.runtime.shared_programs import PROGRAMS, SharedProgram
 from trireme.runtime.sibling_sessions import holding
-from trireme.runtime.sized_runner import SizedRunner
 from trireme.support.arguments import choice
 from trireme.support.errors import RunError
 from trireme.support.records import dataclass
 
 if TYPE_CHECKING:
+    from trireme.runtime.dynamic.program import OpenProgram
     from trireme.runtime.dynamic.resizable import ShapeRun
     from trireme.runtime.session_arguments import SessionArguments
     from trireme.runtime.session_faults import SessionFaults
+    from trireme.runtime.sized_runner import SizedRunner
     from trireme.runtime.states.program import StatefulProgram
     from trireme.runtime.stored import Entry, StoredKey
 
@@ -106,6 +105,9 @@ class RunnerChoice:
         self, options: ShapeOptions, prepared: Prepared, mode: Mode
     ) -> tuple[SizedRunner, ContextCount]:
         """Open a graph whose ops run as they are ready; raise RunError if it has buckets."""
+        from trireme.runtime.open_programs import dataflow_program
+        from trireme.runtime.sized_runner import SizedRunner
+
         if self.arguments.buckets:
             raise RunError("buckets need a static schedule: a dynamic one has no plan")
         found = dataflow_program(prepared, options.execution_options, mode)
@@ -118,6 +120,10 @@ class RunnerChoice:
         self, options: ShapeOptions, prepared: Prepared, mode: Mode
     ) -> tuple[SizedRunner, ContextCount]:
         """Open a graph with open shapes, or one whose shapes are padded to buckets."""
+        from trireme.runtime.dynamic.program import OpenProgram
+        from trireme.runtime.open_programs import WatchableRegions, open_shapes
+        from trireme.runtime.sized_runner import SizedRunner
+
         shared, buckets = self.shared, self.arguments.buckets
         reason = why_one_open(prepared.graph, prepared.tied is not None)
         devices = prepared.devices.values()

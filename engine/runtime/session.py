@@ -165,7 +165,11 @@ class Session(ProgramSession):
         self._begin()
         self._arguments, self._is_sibling = arguments, is_sibling
         how = arguments.execution_options
-        max_queue = MAX_QUEUE if how is None else how.max_queue
+        max_queue = MAX_QUEUE
+        if how is not None:
+            from trireme.runtime.options import ExecutionOptions
+
+            max_queue = how.max_queue if isinstance(how, ExecutionOptions) else max_queue
         self.requests = SessionRequests(max_queue, self._closing)
         self.behind: BackgroundPreparation | None = None
         self._stored: StoredRunner | None = None

@@ -27,7 +27,7 @@ ROOMS = {
     ],
     "trireme.devices.cpu": ["codegen", "runtime", "kernels", "patterns", "compile"],
     "trireme.devices.cpu.kernels": [
-        "lowering", "expressions", "copies", "lines", "phases",
+        "lowering", "opaque", "sample", "spans", "expressions", "copies", "lines", "phases",
         "f32", "int8", "dynamic_range", "movement",
     ],
     "trireme.devices.npu": ["spec", "stream", "simulator", "compiler"],

@@ -16,7 +16,14 @@ from trireme.devices.cpu.codegen.kernel_cache import Code
 from trireme.devices.cpu.codegen.llvm_types import vector
 from trireme.devices.cpu.codegen.target import Isa
 from trireme.devices.cpu.kernels.lowering import AnyStep, At, Context, finish
-from trireme.devices.cpu.kernels.spans import NOTHING, Cut, Wiring, Work, begin_span, span_step
+from trireme.devices.cpu.kernels.spans import (
+    NOTHING,
+    SpanCut,
+    SpanWork,
+    Wiring,
+    begin_span,
+    span_step,
+)
 from trireme.ir.graph import Graph
 from trireme.support.records import dataclass
 
@@ -86,7 +93,7 @@ def _copy_s(copy: Copy) -> float:
     return elements / 1.5e9
 
 
-def copy_kernel(isa: Isa, copy: Copy, cut: Cut, name: str, is_one_piece: bool) -> Code:
+def copy_kernel(isa: Isa, copy: Copy, cut: SpanCut, name: str, is_one_piece: bool) -> Code:
     """Return the kernel of a merged copy. Operands: source, target.
 
     Units are items of a copy in one piece, strips of a transposed one, else rows.
@@ -127,13 +134,13 @@ def copy_step(
     def plan_of(graph: Graph) -> Copy:
         return plan if graph is context.graph else _with_runs(copy_at(graph), runs)
 
-    def work(copy: Copy) -> Work:
+    def work(copy: Copy) -> SpanWork:
         if 0 in copy.shape:
             return NOTHING
         units = math.prod(copy.shape if is_one_piece else copy.shape[:-1])
         if along is not None:
             units = _strips(copy, along, context.isa.lanes)
-        return Work(units, _copy_s(copy))
+        return SpanWork(units, _copy_s(copy))
 
     wiring = wiring._replace(reads=(read,), writes=(write,))
     return span_step(context, wiring, plan_of, work, copy_kernel, name, is_one_piece)

@@ -34,7 +34,7 @@ P = ParamSpec("P")
 
 
 @dataclass(frozen=True)
-class Cut:
+class SpanCut:
     """How units of equal work are cut into chunks.
 
     size, units: of a chunk, and all; numbers, or Words in a kernel for every shape
@@ -64,11 +64,11 @@ class Wiring(NamedTuple):
     in_blocks: bool = False
 
 
-class Work(NamedTuple):
+class SpanWork(NamedTuple):
     """What a plan takes: units, seconds on one thread, and bytes of each thread's own memory.
 
-    deal: returns a chunk's units, parts and block as in `Cut`, and the number of chunks, 0 where
-        there is nothing to do; None to cut as most kernels are
+    deal: returns a chunk's units, parts and block as in `SpanCut`, and the number of chunks;
+        None to cut as most kernels are
     """
 
     units: int
@@ -84,11 +84,11 @@ class Planned(NamedTuple, Generic[Plan]):
     """
 
     plan: Plan
-    work: Work
+    work: SpanWork
     tables: tuple[Array, ...] = ()
 
 
-NOTHING = Work(0, 0.0)
+NOTHING = SpanWork(0, 0.0)
 """The work of a shape that has nothing to do."""
 
 
@@ -113,7 +113,7 @@ def begin_sized(
 
 
 def begin_cut(
-    name: str, isa: Isa, operands: int, cut: Cut
+    name: str, isa: Isa, operands: int, cut: SpanCut
 ) -> tuple[Function, list[Value], Value, Value]:
     """Begin a kernel whose units are cut; plans hold values after `fn.known(plan)`.
 
@@ -124,7 +124,7 @@ def begin_cut(
     return begin_sized(name, isa, operands, cut.words)
 
 
-def span_of(fn: Function, chunk: Value, cut: Cut) -> tuple[Index, Index]:
+def span_of(fn: Function, chunk: Value, cut: SpanCut) -> tuple[Index, Index]:
     """Emit the first unit of a chunk, and the one after its last."""
     cut = fn.known(cut)
     place = fn.integer("urem", chunk, cut.parts) if cut.parts else chunk
@@ -132,7 +132,7 @@ def span_of(fn: Function, chunk: Value, cut: Cut) -> tuple[Index, Index]:
     return first, fn.minimum(first + cut.size, cut.units)
 
 
-def begin_span(name: str, isa: Isa, operands: int, cut: Cut) -> SpanKernel:
+def begin_span(name: str, isa: Isa, operands: int, cut: SpanCut) -> SpanKernel:
     """Begin a kernel that does a span of units, as `begin_cut` does."""
     fn, pointers, chunk, local = begin_cut(name, isa, operands, cut)
     return SpanKernel(fn, pointers, chunk, local, span_of(fn, chunk, cut))
@@ -142,8 +142,8 @@ def span_step(
     context: Context,
     wiring: Wiring,
     plan_of: Callable[[Graph], Plan],
-    work: Callable[[Plan], Work],
-    make: Callable[Concatenate[Isa, Plan, Cut, P], Code],
+    work: Callable[[Plan], SpanWork],
+    make: Callable[Concatenate[Isa, Plan, SpanCut, P], Code],
     *args: P.args,
     **named: P.kwargs,
 ) -> AnyStep:
@@ -166,7 +166,7 @@ def planned_step(
     wiring: Wiring,
     planned: Callable[[Graph], Planned[Plan]],
     samples: Sequence[Plan],
-    make: Callable[Concatenate[Isa, Plan, Cut, P], Code],
+    make: Callable[Concatenate[Isa, Plan, SpanCut, P], Code],
     *args: P.args,
     **named: P.kwargs,
 ) -> AnyStep:
@@ -178,7 +178,7 @@ def planned_step(
     if not context.is_open:
         plan, (units, seconds, local_bytes, deal_here), tables = planned(context.graph)
         size, *_, chunks = (deal_here or deal)(units, seconds)
-        code = context.kernel(make, plan, Cut(size, units, chunks == 1), *args, **named)
+        code = context.kernel(make, plan, SpanCut(size, units, chunks == 1), *args, **named)
         operands = (*tables, *reads), tuple(writes)
         return Step(code, *operands, chunks, local_bytes, seconds, nodes, family=family)
     from trireme.devices.cpu.kernels.sample import deal_evenly, generalised
@@ -204,11 +204,11 @@ def planned_step(
     return PolymorphicStep(codes, tuple(reads), tuple(writes), size_at, nodes, family)
 
 
-def read_cut(count: int, in_blocks: bool = False) -> Cut:
+def read_cut(count: int, in_blocks: bool = False) -> SpanCut:
     """Return a cut whose numbers are the words behind the first `count`."""
     at: list[Any] = [Word(count + k) for k in range(4 if in_blocks else 2)]
     size, units, *blocks = at
-    return Cut(size, units, False, count + len(at), *blocks)
+    return SpanCut(size, units, False, count + len(at), *blocks)
 
 
 def _fitting(

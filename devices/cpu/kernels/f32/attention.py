@@ -28,12 +28,12 @@ from trireme.devices.cpu.kernels.f32.attention_shape import (
     tile_height,
 )
 from trireme.devices.cpu.kernels.lowering import finish
-from trireme.devices.cpu.kernels.spans import Cut, begin_cut, span_of
+from trireme.devices.cpu.kernels.spans import SpanCut, begin_cut, span_of
 
 _UNROLL = 4
 
 
-def attention_kernel(isa: Isa, plan: AttentionPlan, cut: Cut) -> Code:
+def attention_kernel(isa: Isa, plan: AttentionPlan, cut: SpanCut) -> Code:
     """Return the kernel; operands: Q, K, V, the mask where there is one, the result."""
     vectors, operands = plan.vectors, 4 + (plan.shape.mask is not None)
     name = attention_name(isa, vectors) if vectors else "attention_f32_row"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from trireme.devices.cpu.codegen.target import Isa
-from trireme.devices.cpu.kernels.spans import Work
+from trireme.devices.cpu.kernels.spans import SpanWork
 from trireme.support.records import dataclass
 
 FEW_QUERIES = 4
@@ -71,11 +71,11 @@ def is_by_row(shape: AttentionShape) -> bool:
     return shape.queries <= FEW_QUERIES and walks_rows(shape)
 
 
-def row_work(isa: Isa, shape: AttentionShape) -> Work:
+def row_work(isa: Isa, shape: AttentionShape) -> SpanWork:
     """Return the queries of all batches, each by itself; a thread keeps the scores of one."""
     items = math.prod(shape.batch) * shape.queries
     cycles = shape.keys * (2 * (shape.depth + shape.width) / isa.lanes + 1)
-    return Work(items, items * cycles / 3e9, 4 * -(-shape.keys // isa.lanes) * isa.lanes)
+    return SpanWork(items, items * cycles / 3e9, 4 * -(-shape.keys // isa.lanes) * isa.lanes)
 
 
 def block_vectors(isa: Isa, queries: int) -> int:
@@ -93,7 +93,7 @@ def attention_name(isa: Isa, vectors: int) -> str:
     return f"attention_f32_{tile_height(isa, vectors)}x{vectors}"
 
 
-def block_work(isa: Isa, shape: AttentionShape, vectors: int, spare: int = 0) -> Work:
+def block_work(isa: Isa, shape: AttentionShape, vectors: int, spare: int = 0) -> SpanWork:
     """Return the blocks of queries of all batches.
 
     A thread keeps Q of a block, turned, and its scores; spare: keys that these have room for too
@@ -101,4 +101,4 @@ def block_work(isa: Isa, shape: AttentionShape, vectors: int, spare: int = 0) ->
     items = math.prod(shape.batch) * -(-shape.queries // (vectors * isa.lanes))
     cycles = shape.keys * vectors * (shape.depth + shape.width + 12)
     kept = max(shape.depth, shape.width) + shape.keys + spare
-    return Work(items, items * cycles / 3e9, 4 * vectors * isa.lanes * kept)
+    return SpanWork(items, items * cycles / 3e9, 4 * vectors * isa.lanes * kept)

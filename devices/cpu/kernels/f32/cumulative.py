@@ -17,7 +17,7 @@ from trireme.devices.cpu.codegen.target import Isa
 from trireme.devices.cpu.kernels.f32.ranking import rows_along
 from trireme.devices.cpu.kernels.f32.rows import Rows
 from trireme.devices.cpu.kernels.lowering import TABLE, AnyStep, Context, Rule, finish, varies
-from trireme.devices.cpu.kernels.spans import Cut, Wiring, Work, begin_span, span_step
+from trireme.devices.cpu.kernels.spans import SpanCut, SpanWork, Wiring, begin_span, span_step
 from trireme.ir.graph import Graph, Node
 from trireme.support.records import dataclass
 
@@ -33,18 +33,18 @@ class Running:
     reverse: bool
 
 
-def running_kernel(isa: Isa, run: Running, cut: Cut) -> Code:
+def running_kernel(isa: Isa, run: Running, cut: SpanCut) -> Code:
     """Return the kernel of a running sum. Operands: x, y."""
     fn, operands, _, _, span = begin_span(f"{run.op}_{SCALARS[run.dtype].short}", isa, 2, cut)
     _emit(fn, fn.known(run), operands, span)
     return finish(fn)
 
 
-def _work(isa: Isa, run: Running) -> Work:
+def _work(isa: Isa, run: Running) -> SpanWork:
     """Return the blocks of neighbouring rows, and the seconds of all."""
     lanes = isa.lanes if run.rows.inner > 1 else 1
     items = run.rows.outer * -(-run.rows.inner // lanes)
-    return Work(items, items * run.rows.count * (3e-9 if lanes > 1 else 1.4e-9))
+    return SpanWork(items, items * run.rows.count * (3e-9 if lanes > 1 else 1.4e-9))
 
 
 def _emit(fn: Function, run: Running, operands: Sequence[Value], span: tuple[Index, Index]) -> None:

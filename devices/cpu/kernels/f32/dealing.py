@@ -11,7 +11,7 @@ from trireme.devices.cpu.codegen.target import Isa
 from trireme.devices.cpu.kernels.copies import Copy, copy_row
 from trireme.devices.cpu.kernels.lowering import AnyStep, Context, Temp, dims_of, finish
 from trireme.devices.cpu.kernels.phases import PhaseAxis, PhaseRange, pairs
-from trireme.devices.cpu.kernels.spans import Cut, Wiring, Work, begin_span, span_step
+from trireme.devices.cpu.kernels.spans import SpanCut, SpanWork, Wiring, begin_span, span_step
 from trireme.ir.graph import Graph, Node
 from trireme.support.dtypes import Array
 from trireme.support.records import dataclass
@@ -30,7 +30,7 @@ class Dealing:
     item: int
 
 
-def _dealing_kernel(isa: Isa, dealing: Dealing, cut: Cut) -> Code:
+def _dealing_kernel(isa: Isa, dealing: Dealing, cut: SpanCut) -> Code:
     """Return the kernel that deals results out.
 
     Operands: the results of each pair of runs, a pixel that no input reaches, y
@@ -41,12 +41,12 @@ def _dealing_kernel(isa: Isa, dealing: Dealing, cut: Cut) -> Code:
     return finish(fn)
 
 
-def _work(dealing: Dealing) -> Work:
+def _work(dealing: Dealing) -> SpanWork:
     """Return the rows of the output, and the seconds of all."""
     down, along = dealing.axes
     rows = dealing.batch * down.out
     row_bytes = along.out * dealing.channels * dealing.item
-    return Work(rows, rows * (row_bytes / 2.5e10 + along.windows * len(along.runs) * 5e-10))
+    return SpanWork(rows, rows * (row_bytes / 2.5e10 + along.windows * len(along.runs) * 5e-10))
 
 
 def _emit_dealing(

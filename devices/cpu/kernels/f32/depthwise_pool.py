@@ -40,10 +40,10 @@ from trireme.devices.cpu.kernels.lowering import (
 )
 from trireme.devices.cpu.kernels.opaque import opaque
 from trireme.devices.cpu.kernels.spans import (
-    Cut,
     Planned,
+    SpanCut,
+    SpanWork,
     Wiring,
-    Work,
     begin_span,
     planned_step,
     span_step,
@@ -95,7 +95,7 @@ class WindowKernel:
         return AverageBody(fn, self.activation, self.fixed)
 
 
-def window_kernel(isa: Isa, window: ImageWindow, cut: Cut, kernel: WindowKernel) -> Code:
+def window_kernel(isa: Isa, window: ImageWindow, cut: SpanCut, kernel: WindowKernel) -> Code:
     """Return a window kernel."""
     fn, pointers, chunk, _, span = begin_span(kernel.name(window), isa, kernel.operands, cut)
     window, cut = fn.known(window), fn.known(cut)
@@ -138,7 +138,7 @@ def _planned_window(
         return opaque(partial(window_words, *given), rows, window.width, seconds)
 
     seconds = _window_s(isa, window, rows, kernel.cycles)
-    return Planned(window, Work(rows, seconds, 0, deal if context.is_open else None))
+    return Planned(window, SpanWork(rows, seconds, 0, deal if context.is_open else None))
 
 
 def _window_s(isa: Isa, window: ImageWindow, rows: int, tap_cycles: float) -> float:
@@ -277,7 +277,7 @@ def _global_rows(graph: Graph, node: Node) -> Rows:
 
 
 def _pool_kernel(
-    isa: Isa, plan: ImageWindow | Rows, cut: Cut, kernel: WindowKernel, whole: RowKernel
+    isa: Isa, plan: ImageWindow | Rows, cut: SpanCut, kernel: WindowKernel, whole: RowKernel
 ) -> Code:
     """Return the kernel of a pool, or of whole images where the plan is of rows."""
     if isinstance(plan, ImageWindow):

@@ -36,7 +36,6 @@ from trireme.devices.cpu.kernels.f32.products import (
 )
 from trireme.devices.cpu.kernels.f32.window_body import column_segments, tile_columns
 from trireme.devices.cpu.kernels.f32.winograd.conv import lower_winograd, winograd_size
-from trireme.devices.cpu.kernels.f32.winograd.open_conv import winograd_variants
 from trireme.devices.cpu.kernels.lowering import (
     TABLE,
     AnyStep,
@@ -47,10 +46,10 @@ from trireme.devices.cpu.kernels.lowering import (
     finish,
 )
 from trireme.devices.cpu.kernels.spans import (
-    Cut,
     Planned,
+    SpanCut,
+    SpanWork,
     Wiring,
-    Work,
     begin_span,
     planned_step,
 )
@@ -249,7 +248,7 @@ class DirectConvEmitter:
 def _direct_kernel(
     isa: Isa,
     window: ImageWindow,
-    cut: Cut,
+    cut: SpanCut,
     outputs: int,
     extra: tuple[bool, bool],
     activation: str,
@@ -314,7 +313,7 @@ def _lower_direct(context: Context, node: Node) -> AnyStep:
     def planned(graph: Graph) -> Planned[ImageWindow]:
         window = _window(graph, node)
         rows = dims_of(graph, node.used[0])[0] * window.out_height
-        return Planned(window, Work(rows, _direct_s(isa, window, rows, outputs)))
+        return Planned(window, SpanWork(rows, _direct_s(isa, window, rows, outputs)))
 
     reads, given = _direct_reads(context, node), (_given_extra(node), node.attrs["activation"])
     wiring = Wiring(reads, node.outputs[:1], (node.id,), "direct_conv_f32")
@@ -339,6 +338,8 @@ def _lower_conv(context: Context, node: Node) -> Sequence[AnyStep]:
         return lower_depthwise(context, node)
     others: list[ProductVariant] = []
     if context.is_open:
+        from trireme.devices.cpu.kernels.f32.winograd.open_conv import winograd_variants
+
         others = winograd_variants(context, node, conv_product(graph, node), _window)
     elif size := winograd_size(context, node):
         return lower_winograd(context, node, size)

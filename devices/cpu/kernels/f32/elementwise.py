@@ -35,7 +35,7 @@ from trireme.devices.cpu.kernels.lowering import (
     finish,
     in_every_shape,
 )
-from trireme.devices.cpu.kernels.spans import Cut, Wiring, Work, begin_span, span_step
+from trireme.devices.cpu.kernels.spans import SpanCut, SpanWork, Wiring, begin_span, span_step
 from trireme.ir.graph import Graph, Node
 from trireme.ir.op import get_op
 from trireme.support.dtypes import FLOATS, INTS
@@ -168,7 +168,12 @@ class ExpressionLoop:
 
 
 def expression_kernel(
-    isa: Isa, walk: ElementWalk, cut: Cut, name: str, terms: Sequence[Term], dtypes: Sequence[str]
+    isa: Isa,
+    walk: ElementWalk,
+    cut: SpanCut,
+    name: str,
+    terms: Sequence[Term],
+    dtypes: Sequence[str],
 ) -> Code:
     """Return the kernel of an expression over a walk, cut into vectors where it has one dimension.
 
@@ -195,12 +200,12 @@ def expression_kernel(
 
 def expression_work(
     isa: Isa, terms: Sequence[Term], dtypes: Sequence[str], walk: ElementWalk
-) -> Work:
+) -> SpanWork:
     """Return the vectors of a walk of one dimension, else its rows, and the seconds of all."""
     loop = ExpressionLoop(terms, walk, dtypes, _expression_lanes(isa, terms, dtypes))
     vectors, rows = -(-walk.dims[-1] // loop.lanes), math.prod(walk.dims[:-1])
     seconds = _vector_s(isa, loop) * rows * vectors
-    return Work(vectors if len(walk.dims) == 1 else rows, seconds)
+    return SpanWork(vectors if len(walk.dims) == 1 else rows, seconds)
 
 
 def _vector_s(isa: Isa, loop: ExpressionLoop) -> float:

@@ -28,12 +28,6 @@ from trireme.devices.cpu.kernels.f32.gemm import (
     cut_product,
     product_kernel,
 )
-from trireme.devices.cpu.kernels.f32.open_gemm import (
-    CUT_WORDS,
-    blocks_of,
-    cut_for_all,
-    sized_product_kernel,
-)
 from trireme.devices.cpu.kernels.lowering import (
     ELEMENTWISE,
     AnyStep,
@@ -159,6 +153,13 @@ def _open_step(
     what: str,
     others: Sequence[ProductVariant],
 ) -> PolymorphicStep:
+    from trireme.devices.cpu.kernels.f32.open_gemm import (
+        CUT_WORDS,
+        blocks_of,
+        cut_for_all,
+        sized_product_kernel,
+    )
+
     isa, product = context.isa, product_of(context.graph, node)
     cut = cut_for_all(isa, product)
     known, count, words = generalised(product, node.label)

@@ -19,7 +19,7 @@ from trireme.devices.cpu.codegen.scalars import SCALARS, bits, load
 from trireme.devices.cpu.codegen.target import Isa
 from trireme.devices.cpu.kernels.f32.rows import Rows
 from trireme.devices.cpu.kernels.lowering import TABLE, AnyStep, Context, Rule, finish, varies
-from trireme.devices.cpu.kernels.spans import Cut, Wiring, Work, begin_span, span_step
+from trireme.devices.cpu.kernels.spans import SpanCut, SpanWork, Wiring, begin_span, span_step
 from trireme.ir.graph import Graph, Node
 from trireme.support.records import dataclass
 
@@ -81,7 +81,7 @@ class _Best:
         self.place.set(self.fn.select(wins, place, self.place.get()))
 
 
-def arg_kernel(isa: Isa, rows: Rows, cut: Cut, order: Order) -> Code:
+def arg_kernel(isa: Isa, rows: Rows, cut: SpanCut, order: Order) -> Code:
     """Return the kernel of an arg_max or arg_min. Operands: x, y (i64)."""
     name = f"arg_{'max' if order.largest else 'min'}_{SCALARS[order.dtype].short}"
     fn, operands, _, _, span = begin_span(name, isa, 2, cut)
@@ -93,12 +93,12 @@ def _arg_lanes(isa: Isa, order: Order) -> int:
     return isa.vector_bits // (8 * min(SCALARS[order.dtype].nbytes, 4))
 
 
-def _arg_work(isa: Isa, order: Order, rows: Rows) -> Work:
+def _arg_work(isa: Isa, order: Order, rows: Rows) -> SpanWork:
     """Return the blocks of neighbouring rows, and the seconds of all."""
     lanes = _arg_lanes(isa, order)
     items = rows.outer * -(-rows.inner // lanes)
     each = rows.count if rows.inner > 1 else rows.count / lanes + lanes
-    return Work(items, items * each * 3e-9)
+    return SpanWork(items, items * each * 3e-9)
 
 
 def _emit_arg(

@@ -46,7 +46,7 @@ from trireme.devices.cpu.kernels.lowering import (
     deal,
     in_every_shape,
 )
-from trireme.devices.cpu.kernels.spans import Planned, Wiring, Work, planned_step
+from trireme.devices.cpu.kernels.spans import Planned, SpanWork, Wiring, planned_step
 from trireme.ir.graph import Graph, Node
 from trireme.ops.recurrent_cells import KINDS, activations_of
 from trireme.support.dtypes import Array
@@ -271,10 +271,10 @@ def _part_step(context: Context, node: Node, wiring: Wiring, part: int, most: in
             parts = 1
         items = layer.directions * -(-layer.batch // tile)
         if part >= parts:
-            return Planned(plan_of(layer, most), Work(items, seconds, room, lambda *_: (1, 0)))
+            return Planned(plan_of(layer, most), SpanWork(items, seconds, room, lambda *_: (1, 0)))
         if context.is_open:
-            return Planned(plan_of(layer, parts), Work(items, seconds / parts, room))
-        work = Work(items, seconds / parts, room, lambda units, _: deal(units, seconds))
+            return Planned(plan_of(layer, parts), SpanWork(items, seconds / parts, room))
+        work = SpanWork(items, seconds / parts, room, lambda units, _: deal(units, seconds))
         return Planned(plan_of(layer, parts), work)
 
     samples = [plan_of(sample, most), *([plan_of(sample, 1)] if part == 0 else [])]

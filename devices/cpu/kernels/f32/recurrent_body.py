@@ -28,11 +28,11 @@ from trireme.devices.cpu.kernels.f32.recurrent_layer import (
     vectors_of,
 )
 from trireme.devices.cpu.kernels.lowering import finish
-from trireme.devices.cpu.kernels.spans import Cut, begin_span
+from trireme.devices.cpu.kernels.spans import SpanCut, begin_span
 from trireme.support.records import dataclass
 
 
-def recurrent_kernel(isa: Isa, part: LayerPart, cut: Cut) -> Code:
+def recurrent_kernel(isa: Isa, part: LayerPart, cut: SpanCut) -> Code:
     """Return the kernel of some steps.
 
     Operands: what the input gives the gates [S*B,D,G*Hp], recurrent weights, the recurrent bias of

@@ -30,7 +30,7 @@ from trireme.devices.cpu.kernels.lowering import (
     float_reason,
     varies,
 )
-from trireme.devices.cpu.kernels.spans import Cut, Wiring, Work, begin_span, span_step
+from trireme.devices.cpu.kernels.spans import SpanCut, SpanWork, Wiring, begin_span, span_step
 from trireme.ir.graph import Graph, Node
 from trireme.support.errors import InternalError
 from trireme.support.records import dataclass
@@ -103,7 +103,7 @@ class RowKernel:
         return _norm_body(fn, self, rows, operands)
 
 
-def row_kernel(isa: Isa, rows: Rows, cut: Cut, kernel: RowKernel) -> Code:
+def row_kernel(isa: Isa, rows: Rows, cut: SpanCut, kernel: RowKernel) -> Code:
     """Return the kernel of some rows."""
     fn, operands, _, _, span = begin_span(f"{kernel.op}_f32", isa, kernel.operands, cut)
     rows = fn.known(rows)
@@ -111,10 +111,10 @@ def row_kernel(isa: Isa, rows: Rows, cut: Cut, kernel: RowKernel) -> Code:
     return finish(fn)
 
 
-def row_work(isa: Isa, kernel: RowKernel, rows: Rows) -> Work:
+def row_work(isa: Isa, kernel: RowKernel, rows: Rows) -> SpanWork:
     """Return the rows, or vectors of neighbouring ones, and the seconds of all."""
     items, each = row_items(rows, isa.lanes)
-    return Work(items, rows_s(isa, items, each, kernel.cost))
+    return SpanWork(items, rows_s(isa, items, each, kernel.cost))
 
 
 def _reduce_body(fn: Function, op: str, rows: Rows, operands: Sequence[Value]) -> RowBody:

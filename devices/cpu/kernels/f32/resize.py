@@ -37,10 +37,10 @@ from trireme.devices.cpu.kernels.lowering import (
     varies,
 )
 from trireme.devices.cpu.kernels.spans import (
-    Cut,
     Planned,
+    SpanCut,
+    SpanWork,
     Wiring,
-    Work,
     begin_span,
     planned_step,
 )
@@ -150,13 +150,13 @@ class NearestShape:
     item: int
 
 
-def _nearest_work(shape: NearestShape) -> Work:
+def _nearest_work(shape: NearestShape) -> SpanWork:
     """Return the rows of the output, and the seconds of all."""
     rows = shape.outer * shape.out[0]
-    return Work(rows, rows * shape.out[1] * (shape.inner * shape.item / 2.5e10 + 4e-10))
+    return SpanWork(rows, rows * shape.out[1] * (shape.inner * shape.item / 2.5e10 + 4e-10))
 
 
-def _nearest_kernel(isa: Isa, shape: NearestShape, cut: Cut) -> Code:
+def _nearest_kernel(isa: Isa, shape: NearestShape, cut: SpanCut) -> Code:
     """Return the kernel that copies positions.
 
     Operands: offsets of the rows and of the columns in items, x, y
@@ -223,14 +223,14 @@ class BlendShape:
     taps: tuple[int, int]
 
 
-def _blend_work(isa: Isa, shape: BlendShape) -> Work:
+def _blend_work(isa: Isa, shape: BlendShape) -> SpanWork:
     """Return the rows of the output, and the seconds of all."""
     total = shape.outer * shape.out[0]
     vectors = total * shape.out[1] * -(-shape.inner // _lanes(isa, shape.inner))
-    return Work(total, vectors * (shape.taps[0] * shape.taps[1] * 1.5 + 1) / 1e9)
+    return SpanWork(total, vectors * (shape.taps[0] * shape.taps[1] * 1.5 + 1) / 1e9)
 
 
-def _blend_kernel(isa: Isa, shape: BlendShape, cut: Cut, mode: str) -> Code:
+def _blend_kernel(isa: Isa, shape: BlendShape, cut: SpanCut, mode: str) -> Code:
     """Return the kernel of a resize.
 
     Operands: offsets and weights of the rows, offsets and weights of the columns, x, y

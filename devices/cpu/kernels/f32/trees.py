@@ -27,7 +27,7 @@ from trireme.devices.cpu.kernels.lowering import (
     finish,
     varies,
 )
-from trireme.devices.cpu.kernels.spans import Cut, Wiring, Work, begin_span, span_step
+from trireme.devices.cpu.kernels.spans import SpanCut, SpanWork, Wiring, begin_span, span_step
 from trireme.ir.graph import Graph, Node
 from trireme.support.dtypes import Array
 from trireme.support.records import dataclass
@@ -73,17 +73,17 @@ def _walks_of(graph: Graph, node: Node) -> TreeWalks:
     )
 
 
-def tree_kernel(isa: Isa, _rows: int, cut: Cut, trees: TreeWalks) -> Code:
+def tree_kernel(isa: Isa, _rows: int, cut: SpanCut, trees: TreeWalks) -> Code:
     """Return the kernel of some rows. Operands: as `_emit_trees`."""
     fn, operands, _, sums, span = begin_span("trees_f32", isa, 8, cut)
     _emit_trees(fn, trees, operands, sums, span)
     return finish(fn)
 
 
-def _work(trees: TreeWalks, rows: int) -> Work:
+def _work(trees: TreeWalks, rows: int) -> SpanWork:
     """Return the rows, about the seconds of all, and the bytes of a thread's sums."""
     seconds = rows * (trees.steps * _STEP_S + trees.trees * 3 * _WEIGHT_S)
-    return Work(rows, seconds, 8 * trees.outputs)
+    return SpanWork(rows, seconds, 8 * trees.outputs)
 
 
 def _emit_trees(

@@ -9,7 +9,7 @@ from trireme.devices.cpu.codegen.llvm_types import vector
 from trireme.devices.cpu.codegen.target import Isa
 from trireme.devices.cpu.kernels.int8.arithmetic import ELEMENTS, load_stored, store_stored, widen
 from trireme.devices.cpu.kernels.lowering import ELEMENTWISE_Q8, AnyStep, Context, finish
-from trireme.devices.cpu.kernels.spans import Cut, Wiring, Work, begin_span, span_step
+from trireme.devices.cpu.kernels.spans import SpanCut, SpanWork, Wiring, begin_span, span_step
 from trireme.ir.graph import Graph, Node, Rounding
 from trireme.ops.integer import EIGHT_BIT, SIXTEEN_BIT, dtype_limits, quant_of
 from trireme.support.records import dataclass
@@ -81,7 +81,7 @@ def dequantize_reason(graph: Graph, node: Node) -> str | None:
     return None if x.elements else "dequantize has no native kernel for empty tensors"
 
 
-def conversion_kernel(isa: Isa, elements: int, cut: Cut, conversion: Requantised) -> Code:
+def conversion_kernel(isa: Isa, elements: int, cut: SpanCut, conversion: Requantised) -> Code:
     """Return the kernel of all elements, in vectors. Operands: x, y."""
     fn, (x, y), chunk, _, (first, end) = begin_span(conversion.name, isa, 2, cut)
     count, lanes = fn.known(elements), isa.lanes
@@ -107,7 +107,7 @@ def conversion_step(context: Context, node: Node, conversion: Requantised) -> An
         context,
         wiring,
         lambda graph: graph.values[output].type.elements,
-        lambda elements: Work(-(-elements // lanes), elements * _FLAT_S),
+        lambda elements: SpanWork(-(-elements // lanes), elements * _FLAT_S),
         conversion_kernel,
         conversion,
     )

@@ -25,7 +25,7 @@ from trireme.devices.cpu.kernels.lowering import (
     varies,
 )
 from trireme.devices.cpu.kernels.movement.move import Move, copy_steps
-from trireme.devices.cpu.kernels.spans import Cut, Wiring, Work, begin_span, span_step
+from trireme.devices.cpu.kernels.spans import SpanCut, SpanWork, Wiring, begin_span, span_step
 from trireme.ir.graph import Graph, Node
 from trireme.ops.bounds import outside_axis
 from trireme.support.dtypes import itemsize
@@ -63,13 +63,13 @@ def _lookup_of(graph: Graph, node: Node) -> Lookup:
     )
 
 
-def lookup_work(lookup: Lookup) -> Work:
+def lookup_work(lookup: Lookup) -> SpanWork:
     """Return the slices that a gather copies, and about how many seconds that takes."""
     rows = lookup.batch * lookup.outer * lookup.picks
-    return Work(rows, rows * (lookup.inner * lookup.item / 4e9 + 2e-9))
+    return SpanWork(rows, rows * (lookup.inner * lookup.item / 4e9 + 2e-9))
 
 
-def lookup_kernel(isa: Isa, lookup: Lookup, cut: Cut) -> Code:
+def lookup_kernel(isa: Isa, lookup: Lookup, cut: SpanCut) -> Code:
     """Return the kernel of a gather. Operands: indices, x, fault, y."""
     name = f"gather_b{8 * lookup.item}"
     fn, operands, chunk, _, span = begin_span(name, isa, 4, cut)

@@ -34,7 +34,7 @@ from trireme.devices.cpu.kernels.lowering import (
 )
 from trireme.devices.cpu.kernels.movement.gather import index_fault
 from trireme.devices.cpu.kernels.movement.move import whole_copy
-from trireme.devices.cpu.kernels.spans import Cut, Wiring, Work, begin_span, span_step
+from trireme.devices.cpu.kernels.spans import SpanCut, SpanWork, Wiring, begin_span, span_step
 from trireme.ir.graph import Graph, Node
 from trireme.support.dtypes import itemsize
 from trireme.support.errors import InternalError
@@ -176,7 +176,7 @@ class _IndexedEmitter:
         return bits(self.fn, "or", low, self.fn.compare("sgt", index, size - 1))
 
 
-def gather_picks_kernel(isa: Isa, picks: Picks, cut: Cut) -> Code:
+def gather_picks_kernel(isa: Isa, picks: Picks, cut: SpanCut) -> Code:
     """Return the kernel of a gather. Operands: x, indices, a fault for each axis, y."""
     name, operands = f"gather_picks_b{8 * picks.item}", 3 + len(picks.sizes)
     fn, (x, indices, *faults, y), chunk, _, span = begin_span(name, isa, operands, cut)
@@ -215,7 +215,7 @@ def _emit_picks(
             copy_row(fn, slice_, source, target, element, picks.inner)
 
 
-def scatter_picks_kernel(isa: Isa, picks: Picks, cut: Cut, reduction: str, dtype: str) -> Code:
+def scatter_picks_kernel(isa: Isa, picks: Picks, cut: SpanCut, reduction: str, dtype: str) -> Code:
     """Return the kernel of a scatter onto a copy of x; one chunk, in order.
 
     Operands: indices, updates, a fault for each axis, y
@@ -297,13 +297,13 @@ def _pick_s(picks: Picks) -> float:
     return picks.count * (1.1e-9 * len(picks.sizes) + slice_s)
 
 
-def _gather_work(picks: Picks) -> Work:
-    return Work(math.prod(picks.dims[:-1]), _pick_s(picks))
+def _gather_work(picks: Picks) -> SpanWork:
+    return SpanWork(math.prod(picks.dims[:-1]), _pick_s(picks))
 
 
-def _scatter_work(picks: Picks) -> Work:
+def _scatter_work(picks: Picks) -> SpanWork:
     """Return one unit: picks keep their order."""
-    return Work(1, _pick_s(picks))
+    return SpanWork(1, _pick_s(picks))
 
 
 def _reason(graph: Graph, node: Node) -> str | None:

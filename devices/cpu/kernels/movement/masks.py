@@ -29,7 +29,7 @@ from trireme.devices.cpu.kernels.lowering import (
     finish,
     in_every_shape,
 )
-from trireme.devices.cpu.kernels.spans import Cut, Wiring, Work, begin_span, span_step
+from trireme.devices.cpu.kernels.spans import SpanCut, SpanWork, Wiring, begin_span, span_step
 from trireme.ir.graph import Graph, Node
 from trireme.support.dtypes import INTS, itemsize, numpy_dtype
 from trireme.support.records import dataclass
@@ -116,13 +116,13 @@ def _triangle_of(graph: Graph, node: Node) -> _Triangle:
     return _Triangle(math.prod(outer), rows, columns, item, _diagonal_of(graph, node), upper)
 
 
-def _trilu_work(triangle: _Triangle) -> Work:
+def _trilu_work(triangle: _Triangle) -> SpanWork:
     """Return the rows of all matrices, and their seconds."""
     rows = triangle.matrices * triangle.rows
-    return Work(rows, rows * (2e-9 + triangle.columns * triangle.item / 2e10))
+    return SpanWork(rows, rows * (2e-9 + triangle.columns * triangle.item / 2e10))
 
 
-def trilu_kernel(isa: Isa, triangle: _Triangle, cut: Cut) -> Code:
+def trilu_kernel(isa: Isa, triangle: _Triangle, cut: SpanCut) -> Code:
     """Return the kernel: a row is a copy and zeros, whose lengths follow from its number.
 
     Operands: x, a zero, y

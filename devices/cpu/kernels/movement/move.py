@@ -355,10 +355,11 @@ def _expanded_as(sample: Graph) -> MovesOf:
 
 
 def _lower(context: Context, node: Node) -> list[AnyStep]:
-    moves_in = MOVES[node.op]
-    moves = moves_in(context.graph, node)
     if context.is_open:
         moves, moves_in = _open_moves(context.graph, node)
+    else:
+        moves_in = MOVES[node.op]
+        moves = moves_in(context.graph, node)
     steps = copy_steps(context, node, moves, moves_in)
     if node.attrs.get("activation"):
         activation = str(node.attrs["activation"])
