@@ -41,9 +41,11 @@ from trireme.devices.cpu.kernels.lowering import (
 )
 from trireme.devices.cpu.kernels.movement.move import whole_copy
 from trireme.devices.cpu.kernels.sample import GenericSample, sample_of
-from trireme.devices.cpu.patterns.attention import Attention
-from trireme.devices.cpu.patterns.attention import find_open_attention as find_polymorphic_attention
-from trireme.devices.cpu.patterns.attention import open_attention_step as attention_step
+from trireme.devices.cpu.patterns.attention import (
+    Attention,
+    find_open_attention,
+    open_attention_step,
+)
 from trireme.devices.cpu.patterns.polymorphic_dynamic_range import (
     find_polymorphic_hybrid,
     levels_steps,
@@ -185,13 +187,13 @@ def packed(program: PolymorphicProgram) -> PolymorphicProgram:
 
 def _patterns(graph: Graph) -> list[Pattern]:
     """Return the patterns of a sample that are one kernel for every shape."""
-    return [*find_polymorphic_attention(graph), *find_polymorphic_hybrid(graph)]
+    return [*find_open_attention(graph), *find_polymorphic_hybrid(graph)]
 
 
 def _lower(context: Context, group: Group) -> Sequence[PolymorphicStep]:
     nodes = tuple(node.id for node in group.nodes)
     if isinstance(group.pattern, Attention):
-        return [attention_step(context, group.pattern)]
+        return [open_attention_step(context, group.pattern)]
     if isinstance(group.pattern, Levels):
         return levels_steps(context, group.pattern)
     if isinstance(group.pattern, HybridProduct):
