@@ -14,7 +14,7 @@ import numpy as np
 from trireme.backend.device import BoundCall
 from trireme.ir.graph import Graph, Node
 from trireme.plan.plan import Plan, Task
-from trireme.runtime.execute import task_runner
+from trireme.runtime.failures import raise_named
 from trireme.support.dtypes import Array
 
 
@@ -62,7 +62,10 @@ def run_steps(
     """
     for index in order:
         task = plan.tasks[index]
-        task_runner(plan, calls, index)()
+        try:
+            calls[index].launch().wait()
+        except Exception as error:
+            raise_named(plan, [index], error)
         watch(WatchedTask(task, plan.graph, {value: read(value) for value in task.outputs}))
 
 
