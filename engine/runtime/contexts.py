@@ -107,7 +107,8 @@ class ContextQueue:
                     try:
                         yield number
                     finally:
-                        self.release(lock)
+                        lock.release()  # at once: a signal may come where a function begins
+                        self.ring()
                     return
         if not waits:
             return
@@ -191,7 +192,8 @@ class ContextQueue:
                         waiting.run(number)
                         del waiting  # what it holds may be collected
                 finally:
-                    self.release(lock)
+                    lock.release()  # at once: a signal may come where a function begins
+                    self.ring()
                 return
 
     def _next_call(self) -> WaitingCall | None:
@@ -225,7 +227,8 @@ class ContextQueue:
                             self._leave(in_line)
                             yield number
                         finally:
-                            self.release(lock)
+                            lock.release()  # at once: a signal may come where a function begins
+                            self.ring()
                         return
             if deadline_s is not None and time.monotonic() >= deadline_s:
                 raise DeadlineError(

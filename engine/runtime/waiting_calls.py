@@ -196,5 +196,7 @@ class LineThreads:
                 bells.get()
             self._idle.pop()
             if self._is_closed and not has_work:
-                self._threads.remove(threading.current_thread())
+                with suppress(ValueError):  # a signal in its start took it out
+                    self._threads.remove(threading.current_thread())
+                bells.put(None)  # the next one ends too, whoever took its bell
                 return
