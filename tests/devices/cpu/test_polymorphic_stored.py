@@ -50,3 +50,20 @@ def test_odd_values(cpus, dtype, count):
         wanted = interpret(one, {one.inputs[0]: x}).values()
         for array, want in zip(found, wanted, strict=True):
             np.testing.assert_array_equal(array, want, err_msg=isa)
+
+
+@pytest.mark.parametrize("shape", [(), (7,), (2, 3, 37)], ids=str)
+@pytest.mark.parametrize("isa", ISAS)
+def test_nodes_of_known_sizes_in_an_open_graph(cpus, shape, isa):
+    """All sizes of these plans are numbers; their chunks are words all the same."""
+    case = Case(f"known {shape}")
+    b, x, y = case.builder, case.input("x", "b", 5), case.input("y", *shape)
+    stored = case.add("quantize", y, dtype="uint8", quants=[QUANTS["uint8"]])
+    made = [case.add("relu", x), case.add("dequantize", stored), case.add("tanh", y)]
+    if shape:
+        made += [case.add("arg_max", y, axis=-1), case.add("softmax", y, axis=-1)]
+        made.append(case.add("cum_sum", y, b.constant("axis", np.array(-1))))
+    if len(shape) > 1:
+        made += [case.add("trilu", y), case.add("transpose", y, perm=(2, 0, 1))]
+        made.append(case.add("gather", y, b.constant("at", np.array([1, 0, 1])), axis=1))
+    check_every_shape(cpus, cpus[isa, 1], case, b.finish(*made), isa)
