@@ -90,7 +90,7 @@ def conversion_kernel(isa: Isa, elements: int, cut: SpanCut, conversion: Requant
     after = fn.minimum(times(fn, end, lanes), whole)
     for i in fn.range(times(fn, first, lanes), after, lanes):
         conversion.emit(fn, x, y, i, lanes)
-    if cut.words:
+    if cut.words or not isinstance(rest, int):
         for i in fn.range(after, fn.minimum(times(fn, end, lanes), count)):
             conversion.emit(fn, x, y, i, 1)
     elif rest:
