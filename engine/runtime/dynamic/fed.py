@@ -1,4 +1,4 @@
-"""What is fed to a model with open shapes, as arrays in the order of its inputs."""
+"""Feeds and results of a model with open shapes, as arrays in the order of inputs and outputs."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 from trireme.ir.graph import Value
 from trireme.runtime.feeds import as_array, misfit, refuse_names
 from trireme.support.dtypes import Array, numpy_dtype
+from trireme.support.errors import RunError
 
 
 class FedArrays:
@@ -66,3 +67,38 @@ def _fitting(value: Value, given: Any) -> Array:
     if not fits or any(array.shape[axis] != size for axis, size in _known_sizes(value)):
         raise misfit(value, array)
     return array
+
+
+def handed_out(
+    outputs: list[Value],
+    results: Sequence[Array],
+    fed: list[Array],
+    out: Mapping[str, Array] | None,
+) -> dict[str, Array]:
+    """Return results by name as arrays of the caller's own, those in `out` written there."""
+    made = {v.name: _owned(array, fed) for v, array in zip(outputs, results, strict=True)}
+    return made if out is None else _written(made, out)
+
+
+def _owned(array: Array, fed: list[Array]) -> Array:
+    """Return an array that is no view of what was fed, of a constant or of another output."""
+    alone = array.flags.owndata and array.flags.writeable
+    return array if alone and not any(array is one for one in fed) else np.array(array)
+
+
+def _written(made: dict[str, Array], out: Mapping[str, Array]) -> dict[str, Array]:
+    """Return the outputs, those with an array in `out` written into it.
+
+    Errors: RunError, if `out` names no output or an array does not fit
+    """
+    for name, target in out.items():
+        if name not in made:
+            raise RunError(f"out names {name!r}, no output of the model")
+        if target.shape != made[name].shape or target.dtype != made[name].dtype:
+            found = f"{made[name].dtype}{list(made[name].shape)}"
+            raise RunError(
+                f"output '{name}' is {found}, the array is {target.dtype}{list(target.shape)}"
+            )
+        target[...] = made[name]
+        made[name] = target
+    return made

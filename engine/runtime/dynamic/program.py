@@ -9,11 +9,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-import numpy as np
-
 from trireme.backend.capabilities import PolymorphicDevice
 from trireme.ir.bind_shapes import sizes_of
-from trireme.ir.graph import Graph, Node, Value
+from trireme.ir.graph import Graph, Node
 from trireme.ir.interpreter import evaluate
 from trireme.ir.op import get_op
 from trireme.passes.pipeline import optimise
@@ -24,7 +22,7 @@ from trireme.runtime.control.dynamic import ControlFlow
 from trireme.runtime.control.open_body import open_body
 from trireme.runtime.dynamic.ahead import ShapesAhead
 from trireme.runtime.dynamic.buckets import BucketFit, Buckets
-from trireme.runtime.dynamic.fed import FedArrays, feeds_of
+from trireme.runtime.dynamic.fed import FedArrays, feeds_of, handed_out
 from trireme.runtime.dynamic.instance import HostSteps, Instance, PlacedRegion, StaticRegion
 from trireme.runtime.dynamic.instances import OpenGraph, Tools
 from trireme.runtime.dynamic.kept import Kept, Shapes
@@ -299,17 +297,6 @@ class OpenProgram:
         return self.last
 
 
-def handed_out(
-    outputs: list[Value],
-    results: Sequence[Array],
-    fed: list[Array],
-    out: Mapping[str, Array] | None,
-) -> dict[str, Array]:
-    """Return results by name as arrays of the caller's own, those in `out` written there."""
-    made = {v.name: _owned(array, fed) for v, array in zip(outputs, results, strict=True)}
-    return made if out is None else _written(made, out)
-
-
 def open_program(
     prepared: Prepared,
     asked: PlacementOptions,
@@ -362,27 +349,3 @@ def open_program(
 def _by_bucket(graph: Graph, shapes: Sequence[Sequence[int]]) -> str:
     """Say why a graph on devices with static shapes has no program for every shape."""
     return "each bucket is placed and compiled for its sizes"
-
-
-def _owned(array: Array, fed: list[Array]) -> Array:
-    """Return an array that is no view of what was fed, of a constant or of another output."""
-    alone = array.flags.owndata and array.flags.writeable
-    return array if alone and not any(array is one for one in fed) else np.array(array)
-
-
-def _written(made: dict[str, Array], out: Mapping[str, Array]) -> dict[str, Array]:
-    """Return the outputs, those with an array in `out` written into it.
-
-    Errors: RunError, if `out` names no output or an array does not fit
-    """
-    for name, target in out.items():
-        if name not in made:
-            raise RunError(f"out names {name!r}, no output of the model")
-        if target.shape != made[name].shape or target.dtype != made[name].dtype:
-            found = f"{made[name].dtype}{list(made[name].shape)}"
-            raise RunError(
-                f"output '{name}' is {found}, the array is {target.dtype}{list(target.shape)}"
-            )
-        target[...] = made[name]
-        made[name] = target
-    return made
