@@ -16,7 +16,7 @@ from trireme.devices.cpu.kernels.f32.elementwise import (
     node_term,
     term_inputs,
 )
-from trireme.devices.cpu.kernels.lowering import TABLE, Context, Step, native_reason, only
+from trireme.devices.cpu.kernels.lowering import TABLE, Context, Step, native_reason
 from trireme.devices.cpu.patterns.attention import Attention, find_attention, with_shared_code
 from trireme.devices.cpu.patterns.dynamic_range import chosen_hybrid, lower_levels, lower_product
 from trireme.devices.cpu.patterns.moved_assigns import MovedAssign, find_moved_assigns
@@ -133,7 +133,7 @@ def lower_group(context: Context, group: Group) -> Sequence[Step]:
         rule = TABLE.find(context.graph, group.node)
         if rule is None:
             raise InternalError(f"{group.node.label} has no native kernel")
-        return only(Step, rule.lower(context, group.node))
+        return rule.lower(context, group.node)
     return [_chain_step(context, group)]
 
 
@@ -141,8 +141,7 @@ def _chain_step(context: Context, group: Group) -> Step:
     """Return the step of a chain of elementwise nodes."""
     name, terms, inputs = chain_terms(context, group)
     nodes = tuple(node.id for node in group.nodes)
-    step = expression_step(context, name, terms, inputs, group.node.outputs[0], nodes)
-    return only(Step, [step])[0]
+    return expression_step(context, name, terms, inputs, group.node.outputs[0], nodes)
 
 
 def chain_terms(context: Context, group: Group) -> tuple[str, list[Term], tuple[int, ...]]:

@@ -23,7 +23,6 @@ from trireme.devices.cpu.kernels.lowering import (
     InPlace,
     KernelFault,
     Operand,
-    PolymorphicStep,
     Step,
     Temp,
 )
@@ -117,7 +116,7 @@ def _sizes(program: RegionProgram, of: OpenSizes) -> Numbers:
 
 def _variants(of: OpenSizes, symbols: Mapping[str, int]) -> Array:
     """Return the addresses of the kernels of each step, by variant."""
-    steps = [step for step in of.program.steps if isinstance(step, PolymorphicStep)]
+    steps = [step for step in of.program.steps if isinstance(step, Step)]
     table = np.zeros((len(steps), max(len(step.codes) for step in steps)), np.int64)
     for k, step in enumerate(steps):
         table[k, : len(step.codes)] = [symbols[code.symbol] for code in step.codes]

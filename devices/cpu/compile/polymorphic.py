@@ -32,12 +32,10 @@ from trireme.devices.cpu.kernels.lowering import (
     Context,
     Extents,
     Operand,
-    PolymorphicStep,
     Sized,
     SizedTemp,
     Step,
     Temp,
-    only,
 )
 from trireme.devices.cpu.kernels.movement.move import whole_copy
 from trireme.devices.cpu.kernels.sample import GenericSample, sample_of
@@ -81,7 +79,7 @@ def _lacking(sample: GenericSample, decided: frozenset[int], node: Node) -> str 
     return rule if isinstance(rule, str) else None
 
 
-Item = PolymorphicStep | ReferenceStep
+Item = Step | ReferenceStep
 
 
 @dataclass(frozen=True)
@@ -101,7 +99,7 @@ class PolymorphicProgram:
     @property
     def codes(self) -> tuple[Code, ...]:
         """The kernels."""
-        native = (step for step in self.steps if isinstance(step, PolymorphicStep))
+        native = (step for step in self.steps if isinstance(step, Step))
         return tuple(code for step in native for code in step.codes)
 
 
@@ -148,7 +146,7 @@ def build_polymorphic(
         kernels |= {node.id: name for node in group.nodes}
         steps += made
     needed = _needed(context.graph, steps, buffer_aliases)
-    unread = [step for step in steps if isinstance(step, PolymorphicStep) and step not in needed]
+    unread = [step for step in steps if isinstance(step, Step) and step not in needed]
     kernels |= {node: "state" for step in unread for node in step.nodes}
     steps = needed
     operands = [operand for step in steps for operand in (*step.reads, *step.writes)]
@@ -190,7 +188,7 @@ def _patterns(graph: Graph) -> list[Pattern]:
     return [*find_open_attention(graph), *find_polymorphic_hybrid(graph)]
 
 
-def _lower(context: Context, group: Group) -> Sequence[PolymorphicStep]:
+def _lower(context: Context, group: Group) -> Sequence[Step]:
     nodes = tuple(node.id for node in group.nodes)
     if isinstance(group.pattern, Attention):
         return [open_attention_step(context, group.pattern)]
@@ -201,11 +199,11 @@ def _lower(context: Context, group: Group) -> Sequence[PolymorphicStep]:
     if len(nodes) > 1:
         name, terms, inputs = chain_terms(context, group)
         step = expression_step(context, name, terms, inputs, group.node.outputs[0], nodes)
-        return only(PolymorphicStep, [step])
+        return [step]
     rule = open_rule(context.graph, group.node)
     if isinstance(rule, str):
         raise CompileError(f"cpu: {group.node.label}: {rule}")
-    return only(PolymorphicStep, rule.lower(context, group.node))
+    return rule.lower(context, group.node)
 
 
 def program_at(program: PolymorphicProgram, graph: Graph) -> RegionProgram:
@@ -267,12 +265,12 @@ def program_at(program: PolymorphicProgram, graph: Graph) -> RegionProgram:
     )
 
 
-def sized_for(step: PolymorphicStep, graph: Graph) -> Sized:
+def sized_for(step: Step, graph: Graph) -> Sized:
     """Return what a shape decides of a step.
 
     Errors: CompileError, if it reads or makes an empty tensor, and not only moves elements
     """
-    sized = step.size(graph)
+    sized = step.sized(graph)
     values = graph.values
     if sized.chunks and any(
         values[operand].type.elements == 0
@@ -286,7 +284,7 @@ def sized_for(step: PolymorphicStep, graph: Graph) -> Sized:
 
 def _sized_steps(
     program: PolymorphicProgram, graph: Graph
-) -> list[tuple[PolymorphicStep | ReferenceStep, Sized]]:
+) -> list[tuple[Step | ReferenceStep, Sized]]:
     """Return the steps with what a shape decides of each.
 
     Errors: CompileError, if the kernels do not serve the shape

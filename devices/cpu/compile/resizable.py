@@ -41,7 +41,7 @@ from trireme.devices.cpu.kernels.lowering import (
     InPlace,
     KernelFault,
     Operand,
-    PolymorphicStep,
+    Step,
     Temp,
 )
 from trireme.devices.cpu.runtime import native as runtime
@@ -75,7 +75,7 @@ class CpuResizable:
     ) -> None:
         self._made_of = program, jit, pool, server, contents
         self._program, self._pool, self._jit = program, pool, jit
-        self._steps = [s for s in program.steps if isinstance(s, PolymorphicStep)]
+        self._steps = [s for s in program.steps if isinstance(s, Step)]
         self._faults = faults_of(self._steps)
         self.resizer = resizer or Resizer(program, self._steps, contents)
         self._shapes = ExpectedShapes(self.resizer)

@@ -13,7 +13,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from trireme.backend.arena import LiveRange, pack
-from trireme.devices.cpu.kernels.lowering import At, PolymorphicStep, SizedTemp, Temp
+from trireme.devices.cpu.kernels.lowering import At, SizedTemp, Step, Temp
 from trireme.ir.dim_values import evaluator
 from trireme.ir.dims import symbols_of
 from trireme.ir.graph import UNKNOWN, Graph
@@ -45,7 +45,7 @@ class ScratchSlot:
 
 def scratch_slots(
     graph: Graph,
-    steps: Sequence[PolymorphicStep | ReferenceStep],
+    steps: Sequence[Step | ReferenceStep],
     homes: Mapping[int, int],
     temps: Mapping[str, SizedTemp],
 ) -> tuple[ScratchSlot, ...]:
@@ -71,7 +71,7 @@ def scratch_slots(
 
 
 def _lives(
-    graph: Graph, steps: Sequence[PolymorphicStep | ReferenceStep], homes: Mapping[int, int]
+    graph: Graph, steps: Sequence[Step | ReferenceStep], homes: Mapping[int, int]
 ) -> dict[Home, Life]:
     """Return the lives of what lies in scratch memory: not inputs, outputs and constants."""
     outside = {*graph.inputs, *graph.outputs}

@@ -21,7 +21,7 @@ import numpy as np
 from trireme.devices.cpu.compile.alike_steps import ARRAYS, WORDS, AlikeSteps
 from trireme.devices.cpu.compile.open_sizes import OpenSizes
 from trireme.devices.cpu.compile.resizing import Resizer
-from trireme.devices.cpu.kernels.lowering import PolymorphicStep
+from trireme.devices.cpu.kernels.lowering import Step
 from trireme.devices.cpu.runtime.sized_image import CALLS, SEARCHES
 from trireme.ir.dim_values import Numbers, evaluator
 from trireme.support.dtypes import Array
@@ -59,7 +59,7 @@ def sized_parts(of: OpenSizes, sizes: Numbers) -> SizedParts | None:
     sizes: of the symbols, at the shape of the image
     """
     program, contents = of.program, of.contents
-    steps = [step for step in program.steps if isinstance(step, PolymorphicStep)]
+    steps = [step for step in program.steps if isinstance(step, Step)]
     resizer = Resizer(program, steps, contents)
     if len(steps) < len(program.steps) or resizer.has_temps:
         return None
