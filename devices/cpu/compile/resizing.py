@@ -25,8 +25,9 @@ from trireme.devices.cpu.compile.alike_steps import (
     SizedRow,
     row_of,
 )
-from trireme.devices.cpu.compile.polymorphic import PolymorphicProgram, sized_for
+from trireme.devices.cpu.compile.one_shape import sized_for
 from trireme.devices.cpu.compile.recording import NotRecorded, SizeRecording
+from trireme.devices.cpu.compile.region import RegionProgram
 from trireme.devices.cpu.compile.sized_values import SizedType, SizedValues, UnreadValue
 from trireme.devices.cpu.kernels.lowering import Step
 from trireme.devices.cpu.runtime.slot_places import slot_places
@@ -96,7 +97,7 @@ class Resizer:
 
     def __init__(
         self,
-        program: PolymorphicProgram,
+        program: RegionProgram,
         steps: Sequence[Step],
         contents: DecidedValues,
     ) -> None:

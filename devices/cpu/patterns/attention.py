@@ -107,6 +107,8 @@ class Attention:
 
     def lower(self, context: Context) -> list[Step]:
         """Return the step that computes it."""
+        if context.is_open:
+            return [_open_attention_step(context, self)]
         shape, mask = self.walk.shape, None
         if self.mask is not None:
             mask, walk = lay_mask(context, self.mask, self.walk)
@@ -142,7 +144,7 @@ def find_attention(graph: Graph) -> list[Attention]:
     return [attention for attention in found if attention is not None]
 
 
-def open_attention_step(context: Context, one: Attention) -> Step:
+def _open_attention_step(context: Context, one: Attention) -> Step:
     """Return the step of an attention for every shape."""
     mask = None if one.mask is None else context.operand(one.mask)
     by_query = one.mask is not None and is_mask_by_query(context.graph, one.mask)
