@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING
 
 from trireme.backend.capabilities import PolymorphicExecutable
 from trireme.backend.core_latency import CoreLatency
@@ -15,15 +15,15 @@ from trireme.backend.device import DeviceSpec, Executable, KernelCost, Progress,
 from trireme.backend.device_kind import DeviceInstance
 from trireme.backend.host_memory import HostMemoryDevice
 from trireme.backend.refusal import host_reason
-from trireme.devices.cpu.codegen.ahead import CompileAhead
-from trireme.devices.cpu.codegen.jit import Code, Jit, ObjectCache
+from trireme.devices.cpu.codegen.jit import Jit, ObjectCache
 from trireme.devices.cpu.codegen.target import Isa, choose_isa, cpu_name, relative_time
 from trireme.devices.cpu.compile import table
 from trireme.devices.cpu.compile.buffer_aliases import is_alias
 from trireme.devices.cpu.compile.cost_features import TERM_LIMITS, cost_features_of
 from trireme.devices.cpu.compile.executable import CpuExecutable
 from trireme.devices.cpu.compile.half import kernel_reason
-from trireme.devices.cpu.compile.program import REFERENCE, LoweredGroups, build, pack
+from trireme.devices.cpu.compile.program import LoweredGroups, build, pack
+from trireme.devices.cpu.compile.region import REFERENCE
 from trireme.devices.cpu.compile.states import why_host_keeps
 from trireme.devices.cpu.options import NO_CACHE, CpuOptions
 from trireme.devices.cpu.runtime.compiled import LaterNative
@@ -33,7 +33,6 @@ from trireme.devices.cpu.runtime.native import has_futex
 from trireme.devices.cpu.runtime.pool import StepPool
 from trireme.devices.cpu.runtime.server import DRIVER_QUEUE, Server
 from trireme.devices.cpu.runtime.workers import SPINS
-from trireme.ir.contents import decided_by_shapes
 from trireme.ir.effects import uses_state
 from trireme.ir.graph import Graph, Node
 from trireme.support.errors import DeviceError
@@ -41,18 +40,9 @@ from trireme.support.limits import MOST_THREADS
 from trireme.support.user_files import cache_folder
 
 if TYPE_CHECKING:
-    from trireme.devices.cpu.kernels.sample import GenericSample
+    from trireme.devices.cpu.compile.open_sizes import OpenSizes
 
-Made = TypeVar("Made")
 _log = logging.getLogger(__name__)
-
-
-class HasCodes(Protocol):
-    """A program of either kind."""
-
-    @property
-    def codes(self) -> tuple[Code, ...]:
-        """The kernels."""
 
 
 _HANDOVER_S = 10e-6
@@ -85,7 +75,7 @@ class CpuDevice(HostMemoryDevice):
         if server is None:
             self.calls_at_once, self.busy_calls = pool.calls_at_once, pool.threads
         self._lowered: LoweredGroups | None = None
-        self._sampled: tuple[Graph, GenericSample, frozenset[int]] | None = None
+        self._opened: OpenSizes | None = None
         self._probe: HandoverProbe | None = None
 
     def unsupported_reason(self, graph: Graph, node: Node) -> str | None:
@@ -117,16 +107,7 @@ class CpuDevice(HostMemoryDevice):
     ) -> list[Executable]:
         """Return an executable for each graph; tell how many kernels are compiled."""
         lowered, self._lowered = self._lowered, None
-        recipes = self._jit.recipes
-        how = self.isa, self.threads, self.winograd, recipes, lowered
-        with self._jit.ahead() as ahead:
-            self._native.begin(ahead)
-            programs = [build(graph, *how, lowered_code=ahead.begin) for graph in graphs]
-            packed = self._beside_compiling(
-                programs, lambda: [pack(one) for one in programs], progress, ahead
-            )
-        with self._server.still() if self._server else nullcontext():
-            return [CpuExecutable(one, self._jit, self._pool, self._server) for one in packed]
+        return [*self._compiled([(graph, None) for graph in graphs], lowered, progress)]
 
     def polymorphic_reason(self, graph: Graph, node: Node) -> str | None:
         """Return why a node of a graph with symbols has no kernel for every shape, else None."""
@@ -134,47 +115,45 @@ class CpuDevice(HostMemoryDevice):
             return found
         if any(graph.type(value).dtype == "string" for value in (*node.used, *node.outputs)):
             return "cpu has no memory for strings"
-        from trireme.devices.cpu.compile.polymorphic import polymorphic_reason
-        from trireme.devices.cpu.kernels.sample import sample_of
+        from trireme.devices.cpu.compile.open_sizes import open_sizes
 
-        if self._sampled is None or self._sampled[0] is not graph:
-            self._sampled = graph, sample_of(graph), decided_by_shapes(graph)
-        return polymorphic_reason(*self._sampled[1:], node)
+        if self._opened is None or self._opened.graph is not graph:
+            self._opened = open_sizes(graph)
+        return self._opened.reason(node)
 
     def compile_polymorphic(self, graphs: Sequence[Graph]) -> list[PolymorphicExecutable]:
         """Return an executable for each graph, which serves every shape.
 
         Errors: CompileError
         """
-        from trireme.devices.cpu.compile.polymorphic import build_polymorphic, packed
-        from trireme.devices.cpu.compile.resizable import CpuPolymorphic
+        from trireme.devices.cpu.compile.open_sizes import open_sizes
 
-        recipes = self._jit.recipes
-        with self._jit.ahead() as ahead:
-            self._native.begin(ahead)
-            how = self.isa, self.threads, recipes, self.winograd
-            programs = [build_polymorphic(graph, *how) for graph in graphs]
-            made = self._beside_compiling(
-                programs, lambda: [packed(one) for one in programs], no_progress, ahead
-            )
-        return [CpuPolymorphic(one, self._jit, self._pool, self._server) for one in made]
+        return [*self._compiled([(graph, open_sizes(graph)) for graph in graphs])]
 
-    def _beside_compiling(
+    def _compiled(
         self,
-        programs: Sequence[HasCodes],
-        work: Callable[[], Made],
-        progress: Progress,
-        ahead: CompileAhead,
-    ) -> Made:
-        """Have the machine code of programs, and do other work meanwhile; return what that made."""
+        graphs: Sequence[tuple[Graph, OpenSizes | None]],
+        lowered: LoweredGroups | None = None,
+        progress: Progress = no_progress,
+    ) -> list[CpuExecutable]:
+        """Return the executables of graphs; constants are packed while kernels are compiled."""
         from concurrent.futures import ThreadPoolExecutor
 
-        codes = [code for program in programs for code in program.codes]
-        with ThreadPoolExecutor(1, "trireme-pack") as pool:
-            doing = pool.submit(work)
-            self._native.load(ahead)
-            self._jit.addresses(codes, progress, ahead)
-        return doing.result()
+        how = self.isa, self.threads, self.winograd, self._jit.recipes, lowered
+        with self._jit.ahead() as ahead:
+            self._native.begin(ahead)
+            programs = [
+                build(graph, *how, lowered_code=ahead.begin, opened=opened)
+                for graph, opened in graphs
+            ]
+            codes = [code for program in programs for code in program.codes]
+            with ThreadPoolExecutor(1, "trireme-pack") as pool:
+                packing = [pool.submit(pack, program) for program in programs]
+                self._native.load(ahead)
+                self._jit.addresses(codes, progress, ahead)
+            packed = [one.result() for one in packing]
+        with self._server.still() if self._server else nullcontext():
+            return [CpuExecutable(one, self._jit, self._pool, self._server) for one in packed]
 
     def cost_features(self, graph: Graph) -> list[KernelCost]:
         """Return the kernels that the graph is lowered to; the next `compile` uses them."""

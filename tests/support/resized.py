@@ -3,7 +3,7 @@
 import numpy as np
 
 from trireme.backend.capabilities import ResizableExecutable
-from trireme.devices.cpu.compile.polymorphic import program_at
+from trireme.devices.cpu.compile.one_shape import program_at
 from trireme.devices.cpu.kernels.lowering import Extents
 from trireme.ir.decided import DecidedValues
 from trireme.runtime.dynamic.resizable import symbols_of_inputs

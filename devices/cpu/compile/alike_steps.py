@@ -7,7 +7,7 @@ from typing import Final, Protocol
 
 from trireme.devices.cpu.codegen.aligned_memory import as_kernels_read
 from trireme.devices.cpu.compile.recording import Code, CodeOfMany
-from trireme.devices.cpu.kernels.lowering import PolymorphicStep, Sized
+from trireme.devices.cpu.kernels.lowering import Sized, Step
 from trireme.ir.dim_values import Numbers
 from trireme.support.dtypes import Array
 
@@ -49,7 +49,7 @@ class AlikeSteps:
     is_recorded: whether the sizes can be recorded; Python sizes the others at each shape
     """
 
-    step: PolymorphicStep
+    step: Step
     number: int
     codes: list[Code] = field(default_factory=list)
     of_many: list[CodeOfMany] = field(default_factory=list)

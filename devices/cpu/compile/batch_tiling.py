@@ -18,6 +18,8 @@ import numpy as np
 
 from trireme.devices.cpu.codegen.target import Isa
 from trireme.devices.cpu.compile.fusion import Group
+from trireme.devices.cpu.compile.region import RegionProgram
+from trireme.devices.cpu.kernels.lowering import At, Operand, Step, Temp
 from trireme.ir.effects import uses_state
 from trireme.ir.graph import Graph, Node, TensorType, Value
 from trireme.placement.shards.rules import Piece, Span, piece, type_of
@@ -153,6 +155,37 @@ def _part_graph(graph: Graph, groups: Sequence[Group], part: int) -> Graph:
         nodes=tuple(nodes),
         values=values,
     )
+
+
+def repeated(program: RegionProgram, parts: int) -> list[Step]:
+    """Return the steps of a part of the batch for each part, on the memory of the whole batch."""
+    graph, buffer_aliases, offsets = program.graph, program.buffer_aliases, program.offsets
+    whole = {*graph.inputs, *graph.outputs}
+    memory = Temp(f"parts from %{graph.nodes[0].outputs[0]}", program.scratch_bytes)
+
+    def beginning(operand: int | Temp, part: int) -> At:
+        if isinstance(operand, int) and buffer_aliases[operand] in whole:
+            return At(buffer_aliases[operand], part * graph.type(buffer_aliases[operand]).nbytes)
+        key = buffer_aliases[operand] if isinstance(operand, int) else operand.key
+        return At(memory, offsets[key])
+
+    def place(operand: Operand, part: int) -> Operand:
+        if isinstance(operand, int) and graph.values[operand].is_constant:
+            return operand
+        if isinstance(operand, At):
+            at = beginning(operand.of, part)
+            return At(at.of, at.offset + operand.offset)
+        return beginning(operand, part) if isinstance(operand, int | Temp) else operand
+
+    return [
+        replace(
+            item,
+            reads=tuple(place(operand, part) for operand in item.reads),
+            writes=tuple(place(operand, part) for operand in item.writes),
+        )
+        for part in range(parts)
+        for item in program.steps
+    ]
 
 
 def _shortened(value: Value, part: int) -> Value:

@@ -8,7 +8,7 @@ from time import perf_counter
 import numpy as np
 
 from trireme.backend.device import LazySpans, NodeSpan
-from trireme.devices.cpu.compile.program import REFERENCE
+from trireme.devices.cpu.compile.region import REFERENCE
 from trireme.devices.cpu.kernels.lowering import Step
 from trireme.devices.cpu.runtime import native as runtime
 from trireme.devices.cpu.runtime.pool import PoolCall, StepPool

@@ -18,7 +18,7 @@ from dataclasses import replace
 from trireme.backend.core_latency import BYTES, FLAGS
 from trireme.backend.device import KernelCost
 from trireme.devices.cpu.codegen.target import Isa
-from trireme.devices.cpu.compile.program import Item, RegionProgram
+from trireme.devices.cpu.compile.region import Item, RegionProgram
 from trireme.devices.cpu.kernels.expressions import COSTS
 from trireme.devices.cpu.kernels.lowering import CONSTANTS, At, Operand, Step, Temp
 from trireme.devices.cpu.runtime.step_rows import TRY_S

@@ -16,8 +16,13 @@ from trireme.devices.cpu.kernels.f32.elementwise import (
     node_term,
     term_inputs,
 )
-from trireme.devices.cpu.kernels.lowering import TABLE, Context, Step, native_reason, only
-from trireme.devices.cpu.patterns.attention import Attention, find_attention, with_shared_code
+from trireme.devices.cpu.kernels.lowering import TABLE, Context, Rule, Step, native_reason
+from trireme.devices.cpu.patterns.attention import (
+    Attention,
+    find_attention,
+    find_open_attention,
+    with_shared_code,
+)
 from trireme.devices.cpu.patterns.dynamic_range import chosen_hybrid, lower_levels, lower_product
 from trireme.devices.cpu.patterns.moved_assigns import MovedAssign, find_moved_assigns
 from trireme.devices.cpu.patterns.stored_products import StoredProduct, find_stored_products
@@ -52,8 +57,12 @@ Reason = Callable[[Graph, Node], str | None]
 
 
 def patterns_of(context: Context) -> list[Pattern]:
-    """Return the patterns that are one kernel in a graph of one shape."""
+    """Return the patterns that are one kernel."""
     graph = context.graph
+    if context.is_open:
+        from trireme.devices.cpu.patterns.polymorphic_dynamic_range import find_polymorphic_hybrid
+
+        return [*find_open_attention(graph), *find_polymorphic_hybrid(graph)]
     stored, assigns = find_stored_products(graph), find_moved_assigns(graph)
     return [*with_shared_code(find_attention(graph)), *stored, *assigns, *chosen_hybrid(context)]
 
@@ -125,24 +134,44 @@ def lower_group(context: Context, group: Group) -> Sequence[Step]:
     """Return the steps of a native group."""
     if isinstance(group.pattern, (Attention, StoredProduct, MovedAssign)):
         return group.pattern.lower(context)
-    if isinstance(group.pattern, Levels):
-        return lower_levels(context, group.pattern)
-    if isinstance(group.pattern, HybridProduct):
-        return lower_product(context, group.pattern)
+    if isinstance(group.pattern, (Levels, HybridProduct)):
+        return _lower_hybrid(context, group.pattern)
     if len(group.nodes) == 1:
-        rule = TABLE.find(context.graph, group.node)
-        if rule is None:
-            raise InternalError(f"{group.node.label} has no native kernel")
-        return only(Step, rule.lower(context, group.node))
+        return _rule_of(context, group.node).lower(context, group.node)
     return [_chain_step(context, group)]
+
+
+def _lower_hybrid(context: Context, pattern: Levels | HybridProduct) -> Sequence[Step]:
+    if context.is_open:
+        from trireme.devices.cpu.patterns import polymorphic_dynamic_range as every_shape
+
+        if isinstance(pattern, Levels):
+            return every_shape.levels_steps(context, pattern)
+        return every_shape.product_steps(context, pattern)
+    if isinstance(pattern, Levels):
+        return lower_levels(context, pattern)
+    return lower_product(context, pattern)
+
+
+def _rule_of(context: Context, node: Node) -> Rule:
+    """Return the rule that lowers a node."""
+    rule: Rule | str | None
+    if context.is_open:
+        from trireme.devices.cpu.kernels.items import open_rule
+
+        rule = open_rule(context.graph, node)
+    else:
+        rule = TABLE.find(context.graph, node)
+    if not isinstance(rule, Rule):
+        raise InternalError(f"{node.label} has no native kernel")
+    return rule
 
 
 def _chain_step(context: Context, group: Group) -> Step:
     """Return the step of a chain of elementwise nodes."""
     name, terms, inputs = chain_terms(context, group)
     nodes = tuple(node.id for node in group.nodes)
-    step = expression_step(context, name, terms, inputs, group.node.outputs[0], nodes)
-    return only(Step, [step])[0]
+    return expression_step(context, name, terms, inputs, group.node.outputs[0], nodes)
 
 
 def chain_terms(context: Context, group: Group) -> tuple[str, list[Term], tuple[int, ...]]:

@@ -14,8 +14,7 @@ import numpy as np
 from trireme.backend.image import TaskImage
 from trireme.devices.cpu.codegen.jit import Jit
 from trireme.devices.cpu.codegen.link import can_link, lay_out
-from trireme.devices.cpu.compile.open_sizes import OpenSizes
-from trireme.devices.cpu.compile.program import RegionProgram
+from trireme.devices.cpu.compile.region import OpenOrigin, RegionProgram
 from trireme.devices.cpu.kernels.lowering import (
     CONSTANTS,
     At,
@@ -23,7 +22,6 @@ from trireme.devices.cpu.kernels.lowering import (
     InPlace,
     KernelFault,
     Operand,
-    PolymorphicStep,
     Step,
     Temp,
 )
@@ -42,13 +40,13 @@ _TRIED_NUMBERS = (7654321, -7654321, 0)
 
 
 def image_of(
-    program: RegionProgram, jit: Jit, pool: StepPool, of: OpenSizes | None = None
+    program: RegionProgram, jit: Jit, pool: StepPool, of: OpenOrigin | None = None
 ) -> TaskImage | None:
     """Return the image of a program with its constants, None where it has none.
 
     of: the open program that it is one shape of; the image serves others too where it can
     """
-    steps = [item for item in program.items if isinstance(item, Step)]
+    steps = program.steps
     graph = program.graph
     ends = (*graph.inputs, *graph.outputs)
     twice = len({*ends}) < len(ends) or any(graph.values[value].is_constant for value in ends)
@@ -99,13 +97,13 @@ def image_of(
     return TaskImage(facts, tables, (*places.constants, *sized.decided.values()))
 
 
-def _sized_parts(program: RegionProgram, of: OpenSizes) -> SizedParts | None:
+def _sized_parts(program: RegionProgram, of: OpenOrigin) -> SizedParts | None:
     from trireme.devices.cpu.compile.sized_image import sized_parts
 
     return sized_parts(of, _sizes(program, of))
 
 
-def _sizes(program: RegionProgram, of: OpenSizes) -> Numbers:
+def _sizes(program: RegionProgram, of: OpenOrigin) -> Numbers:
     """Return the sizes of the symbols at the shape of a program."""
     known = {
         dim: size
@@ -115,9 +113,9 @@ def _sizes(program: RegionProgram, of: OpenSizes) -> Numbers:
     return tuple([known[name] for name in of.contents.names])
 
 
-def _variants(of: OpenSizes, symbols: Mapping[str, int]) -> Array:
+def _variants(of: OpenOrigin, symbols: Mapping[str, int]) -> Array:
     """Return the addresses of the kernels of each step, by variant."""
-    steps = [step for step in of.program.steps if isinstance(step, PolymorphicStep)]
+    steps = of.program.steps
     table = np.zeros((len(steps), max(len(step.codes) for step in steps)), np.int64)
     for k, step in enumerate(steps):
         table[k, : len(step.codes)] = [symbols[code.symbol] for code in step.codes]
@@ -193,7 +191,7 @@ class _Places:
         """Return the number of a constant, or of the words of a step."""
         return self._numbers[id(operand.words if isinstance(operand, Extents) else operand)]
 
-    def slots(self, steps: Sequence[Step], of: OpenSizes) -> Array:
+    def slots(self, steps: Sequence[Step], of: OpenOrigin) -> Array:
         """Return rows (slot of the scratch memory, offset in it) by pointer; slot -1 for others."""
         slot_of = {m: k for k, slot in enumerate(of.program.slots) for m in slot.members}
         rows = []

@@ -1,99 +1,56 @@
 """A region of a graph as one program: steps in order, memory for what flows between them.
 
 `build` lowers each node to native steps, or to a step on the numpy reference where there is no
-kernel, and plans the scratch memory. executable.py puts it on addresses and runs it.
+kernel, and plans the scratch memory. executable.py puts it on addresses and runs it. The program of
+a graph whose sizes vary serves every shape; open_sizes.py adds what a shape decides.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import field, replace
-from typing import Protocol
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from trireme.backend.arena import LiveRange
-from trireme.backend.arena import pack as pack_ranges
 from trireme.devices.cpu.codegen.aligned_memory import PackedRoom, as_kernels_read
 from trireme.devices.cpu.codegen.kernel_cache import Code, KernelCache
 from trireme.devices.cpu.codegen.target import Isa
-from trireme.devices.cpu.compile.batch_tiling import BatchTile, cut
+from trireme.devices.cpu.compile.batch_tiling import BatchTile, cut, repeated
 from trireme.devices.cpu.compile.buffer_aliases import find_homes, is_alias
 from trireme.devices.cpu.compile.fusion import Group, grouped, lower_group, patterns_of
 from trireme.devices.cpu.compile.half import widened
-from trireme.devices.cpu.compile.states import RegionStates, states_in
+from trireme.devices.cpu.compile.region import (
+    REFERENCE,
+    Item,
+    ReferenceStep,
+    RegionProgram,
+)
+from trireme.devices.cpu.compile.scratch_slots import (
+    scratch_offsets,
+    scratch_slots,
+    temps_of,
+)
+from trireme.devices.cpu.compile.states import states_in
 from trireme.devices.cpu.kernels.lowering import (
     CONSTANTS,
     At,
     Context,
     KernelFault,
-    Operand,
     Packed,
+    SizedTemp,
     Step,
-    Temp,
     begin,
     finish,
+    native_reason,
 )
+from trireme.devices.cpu.kernels.movement.move import whole_copy
 from trireme.ir.effects import writes_state
 from trireme.ir.graph import Graph, Node
 from trireme.support.dtypes import Array
 from trireme.support.errors import InternalError
 from trireme.support.mapped import release
-from trireme.support.records import dataclass
 
-REFERENCE = "numpy reference"
-
-
-@dataclass(frozen=True, eq=False)
-class ReferenceStep:
-    """A node that numpy runs between native steps."""
-
-    node: Node
-
-    @property
-    def reads(self) -> tuple[Operand, ...]:
-        """The values it reads."""
-        return self.node.used
-
-    @property
-    def writes(self) -> tuple[Operand, ...]:
-        """The values it writes."""
-        return self.node.outputs
-
-
-Item = Step | ReferenceStep
-
-
-class Reader(Protocol):
-    """A step of any kind: it reads operands."""
-
-    @property
-    def reads(self) -> tuple[Operand, ...]:
-        """The operands it reads."""
-
-
-@dataclass(frozen=True)
-class RegionProgram:
-    """A region without its addresses, made by `build`."""
-
-    graph: Graph
-    items: tuple[Item, ...]
-    symbols: tuple[str, ...]
-    buffer_aliases: Mapping[int, int]
-    """The value in whose memory each value lies; itself where it has memory of its own."""
-    offsets: Mapping[int | str, int]
-    """Byte offsets in the scratch memory, by value or temp."""
-    scratch_bytes: int
-    local_bytes: int
-    kernels: Mapping[int, str]
-    stretches: Sequence[tuple[int, RegionProgram, int]] = ()
-    """Stretches that run part by part: first item, program of a part, number of parts."""
-    constants: Mapping[int, Array] = field(default_factory=dict)
-    """Constants by the identity of the operand that steps name; aligned and contiguous."""
-    states: RegionStates = RegionStates()
-
-    @property
-    def codes(self) -> tuple[Code, ...]:
-        """The kernels, in the order of the steps."""
-        return tuple(item.code for item in self.items if isinstance(item, Step))
+if TYPE_CHECKING:
+    from trireme.devices.cpu.compile.open_sizes import OpenSizes
 
 
 class LoweredGroups:
@@ -139,6 +96,7 @@ def build(
     parts: bool = True,
     lowered_code: Callable[[Code], None] = ignore_code,
     serves: Mapping[int, int] | None = None,
+    opened: OpenSizes | None = None,
 ) -> RegionProgram:
     """Lower a graph to a program without its constants; see `pack`.
 
@@ -147,13 +105,19 @@ def build(
     recipes, lowered: kernels and nodes that were done before are not done again; what is lowered
         here is added to `lowered`
     serves: the nodes that added conversions serve, of a graph that is widened already (half.py)
+    opened: what a graph with symbols is lowered as
+    Errors: CompileError, if a node of such a graph has no kernel for every shape
     """
-    if serves is None:
+    if opened is not None:
+        opened.check()
+        graph, serves = opened.lowered, {}
+    elif serves is None:
         graph, serves = widened(graph)
-    context = Context(graph, isa, threads, winograd, recipes=recipes)
+    context = Context(graph, isa, threads, winograd, opened is not None, recipes=recipes)
     made = _RegionItems(context, serves, lowered or LoweredGroups(graph), lowered_code)
-    groups = list(grouped(context, patterns_of(context)))
-    for group in cut(graph, groups, isa) if parts else groups:
+    reason = native_reason if opened is None else opened.lacks
+    groups = list(grouped(context, patterns_of(context), reason))
+    for group in cut(graph, groups, isa) if parts and opened is None else groups:
         if isinstance(group, BatchTile):
             one = build(
                 group.graph,
@@ -168,7 +132,7 @@ def build(
             made.add_tile(one, group.parts)
         else:
             made.add(group)
-    return made.program()
+    return made.program() if opened is None else made.open_program(opened)
 
 
 class _RegionItems:
@@ -183,7 +147,7 @@ class _RegionItems:
     ) -> None:
         self._context, self._serves = context, serves
         self._lowered, self._lowered_code = lowered, lowered_code
-        self._aliases, self._copies = find_homes(context.graph)
+        self._aliases, self._copies = find_homes(context.graph, appends_in_place=context.is_open)
         self._states = states_in(context.graph, self._aliases)
         self._items: list[Item] = []
         self._writes: list[Item] = []
@@ -193,7 +157,7 @@ class _RegionItems:
     def add_tile(self, one: RegionProgram, parts: int) -> None:
         """Add a stretch that runs part by part."""
         self._stretches.append((len(self._items), one, parts))
-        self._items += _repeated(one, parts)
+        self._items += repeated(one, parts)
         self._kernels |= one.kernels
 
     def add(self, group: Group) -> None:
@@ -207,8 +171,8 @@ class _RegionItems:
             self._kernels[node.id] = "alias"
             return
         for item in made:
-            if isinstance(item, Step):
-                self._lowered_code(item.code)
+            for code in item.codes if isinstance(item, Step) else ():
+                self._lowered_code(code)
         first = 1 if writes_state(node) else 0  # the first step writes the state
         self._writes += made[:first]
         self._items += made[first:]
@@ -217,19 +181,34 @@ class _RegionItems:
     def program(self) -> RegionProgram:
         """Return the program of what was added, with its scratch memory planned."""
         graph, items = self._context.graph, [*self._items, *self._writes]
-        offsets, nbytes = _place(graph, items, self._aliases, self._states)
-        steps = [item for item in items if isinstance(item, Step)]
+        offsets, nbytes = scratch_offsets(graph, items, self._aliases, self._states.views)
         return RegionProgram(
             graph,
             tuple(items),
-            tuple(step.code.symbol for step in steps),
             self._aliases,
+            self._kernels,
             offsets,
             nbytes,
-            max((step.local_bytes for step in steps), default=0),
-            self._kernels,
             self._stretches,
             states=self._states,
+        )
+
+    def open_program(self, opened: OpenSizes) -> RegionProgram:
+        """Return the program of what was added, whose scratch memory a shape places."""
+        items: list[Item] = [*self._items, *self._writes]
+        unread = _unread_rows(self._context.graph, items, self._aliases)
+        self._kernels |= {node: "state" for step in unread for node in step.nodes}
+        items = [item for item in items if item not in unread]
+        found = temps_of(items)
+        temps = {key: one for key, one in found.items() if isinstance(one, SizedTemp)}
+        return RegionProgram(
+            opened.graph,
+            tuple(items),
+            self._aliases,
+            self._kernels,
+            opened=opened,
+            slots=scratch_slots(opened.graph, items, self._aliases, temps),
+            temps=temps,
         )
 
     def _items_of(self, group: Group) -> list[Item] | None:
@@ -242,7 +221,8 @@ class _RegionItems:
                 self._lowered.add(group, made)
             return made
         if node.id in self._copies:
-            return [_copy_step(context, node, *self._copies[node.id])]
+            copy = whole_copy if context.is_open else _copy_step
+            return [copy(context, node, *self._copies[node.id])]
         return None
 
     def _name_kernels(self, group: Group, made: Sequence[Item]) -> None:
@@ -272,35 +252,23 @@ def _lower(context: Context, group: Group, serves: Mapping[int, int]) -> list[It
     return [replace(step, nodes=nodes) for step in lower_group(context, group)]
 
 
-def _repeated(program: RegionProgram, parts: int) -> list[Item]:
-    """Return the steps of a part of the batch for each part, on the memory of the whole batch."""
-    graph, buffer_aliases, offsets = program.graph, program.buffer_aliases, program.offsets
-    whole = {*graph.inputs, *graph.outputs}
-    memory = Temp(f"parts from %{graph.nodes[0].outputs[0]}", program.scratch_bytes)
-
-    def beginning(operand: int | Temp, part: int) -> At:
-        if isinstance(operand, int) and buffer_aliases[operand] in whole:
-            return At(buffer_aliases[operand], part * graph.type(buffer_aliases[operand]).nbytes)
-        key = buffer_aliases[operand] if isinstance(operand, int) else operand.key
-        return At(memory, offsets[key])
-
-    def place(operand: Operand, part: int) -> Operand:
-        if isinstance(operand, int) and graph.values[operand].is_constant:
-            return operand
-        if isinstance(operand, At):
-            at = beginning(operand.of, part)
-            return At(at.of, at.offset + operand.offset)
-        return beginning(operand, part) if isinstance(operand, int | Temp) else operand
-
+def _unread_rows(graph: Graph, items: Sequence[Item], homes: Mapping[int, int]) -> list[Step]:
+    """Return the steps that copy rows which every reader reads in the buffer itself."""
+    views = {
+        homes[node.outputs[0]]
+        for node in graph.nodes
+        if node.op == "held_rows"
+        and not is_alias(graph, node)
+        and not graph.is_output(node.outputs[0])
+    }
+    reads = (o.of if isinstance(o, At) else o for item in items for o in item.reads)
+    unread = views - {homes[o] for o in reads if isinstance(o, int)}
     return [
-        replace(
-            item,
-            reads=tuple(place(operand, part) for operand in item.reads),
-            writes=tuple(place(operand, part) for operand in item.writes),
-        )
-        for part in range(parts)
-        for item in program.items
+        item
+        for item in items
         if isinstance(item, Step)
+        and item.writes
+        and all(isinstance(o, int) and homes[o] in unread for o in item.writes)
     ]
 
 
@@ -318,40 +286,12 @@ def _copy_kernel(isa: Isa, nbytes: int) -> Code:
     return finish(fn)
 
 
-def _place(
-    graph: Graph,
-    items: Sequence[Item],
-    buffer_aliases: Mapping[int, int],
-    states: RegionStates,
-) -> tuple[dict[int | str, int], int]:
-    """Return offsets in the scratch memory: not of inputs, outputs, constants and states."""
-    outside = {*graph.inputs, *graph.outputs, *states.views}
-    spans: dict[int | str, tuple[int, int, int]] = {}
-    for position, item in enumerate(items):
-        for operand in (*item.reads, *item.writes):
-            key: int | str
-            operand = operand.of if isinstance(operand, At) else operand
-            if isinstance(operand, Temp):
-                key, nbytes = operand.key, operand.nbytes
-            elif isinstance(operand, int) and buffer_aliases[operand] not in outside:
-                if graph.values[operand].is_constant:
-                    continue
-                key, nbytes = buffer_aliases[operand], graph.type(buffer_aliases[operand]).nbytes
-            else:
-                continue
-            first = spans[key][0] if key in spans else position
-            spans[key] = (first, position, nbytes)
-    keys = list(spans)
-    packing = pack_ranges([LiveRange(k, *spans[key]) for k, key in enumerate(keys)])
-    return {key: packing.offsets[k] for k, key in enumerate(keys)}, packing.nbytes
-
-
-def faults_of(items: Iterable[Reader]) -> list[KernelFault]:
+def faults_of(items: Iterable[Item]) -> list[KernelFault]:
     """Return what the kernels of some steps may find wrong, in the order of their operands."""
     return [one for item in items for one in item.reads if isinstance(one, KernelFault)]
 
 
-def constants_of(items: Iterable[Reader]) -> dict[int, Array]:
+def constants_of(items: Iterable[Item]) -> dict[int, Array]:
     """Return aligned, contiguous constants by the identity of the array that a step names."""
     named = {id(o): o for item in items for o in item.reads if isinstance(o, CONSTANTS)}
     room = PackedRoom([o.nbytes for o in named.values() if isinstance(o, Packed)])

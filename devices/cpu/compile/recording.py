@@ -1,6 +1,6 @@
 """Sizes of a step as straight-line code: the arithmetic of one shape, recorded while it runs.
 
-`PolymorphicStep.size` is Python over plans and takes ten microseconds. It is run once with numbers
+`Step.size` is Python over plans and takes ten microseconds. It is run once with numbers
 that note what is done to them. What it compares becomes a check, so the code serves the shapes that
 go the same way, and says so for others. Numbers that leave the recording (as an index, a text or a
 key) end it: such a step stays as it is. The numbers are no `int` and no `float`, so nothing that is

@@ -1,4 +1,4 @@
-"""A polymorphic program as one call that takes shape after shape: its tables change in place.
+"""A program for every shape as one call that takes shape after shape: its tables change in place.
 
 The pointers and the steps of the table are laid out once. A shape writes what differs from the
 shape before: words that kernels read, numbers of chunks, addresses in scratch memory. A run writes
@@ -14,7 +14,7 @@ from itertools import accumulate
 import numpy as np
 
 from trireme.backend.capabilities import TurnLoop, Turns
-from trireme.backend.device import Buffer, Done, Event, Executable
+from trireme.backend.device import Buffer, Done, Event
 from trireme.devices.cpu.codegen.jit import Jit
 from trireme.devices.cpu.compile.alike_steps import (
     ARRAYS,
@@ -26,12 +26,10 @@ from trireme.devices.cpu.compile.alike_steps import (
     RowsByTurn,
     SizedRow,
 )
-from trireme.devices.cpu.compile.executable import CpuExecutable
 from trireme.devices.cpu.compile.expected_shapes import ExpectedShapes
 from trireme.devices.cpu.compile.native_turns import NativeTurns, TurnCall, steps_of_turns
-from trireme.devices.cpu.compile.open_sizes import OpenSizes
-from trireme.devices.cpu.compile.polymorphic import PolymorphicProgram, program_at
-from trireme.devices.cpu.compile.program import ReferenceStep, faults_of
+from trireme.devices.cpu.compile.program import faults_of
+from trireme.devices.cpu.compile.region import RegionProgram
 from trireme.devices.cpu.compile.resizing import CpuTables, Resizer
 from trireme.devices.cpu.compile.step_layout import PointerPlaces, StepLayout
 from trireme.devices.cpu.compile.turn_tables import TurnTables, turn_tables
@@ -41,7 +39,6 @@ from trireme.devices.cpu.kernels.lowering import (
     InPlace,
     KernelFault,
     Operand,
-    PolymorphicStep,
     Temp,
 )
 from trireme.devices.cpu.runtime import native as runtime
@@ -51,7 +48,6 @@ from trireme.devices.cpu.runtime.server import ServedCall, Server, Stamped
 from trireme.devices.cpu.runtime.step_rows import POLL_S, TRY_S, WAKE_S
 from trireme.ir.decided import DecidedValues
 from trireme.ir.dim_values import Numbers
-from trireme.ir.graph import Graph
 from trireme.support.dtypes import Array
 from trireme.support.errors import InternalError
 
@@ -66,7 +62,7 @@ class CpuResizable:
 
     def __init__(
         self,
-        program: PolymorphicProgram,
+        program: RegionProgram,
         jit: Jit,
         pool: StepPool,
         server: Server | None,
@@ -75,7 +71,7 @@ class CpuResizable:
     ) -> None:
         self._made_of = program, jit, pool, server, contents
         self._program, self._pool, self._jit = program, pool, jit
-        self._steps = [s for s in program.steps if isinstance(s, PolymorphicStep)]
+        self._steps = program.steps
         self._faults = faults_of(self._steps)
         self.resizer = resizer or Resizer(program, self._steps, contents)
         self._shapes = ExpectedShapes(self.resizer)
@@ -314,28 +310,3 @@ def _cut(table: Array) -> Array:
     left = made[:, runtime.STEP_CHUNKS] - made[:, runtime.STEP_BASE]
     made[:, runtime.STEP_CHUNKS] = np.minimum(left, most)
     return made
-
-
-class CpuPolymorphic:
-    """A region compiled for every shape: a ResizableExecutable."""
-
-    def __init__(
-        self, program: PolymorphicProgram, jit: Jit, pool: StepPool, server: Server | None
-    ) -> None:
-        self._program, self._jit, self._pool, self._server = program, jit, pool, server
-        self.constant_bytes = sum(array.nbytes for array in program.constants.values())
-        self._contents: DecidedValues | None = None
-
-    def at(self, graph: Graph) -> Executable:
-        """Return the executable of one shape."""
-        program = program_at(self._program, graph)
-        contents = self._contents
-        of = None if contents is None else OpenSizes(self._program, contents)
-        return CpuExecutable(program, self._jit, self._pool, self._server, of)
-
-    def resizable(self, contents: DecidedValues) -> CpuResizable | None:
-        """Return a call that serves one shape after another; None where numpy runs a node."""
-        if any(isinstance(step, ReferenceStep) for step in self._program.steps):
-            return None
-        self._contents = contents
-        return CpuResizable(self._program, self._jit, self._pool, self._server, contents)

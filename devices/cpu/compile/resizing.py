@@ -25,10 +25,11 @@ from trireme.devices.cpu.compile.alike_steps import (
     SizedRow,
     row_of,
 )
-from trireme.devices.cpu.compile.polymorphic import PolymorphicProgram, sized_for
+from trireme.devices.cpu.compile.one_shape import sized_for
 from trireme.devices.cpu.compile.recording import NotRecorded, SizeRecording
+from trireme.devices.cpu.compile.region import RegionProgram
 from trireme.devices.cpu.compile.sized_values import SizedType, SizedValues, UnreadValue
-from trireme.devices.cpu.kernels.lowering import PolymorphicStep
+from trireme.devices.cpu.kernels.lowering import Step
 from trireme.devices.cpu.runtime.slot_places import slot_places
 from trireme.ir.alike import likeness
 from trireme.ir.decided import DecidedValues
@@ -96,8 +97,8 @@ class Resizer:
 
     def __init__(
         self,
-        program: PolymorphicProgram,
-        steps: Sequence[PolymorphicStep],
+        program: RegionProgram,
+        steps: Sequence[Step],
         contents: DecidedValues,
     ) -> None:
         self.resized = 0
@@ -142,7 +143,7 @@ class Resizer:
         self._laid: dict[int, tuple[Array, Array]] = {}
         self._group_steps(source, steps)
 
-    def _group_steps(self, graph: Graph, steps: Sequence[PolymorphicStep]) -> None:
+    def _group_steps(self, graph: Graph, steps: Sequence[Step]) -> None:
         """Find the groups of alike steps, and where their words begin."""
         told = {value: self._contents.key(value) for value in self._contents.ids}
         groups: dict[Hashable, AlikeSteps] = {}
@@ -273,7 +274,7 @@ class Resizer:
             row = group.row(numbers)
         if row is None:
             self.resized += 1
-            row = row_of(group.step.size(self._graph))
+            row = row_of(group.step.sized(self._graph))
         return row
 
     def _record(self, group: AlikeSteps, numbers: Numbers) -> None:
@@ -285,7 +286,7 @@ class Resizer:
         )
         made = partial(self._noted_value, dims)
         try:
-            sized = group.step.size(replace(self._graph, values=SizedValues(self._source, made)))
+            sized = group.step.sized(replace(self._graph, values=SizedValues(self._source, made)))
             row = row_of(sized)
             code, of_many = recording.finish(row), recording.finish_of_many(row)
         except NotRecorded:

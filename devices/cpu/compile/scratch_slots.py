@@ -1,6 +1,7 @@
-"""The scratch memory of an open program: who shares a slot, and which slots lie below which.
+"""The scratch memory of a program: what flows between its steps, packed by lives.
 
-The values are packed once, at usual sizes. Other sizes keep the order of that packing: a slot
+Where sizes vary, the values are packed once, at usual sizes, and it is known who shares a slot and
+which slots lie below which. Other sizes keep the order of that packing: a slot
 begins where the last of the slots below it ends (runtime/slot_places.py). So values of common lives
 never overlap, and a shape whose sizes are in other proportions takes more memory than its own
 packing would.
@@ -9,19 +10,16 @@ packing would.
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Collection, Hashable, Mapping, Sequence
+from typing import Protocol
 
 from trireme.backend.arena import LiveRange, pack
-from trireme.devices.cpu.kernels.lowering import At, PolymorphicStep, SizedTemp, Temp
+from trireme.devices.cpu.kernels.lowering import At, Operand, SizedTemp, Temp
 from trireme.ir.dim_values import evaluator
 from trireme.ir.dims import symbols_of
 from trireme.ir.graph import UNKNOWN, Graph
 from trireme.support.dtypes import itemsize
 from trireme.support.records import dataclass
-
-if TYPE_CHECKING:
-    from trireme.devices.cpu.compile.program import ReferenceStep
 
 _USUAL = 128
 """The size of a symbol at which the values are packed, where its bounds allow it."""
@@ -29,6 +27,18 @@ Life = tuple[int, int]
 """The first and the last step that use a value."""
 Home = int | str
 """The id of a value, or the key of a Temp."""
+
+
+class UsesOperands(Protocol):
+    """A step of any kind."""
+
+    @property
+    def reads(self) -> tuple[Operand, ...]:
+        """The operands it reads."""
+
+    @property
+    def writes(self) -> tuple[Operand, ...]:
+        """The operands it writes."""
 
 
 @dataclass(frozen=True)
@@ -43,9 +53,33 @@ class ScratchSlot:
     below: tuple[int, ...]
 
 
+def scratch_offsets(
+    graph: Graph, steps: Sequence[UsesOperands], homes: Mapping[int, int], outside: Collection[int]
+) -> tuple[dict[Home, int], int]:
+    """Return the offset of each value and Temp between steps, and the bytes of all.
+
+    homes: the value in whose memory each value lies; outside: values in other memory
+    """
+    temps, lives = temps_of(steps), _lives(graph, steps, homes, outside)
+    found = pack(
+        [
+            LiveRange(k, *life, (graph.type(at) if isinstance(at, int) else temps[at]).nbytes)
+            for k, (at, life) in enumerate(lives.items())
+        ]
+    )
+    return {home: found.offsets[k] for k, home in enumerate(lives)}, found.nbytes
+
+
+def temps_of(steps: Sequence[UsesOperands]) -> dict[str, Temp]:
+    """Return the Temps of steps by key."""
+    operands = [operand for step in steps for operand in (*step.reads, *step.writes)]
+    temps = (operand.of if isinstance(operand, At) else operand for operand in operands)
+    return {one.key: one for one in temps if isinstance(one, Temp)}
+
+
 def scratch_slots(
     graph: Graph,
-    steps: Sequence[PolymorphicStep | ReferenceStep],
+    steps: Sequence[UsesOperands],
     homes: Mapping[int, int],
     temps: Mapping[str, SizedTemp],
 ) -> tuple[ScratchSlot, ...]:
@@ -71,10 +105,13 @@ def scratch_slots(
 
 
 def _lives(
-    graph: Graph, steps: Sequence[PolymorphicStep | ReferenceStep], homes: Mapping[int, int]
+    graph: Graph,
+    steps: Sequence[UsesOperands],
+    homes: Mapping[int, int],
+    outside: Collection[int] = (),
 ) -> dict[Home, Life]:
     """Return the lives of what lies in scratch memory: not inputs, outputs and constants."""
-    outside = {*graph.inputs, *graph.outputs}
+    outside = {*graph.inputs, *graph.outputs, *outside}
     lives: dict[Home, Life] = {}
     for position, step in enumerate(steps):
         for operand in (*step.reads, *step.writes):

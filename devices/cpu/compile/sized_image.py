@@ -19,9 +19,8 @@ from typing import Any
 import numpy as np
 
 from trireme.devices.cpu.compile.alike_steps import ARRAYS, WORDS, AlikeSteps
-from trireme.devices.cpu.compile.open_sizes import OpenSizes
+from trireme.devices.cpu.compile.region import OpenOrigin
 from trireme.devices.cpu.compile.resizing import Resizer
-from trireme.devices.cpu.kernels.lowering import PolymorphicStep
 from trireme.devices.cpu.runtime.sized_image import CALLS, SEARCHES
 from trireme.ir.dim_values import Numbers, evaluator
 from trireme.support.dtypes import Array
@@ -53,15 +52,15 @@ class SizedParts:
     decided: Mapping[int, Array]
 
 
-def sized_parts(of: OpenSizes, sizes: Numbers) -> SizedParts | None:
+def sized_parts(of: OpenOrigin, sizes: Numbers) -> SizedParts | None:
     """Return what serves other shapes; None where steps do not allow it.
 
     sizes: of the symbols, at the shape of the image
     """
     program, contents = of.program, of.contents
-    steps = [step for step in program.steps if isinstance(step, PolymorphicStep)]
+    steps = program.steps
     resizer = Resizer(program, steps, contents)
-    if len(steps) < len(program.steps) or resizer.has_temps:
+    if len(steps) < len(program.items) or resizer.has_temps:
         return None
     windows = contents.windows
     if any(value not in windows or any(windows[value]) for value in resizer.decided):
@@ -151,7 +150,7 @@ def _codes(group: AlikeSteps) -> list[Any]:
     return found
 
 
-def _largest(of: OpenSizes, sizes: Numbers, decided: Sequence[int]) -> Numbers:
+def _largest(of: OpenOrigin, sizes: Numbers, decided: Sequence[int]) -> Numbers:
     """Return sizes for which contents are stored: powers of two, as far as they are allowed."""
     graph, names = of.program.graph, of.contents.names
     shapes = [evaluator(graph.type(value).shape, names) for value in decided]
@@ -169,7 +168,7 @@ def _largest(of: OpenSizes, sizes: Numbers, decided: Sequence[int]) -> Numbers:
     return tuple(most)
 
 
-def _allowed(of: OpenSizes, sizes: Numbers, shapes: Sequence[Any], decided: Sequence[int]) -> bool:
+def _allowed(of: OpenOrigin, sizes: Numbers, shapes: Sequence[Any], decided: Sequence[int]) -> bool:
     """Whether contents for these sizes are no more than is stored, and nothing refuses them."""
     most = max((math.prod(shape(*sizes)) for shape in shapes), default=0)
     if max(most, *sizes) > _MOST_ELEMENTS:

@@ -15,7 +15,7 @@ from trireme.devices.cpu.codegen.ir import Function, Index, Value
 from trireme.devices.cpu.codegen.kernel_cache import Code
 from trireme.devices.cpu.codegen.llvm_types import vector
 from trireme.devices.cpu.codegen.target import Isa
-from trireme.devices.cpu.kernels.lowering import AnyStep, At, Context, finish
+from trireme.devices.cpu.kernels.lowering import At, Context, Step, finish
 from trireme.devices.cpu.kernels.spans import (
     NOTHING,
     SpanCut,
@@ -113,7 +113,7 @@ def copy_kernel(isa: Isa, copy: Copy, cut: SpanCut, name: str, is_one_piece: boo
 
 def copy_step(
     context: Context, wiring: Wiring, copy: Copy, name: str, copy_at: Callable[[Graph], Copy]
-) -> AnyStep:
+) -> Step:
     """Return the step of a strided copy from what is read to what is written.
 
     Numbers are added to the addresses of values, so that the parts of a split or a concat share a

@@ -23,7 +23,6 @@ from trireme.devices.cpu.kernels.lowering import (
     At,
     Context,
     Operand,
-    PolymorphicStep,
     Rule,
     Sized,
     SizedTemp,
@@ -32,7 +31,7 @@ from trireme.devices.cpu.kernels.lowering import (
     begin,
     dims_of,
     finish,
-    only,
+    open_step,
 )
 from trireme.devices.cpu.kernels.sample import deal_evenly, varies
 from trireme.ir.graph import Graph, Node, TensorType, Value
@@ -235,9 +234,9 @@ class Batch:
         return done // self.group, (total - done) // self.group
 
 
-def _lower(context: Context, node: Node) -> Sequence[PolymorphicStep]:
+def _lower(context: Context, node: Node) -> Sequence[Step]:
     groups = _GROUPS if _shares_large_weights(context.graph, node) else (1,)
-    steps: list[PolymorphicStep] = []
+    steps: list[Step] = []
     for larger, group in zip((0, *groups), groups, strict=False):
         found = some_items(context.graph, node, group)
         if isinstance(found, str):
@@ -253,7 +252,7 @@ def _lower(context: Context, node: Node) -> Sequence[PolymorphicStep]:
 
 
 def _lowered(rule: Rule, node: Node, context: Context) -> Sequence[Step]:
-    return only(Step, rule.lower(context, node))
+    return rule.lower(context, node)
 
 
 def steps_of_items(
@@ -263,7 +262,7 @@ def steps_of_items(
     batch: Batch,
     nodes: tuple[int, ...],
     lower: Callable[[Context], Sequence[Step]],
-) -> list[PolymorphicStep]:
+) -> list[Step]:
     """Return the steps of one item, each with a loop over the items of a shape.
 
     graph: the nodes with one item, which `lower` lowers
@@ -298,7 +297,7 @@ def _shares_large_weights(graph: Graph, node: Node) -> bool:
 
 def _step(
     graph: Graph, step: Step, leading: Mapping[int, int], batch: Batch, nodes: tuple[int, ...]
-) -> PolymorphicStep:
+) -> Step:
     operands = (*step.reads, *step.writes)
     if len(operands) > _MOST_OPERANDS:
         raise InternalError(f"{step.code.name}: {len(operands)} operands of a kernel")
@@ -332,7 +331,7 @@ def _step(
         return SizedTemp(name, operand.nbytes, bytes_at)
 
     reads, writes = (tuple(map(sized, ends)) for ends in (step.reads, step.writes))
-    return PolymorphicStep((step.code,), reads, writes, size, nodes, step.family)
+    return open_step((step.code,), reads, writes, size, nodes, step.family)
 
 
 def _reason(graph: Graph, node: Node) -> str | None:

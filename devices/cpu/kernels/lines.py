@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from trireme.devices.cpu.kernels.lowering import AnyStep, Context, Rule
+from trireme.devices.cpu.kernels.lowering import Context, Rule, Step
 from trireme.ir.graph import Graph, Node, TensorType, Value
 
 _FRONT = {"strides": (1,), "dilations": (1,), "kernel": (1,), "output_padding": (0,)}
@@ -22,7 +22,7 @@ def for_lines(rule: Rule) -> Rule:
     def reason(graph: Graph, node: Node) -> str | None:
         return rule.reason(*as_image(graph, node))
 
-    def lower(context: Context, node: Node) -> Sequence[AnyStep]:
+    def lower(context: Context, node: Node) -> Sequence[Step]:
         graph, node = as_image(context.graph, node)
         return rule.lower(replace(context, graph=graph), node)
 

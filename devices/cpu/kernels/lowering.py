@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import field
-from typing import Concatenate, TypeVar
+from typing import Concatenate
 
 import numpy as np
 
@@ -103,59 +103,6 @@ ELEMENTWISE, ELEMENTWISE_Q8 = "elementwise_f32", "elementwise_q8"
 """Families of kernels that take their elements one by one: on floats, and on stored integers."""
 
 
-@dataclass(frozen=True, eq=False)
-class Step:
-    """One native step.
-
-    reads, writes: addresses are passed in this order, reads first
-    chunks: how often the kernel is called, with chunk = 0, 1, ...
-    local_bytes: memory of its own that each thread needs meanwhile
-    seconds: an estimate for one thread, within a factor of two where it matters: it decides the
-        number of chunks, whether workers are woken, and how often Python looks after signals
-    columns: parts of the columns (output channels) that chunks of the same rows do; 1 where a chunk
-        does all of its rows, or where that is not known
-    stores_s: of the seconds, those in which outputs are finished and stored, where that is known
-    family: steps of kernels that grow alike, which calibration fits together
-    is_copy: whether it copies what it reads byte for byte, so that it is left out in place
-    """
-
-    code: Code
-    reads: tuple[Operand, ...]
-    writes: tuple[Operand, ...]
-    chunks: int = 1
-    local_bytes: int = 0
-    seconds: float = 1e-5
-    nodes: tuple[int, ...] = ()
-    columns: int = 1
-    stores_s: float = 0.0
-    family: str = ELEMENTWISE
-    is_copy: bool = False
-
-    def __post_init__(self) -> None:
-        operands: tuple[object, ...] = (*self.reads, *self.writes)
-        for operand in operands:
-            if not isinstance(operand, _OPERANDS):
-                kind = type(operand).__name__
-                raise InternalError(
-                    f"{self.code.name}: an operand is a {kind}, neither a value's id nor data"
-                )
-
-    @property
-    def is_dealt_by_columns(self) -> bool:
-        """Whether each chunk reads all rows, and makes a part of each."""
-        return self.columns == self.chunks > 1
-
-
-@dataclass(frozen=True, eq=False)
-class SizedTemp(Temp):
-    """Memory that lives from one step of a node to another.
-
-    nbytes: of a usual shape; bytes_at: of each shape
-    """
-
-    bytes_at: Callable[[Graph], int]
-
-
 @dataclass(frozen=True)
 class Sized:
     """A step for one shape: its words, chunks and seconds, as in `Step`.
@@ -175,22 +122,89 @@ class Sized:
 
 
 @dataclass(frozen=True, eq=False)
-class PolymorphicStep:
-    """A native step for every shape; `size` gives what a shape decides.
+class Step:
+    """One native step.
 
-    codes: kernels for different ranges of sizes; operands: the words, then reads, then writes
+    reads, writes: addresses are passed in this order, reads first
+    chunks: how often the kernel is called, with chunk = 0, 1, ...
+    local_bytes: memory of its own that each thread needs meanwhile
+    seconds: an estimate for one thread, within a factor of two where it matters: it decides the
+        number of chunks, whether workers are woken, and how often Python looks after signals
+    columns: parts of the columns (output channels) that chunks of the same rows do; 1 where a chunk
+        does all of its rows, or where that is not known
+    stores_s: of the seconds, those in which outputs are finished and stored, where that is known
+    family: steps of kernels that grow alike, which calibration fits together
+    is_copy: whether it copies what it reads byte for byte, so that it is left out in place
+    size: gives what a shape decides, where sizes vary; then the words are an operand before those
+        that the step reads
+    variants: other codes of such a step, for other ranges of sizes
     """
 
-    codes: tuple[Code, ...]
+    code: Code
     reads: tuple[Operand, ...]
     writes: tuple[Operand, ...]
-    size: Callable[[Graph], Sized]
-    nodes: tuple[int, ...]
+    chunks: int = 1
+    local_bytes: int = 0
+    seconds: float = 1e-5
+    nodes: tuple[int, ...] = ()
+    columns: int = 1
+    stores_s: float = 0.0
     family: str = ELEMENTWISE
+    is_copy: bool = False
+    size: Callable[[Graph], Sized] | None = None
+    variants: tuple[Code, ...] = ()
+
+    def __post_init__(self) -> None:
+        operands: tuple[object, ...] = (*self.reads, *self.writes)
+        for operand in operands:
+            if not isinstance(operand, _OPERANDS):
+                kind = type(operand).__name__
+                raise InternalError(
+                    f"{self.code.name}: an operand is a {kind}, neither a value's id nor data"
+                )
+
+    @property
+    def codes(self) -> tuple[Code, ...]:
+        """The code, and its variants."""
+        return (self.code, *self.variants)
+
+    def sized(self, graph: Graph) -> Sized:
+        """Return what a shape decides.
+
+        Errors: CompileError, if no code serves the shape
+        """
+        if self.size is None:
+            return Sized((), self.chunks, self.seconds, self.local_bytes, self.columns)
+        return self.size(graph)
+
+    @property
+    def is_dealt_by_columns(self) -> bool:
+        """Whether each chunk reads all rows, and makes a part of each."""
+        return self.columns == self.chunks > 1
 
 
-AnyStep = Step | PolymorphicStep
-"""A step of one shape, or of every shape."""
+@dataclass(frozen=True, eq=False)
+class SizedTemp(Temp):
+    """Memory that lives from one step of a node to another.
+
+    nbytes: of a usual shape; bytes_at: of each shape
+    """
+
+    bytes_at: Callable[[Graph], int]
+
+
+def open_step(
+    codes: Sequence[Code],
+    reads: Sequence[Operand],
+    writes: Sequence[Operand],
+    size: Callable[[Graph], Sized],
+    nodes: tuple[int, ...],
+    family: str = ELEMENTWISE,
+) -> Step:
+    """Return a step for every shape; codes: kernels for different ranges of sizes."""
+    code, *variants = codes
+    ends = tuple(reads), tuple(writes)
+    return Step(code, *ends, nodes=nodes, family=family, size=size, variants=tuple(variants))
 
 
 @dataclass(frozen=True)
@@ -272,20 +286,9 @@ class Rule:
     """
 
     reason: Reason
-    lower: Callable[[Context, Node], Sequence[AnyStep]]
+    lower: Callable[[Context, Node], Sequence[Step]]
     open_reason: Reason | None = None
     open_alone: bool = False
-
-
-_S = TypeVar("_S", Step, PolymorphicStep)
-
-
-def only(kind: type[_S], steps: Sequence[AnyStep]) -> list[_S]:
-    """Return steps that are all of one kind, as the context asks for them."""
-    found = [step for step in steps if isinstance(step, kind)]
-    if len(found) < len(steps):
-        raise InternalError(f"a rule has steps that are no {kind.__name__}")
-    return found
 
 
 HUGE = 1 << 40

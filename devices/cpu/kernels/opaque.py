@@ -1,6 +1,6 @@
 """Functions of sizes that searches make, as a recording of a step's sizes calls them.
 
-compile/recording.py runs `PolymorphicStep.size` with numbers that note what is done to them. A
+compile/recording.py runs `Step.size` with numbers that note what is done to them. A
 search compares too much for that: `opaque` notes the call instead.
 """
 

@@ -15,14 +15,13 @@ from trireme.devices.cpu.codegen.kernel_cache import Code
 from trireme.devices.cpu.codegen.target import Isa
 from trireme.devices.cpu.kernels.lowering import (
     ELEMENTWISE,
-    AnyStep,
     Context,
     Operand,
-    PolymorphicStep,
     Sized,
     Step,
     begin,
     deal,
+    open_step,
 )
 from trireme.ir.graph import Graph
 from trireme.support.dtypes import Array
@@ -146,7 +145,7 @@ def span_step(
     make: Callable[Concatenate[Isa, Plan, SpanCut, P], Code],
     *args: P.args,
     **named: P.kwargs,
-) -> AnyStep:
+) -> Step:
     """Return the step of a kernel whose units are cut into chunks.
 
     plan_of: gives the plan of a graph; work: the units and seconds of a plan
@@ -169,7 +168,7 @@ def planned_step(
     make: Callable[Concatenate[Isa, Plan, SpanCut, P], Code],
     *args: P.args,
     **named: P.kwargs,
-) -> AnyStep:
+) -> Step:
     """Return the step of a kernel with tables, or with variants in a graph whose sizes vary.
 
     samples: plans of such a graph, a code for each; a shape takes the first of its structure
@@ -201,7 +200,7 @@ def planned_step(
         sized += (0,) * (room - len(sized))
         return Sized(sized, chunks, seconds, local_bytes, variant=variant, arrays=tables)
 
-    return PolymorphicStep(codes, tuple(reads), tuple(writes), size_at, nodes, family)
+    return open_step(codes, reads, writes, size_at, nodes, family)
 
 
 def read_cut(count: int, in_blocks: bool = False) -> SpanCut:

@@ -22,9 +22,7 @@ from trireme.devices.cpu.kernels.f32.attention_step import (
 from trireme.devices.cpu.kernels.lowering import (
     Context,
     Operand,
-    PolymorphicStep,
     Step,
-    only,
     varies,
 )
 from trireme.devices.cpu.kernels.spans import Wiring
@@ -109,6 +107,8 @@ class Attention:
 
     def lower(self, context: Context) -> list[Step]:
         """Return the step that computes it."""
+        if context.is_open:
+            return [_open_attention_step(context, self)]
         shape, mask = self.walk.shape, None
         if self.mask is not None:
             mask, walk = lay_mask(context, self.mask, self.walk)
@@ -117,7 +117,7 @@ class Attention:
         wiring = self.wiring(context, mask)
         if self.shares_code:
             return [shared_attention_step(context, shape, tuple(wiring.reads), self.output)]
-        return only(Step, [attention_step(context, wiring, lambda _: shape)])
+        return [attention_step(context, wiring, lambda _: shape)]
 
     def wiring(self, context: Context, mask: Operand | None) -> Wiring:
         """Return what its step reads, the mask as it is laid, and writes."""
@@ -144,7 +144,7 @@ def find_attention(graph: Graph) -> list[Attention]:
     return [attention for attention in found if attention is not None]
 
 
-def open_attention_step(context: Context, one: Attention) -> PolymorphicStep:
+def _open_attention_step(context: Context, one: Attention) -> Step:
     """Return the step of an attention for every shape."""
     mask = None if one.mask is None else context.operand(one.mask)
     by_query = one.mask is not None and is_mask_by_query(context.graph, one.mask)
@@ -158,8 +158,7 @@ def open_attention_step(context: Context, one: Attention) -> PolymorphicStep:
         read = mask_walk(graph, one.mask, walk, by_query)
         return replace(walk.shape, mask=read, mask_by_query=by_query)
 
-    step = attention_step(context, one.wiring(context, mask), shape_at)
-    return only(PolymorphicStep, [step])[0]
+    return attention_step(context, one.wiring(context, mask), shape_at)
 
 
 def with_shared_code(found: Sequence[Attention]) -> list[Attention]:

@@ -7,7 +7,7 @@ A streaming net keeps the last rows of a window so.
 
 from __future__ import annotations
 
-from trireme.devices.cpu.kernels.lowering import Context, StateMemory, Step, native_reason, only
+from trireme.devices.cpu.kernels.lowering import Context, StateMemory, Step, native_reason
 from trireme.devices.cpu.kernels.movement.move import MOVES, move_step
 from trireme.ir.effects import writes_state
 from trireme.ir.graph import Graph, Node
@@ -26,7 +26,7 @@ class MovedAssign:
         mover, assign = self.nodes
         (move,) = MOVES[mover.op](context.graph, mover)
         target = StateMemory(assign.attrs["state"])
-        return only(Step, [move_step(context, assign, move, lambda _: move.copy, target)])
+        return [move_step(context, assign, move, lambda _: move.copy, target)]
 
 
 def find_moved_assigns(graph: Graph) -> list[MovedAssign]:

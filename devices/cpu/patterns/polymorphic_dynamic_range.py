@@ -38,11 +38,11 @@ from trireme.devices.cpu.kernels.items import Batch, steps_of_items
 from trireme.devices.cpu.kernels.lowering import (
     ALONE_S,
     Context,
-    PolymorphicStep,
     Sized,
     SizedTemp,
     Step,
     dims_of,
+    open_step,
 )
 from trireme.devices.cpu.kernels.sample import deal_evenly, varies
 from trireme.devices.cpu.patterns.dynamic_range import (
@@ -116,11 +116,11 @@ def _memory(levels: Levels, dot: Dot, depth: int) -> tuple[SizedTemp, SizedTemp]
     return made, SizedTemp(f"{key} state", 8, state_bytes)
 
 
-def levels_steps(context: Context, levels: Levels) -> list[PolymorphicStep]:
+def levels_steps(context: Context, levels: Levels) -> list[Step]:
     """Return the steps that round a value, once for every form that its readers want."""
     if not _is_of_rows(context.graph, levels):
         return _steps_by_image(context, levels, levels)
-    steps: list[PolymorphicStep] = []
+    steps: list[Step] = []
     dots = dict.fromkeys(way_of(context, levels, op).dot for op in levels.readers)
     for dot in dots:
         lower = _one_range if levels.images == 1 else _range_by_row
@@ -128,7 +128,7 @@ def levels_steps(context: Context, levels: Levels) -> list[PolymorphicStep]:
     return steps
 
 
-def _range_by_row(context: Context, levels: Levels, dot: Dot) -> list[PolymorphicStep]:
+def _range_by_row(context: Context, levels: Levels, dot: Dot) -> list[Step]:
     layout, rounding = _layout(context, levels, dot), LevelRounding(levels.kind, levels.tiny)
     row_s = layout.row / context.isa.lanes * VECTOR_S
 
@@ -139,10 +139,10 @@ def _range_by_row(context: Context, levels: Levels, dot: Dot) -> list[Polymorphi
 
     code = context.kernel(sized_image_levels, layout, rounding)
     writes = _memory(levels, dot, layout.row)
-    return [PolymorphicStep((code,), (context.operand(levels.x),), writes, size, _ids(levels))]
+    return [open_step((code,), (context.operand(levels.x),), writes, size, _ids(levels))]
 
 
-def _one_range(context: Context, levels: Levels, dot: Dot) -> list[PolymorphicStep]:
+def _one_range(context: Context, levels: Levels, dot: Dot) -> list[Step]:
     """Return the steps of the range and of the levels of all rows together."""
     layout, rounding = _layout(context, levels, dot), LevelRounding(levels.kind, levels.tiny)
     row_s = layout.row / context.isa.lanes * VECTOR_S
@@ -169,8 +169,8 @@ def _one_range(context: Context, levels: Levels, dot: Dot) -> list[PolymorphicSt
     second = context.kernel(sized_levels, layout, rounding)
     small = context.kernel(sized_small_levels, layout, rounding)
     return [
-        PolymorphicStep((first,), (x,), (ranges,), size_range, ids),
-        PolymorphicStep((second, small), (x, ranges), (made, state), size_levels, ids),
+        open_step((first,), (x,), (ranges,), size_range, ids),
+        open_step((second, small), (x, ranges), (made, state), size_levels, ids),
     ]
 
 
@@ -185,7 +185,7 @@ def _ids(pattern: Levels | HybridProduct) -> tuple[int, ...]:
 
 def _steps_by_image(
     context: Context, levels: Levels, pattern: Levels | HybridProduct
-) -> list[PolymorphicStep]:
+) -> list[Step]:
     """Return the steps of levels, or of a product on them, as those of one image in a loop."""
     source = context.graph
     found = [
@@ -214,14 +214,14 @@ def _steps_by_image(
     return steps_of_items(context, graph, leading, batch, _ids(pattern), lower)
 
 
-def product_steps(context: Context, product: HybridProduct) -> list[PolymorphicStep]:
+def product_steps(context: Context, product: HybridProduct) -> list[Step]:
     """Return the step of a product on levels."""
     if not _is_of_rows(context.graph, product.source):
         return _steps_by_image(context, product.source, product)
     return [_product_of_rows(context, product)]
 
 
-def _product_of_rows(context: Context, product: HybridProduct) -> PolymorphicStep:
+def _product_of_rows(context: Context, product: HybridProduct) -> Step:
     isa, op, source = context.isa, product.op, product.source
     w, params = weights_of(context, op), params_of(context, op)
     way = way_of(context, source, op)
@@ -270,4 +270,4 @@ def _product_of_rows(context: Context, product: HybridProduct) -> PolymorphicSte
     again = () if repeats is None else (repeats.index, repeats.weights)
     reads = (memory, packed, epilogue.data, *epilogue.operands, *again)
     ids = _ids(product)
-    return PolymorphicStep(tuple(codes), reads, (product.output,), size, ids, "gemm_q8")
+    return open_step(codes, reads, (product.output,), size, ids, "gemm_q8")

@@ -122,7 +122,7 @@ def test_a_program_of_known_shapes_imports_no_kernels_of_open_shapes(tmp_path):
         trireme.save(builder.finish(builder.add("relu", x)), sys.argv[1])
         with trireme.Session(sys.argv[1]) as session:
             session.run({"x": np.ones((4, 5), np.float32)})
-        for name in ("devices.cpu.compile.polymorphic", "ir.quantization.report"):
+        for name in ("devices.cpu.compile.open_sizes", "ir.quantization.report"):
             print(f"trireme.{name}" in sys.modules)
     """
     done = subprocess.run(

@@ -27,7 +27,7 @@ from trireme.devices.cpu.kernels.f32.attention_shape import (
     row_work,
     walks_rows,
 )
-from trireme.devices.cpu.kernels.lowering import AnyStep, Context, Operand, Step, deal
+from trireme.devices.cpu.kernels.lowering import Context, Operand, Step, deal
 from trireme.devices.cpu.kernels.spans import Planned, Wiring, planned_step, read_cut
 from trireme.ir.graph import Graph
 
@@ -37,7 +37,7 @@ _VARIANTS = (1, 2)
 
 def attention_step(
     context: Context, wiring: Wiring, shape_at: Callable[[Graph], AttentionShape]
-) -> AnyStep:
+) -> Step:
     """Return the step of an attention; shape_at: gives its shape in a graph."""
     isa, by_rows = context.isa, True
     samples = []

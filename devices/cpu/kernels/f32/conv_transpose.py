@@ -31,11 +31,11 @@ from trireme.devices.cpu.kernels.f32.products import conv_reason
 from trireme.devices.cpu.kernels.f32.tiling import Size
 from trireme.devices.cpu.kernels.lowering import (
     TABLE,
-    AnyStep,
     Context,
     Operand,
     Rule,
     SizedTemp,
+    Step,
     Temp,
     dims_of,
     varies,
@@ -160,7 +160,7 @@ def _run_operands(
     return Operands(context.operand(node.used[0]), pack, extra, target)
 
 
-def _product(context: Context, node: Node, number: int, target: Temp) -> AnyStep:
+def _product(context: Context, node: Node, number: int, target: Temp) -> Step:
     """Return the step of one pair of runs."""
 
     def product_of(graph: Graph, node: Node) -> MatmulShape:
@@ -172,7 +172,7 @@ def _product(context: Context, node: Node, number: int, target: Temp) -> AnyStep
     return product_step(context, node, product_of, operands, "conv")
 
 
-def _depthwise(context: Context, node: Node, number: int, target: Temp) -> AnyStep:
+def _depthwise(context: Context, node: Node, number: int, target: Temp) -> Step:
     """Return the step of one pair of runs where each channel is by itself."""
     x, weight, bias = context.type(node.used[0]).dims, node.used[1], _bias(context, node)
     axes = _axes_for(context.graph, node)
@@ -192,7 +192,7 @@ def _depthwise(context: Context, node: Node, number: int, target: Temp) -> AnySt
     return window_step(context, wiring, lambda _: window, node.used[0], kernel)
 
 
-def _lower(context: Context, node: Node) -> list[AnyStep]:
+def _lower(context: Context, node: Node) -> list[Step]:
     graph = context.graph
     axes = _axes_for(graph, node)
     by_channel = (

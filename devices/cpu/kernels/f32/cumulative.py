@@ -16,7 +16,7 @@ from trireme.devices.cpu.codegen.scalars import SCALARS, convert, load, store
 from trireme.devices.cpu.codegen.target import Isa
 from trireme.devices.cpu.kernels.f32.ranking import rows_along
 from trireme.devices.cpu.kernels.f32.rows import Rows
-from trireme.devices.cpu.kernels.lowering import TABLE, AnyStep, Context, Rule, finish, varies
+from trireme.devices.cpu.kernels.lowering import TABLE, Context, Rule, Step, finish, varies
 from trireme.devices.cpu.kernels.spans import SpanCut, SpanWork, Wiring, begin_span, span_step
 from trireme.ir.graph import Graph, Node
 from trireme.support.records import dataclass
@@ -108,7 +108,7 @@ def _running_of(graph: Graph, node: Node) -> Running:
     return Running(node.op, x.type.dtype, rows, exclusive, reverse)
 
 
-def _lower(context: Context, node: Node) -> list[AnyStep]:
+def _lower(context: Context, node: Node) -> list[Step]:
     wiring = Wiring((context.operand(node.used[0]),), node.outputs, (node.id,), "cum")
     plan_of, work = partial(_running_of, node=node), partial(_work, context.isa)
     return [span_step(context, wiring, plan_of, work, running_kernel)]

@@ -9,7 +9,7 @@ from trireme.devices.cpu.codegen.ir import Function, Index, Value
 from trireme.devices.cpu.codegen.kernel_cache import Code
 from trireme.devices.cpu.codegen.target import Isa
 from trireme.devices.cpu.kernels.copies import Copy, copy_row
-from trireme.devices.cpu.kernels.lowering import AnyStep, Context, Temp, dims_of, finish
+from trireme.devices.cpu.kernels.lowering import Context, Step, Temp, dims_of, finish
 from trireme.devices.cpu.kernels.phases import PhaseAxis, PhaseRange, pairs
 from trireme.devices.cpu.kernels.spans import SpanCut, SpanWork, Wiring, begin_span, span_step
 from trireme.ir.graph import Graph, Node
@@ -177,7 +177,7 @@ def deal_step(
     axes_at: Callable[[Graph], tuple[PhaseAxis, PhaseAxis]],
     results: Sequence[Temp],
     blank: Array,
-) -> AnyStep:
+) -> Step:
     """Return the step that puts the results of pairs of runs side by side."""
 
     def dealing_of(graph: Graph) -> Dealing:

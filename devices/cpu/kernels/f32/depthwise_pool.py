@@ -30,10 +30,10 @@ from trireme.devices.cpu.kernels.f32.window_body import (
 from trireme.devices.cpu.kernels.f32.window_emitter import WindowEmitter
 from trireme.devices.cpu.kernels.lowering import (
     TABLE,
-    AnyStep,
     Context,
     Operand,
     Rule,
+    Step,
     dims_of,
     finish,
     varies,
@@ -114,7 +114,7 @@ def window_step(
     window_of: Callable[[Graph], ImageWindow],
     image: int,
     kernel: WindowKernel,
-) -> AnyStep:
+) -> Step:
     """Return the step of a window kernel over a value."""
     planned = partial(_planned_window, context, window_of, image, kernel)
     samples = (window_of(context.graph),) if context.is_open else ()
@@ -173,7 +173,7 @@ def _depthwise_reads(context: Context, node: Node) -> tuple[Operand, ...]:
     return (context.operand(node.used[0]), weights, *extra)
 
 
-def lower_depthwise(context: Context, node: Node) -> list[AnyStep]:
+def lower_depthwise(context: Context, node: Node) -> list[Step]:
     """Lower a conv whose groups are its channels, with one output channel each."""
     reads, window_of = _depthwise_reads(context, node), partial(_depthwise_window, node=node)
     wiring = Wiring(reads, node.outputs[:1], (node.id,), "depthwise_f32")
@@ -233,7 +233,7 @@ def _global_kernel(node: Node) -> RowKernel:
     return RowKernel(op, 2, REDUCE_COST)
 
 
-def _global_step(context: Context, node: Node) -> AnyStep:
+def _global_step(context: Context, node: Node) -> Step:
     """Return the step of a pool of the whole image, a reduction over its rows."""
     kernel, rows_of = _global_kernel(node), partial(_global_rows, node=node)
     wiring = Wiring((context.operand(node.used[0]),), node.outputs[:1], (node.id,), "reduce")
@@ -241,7 +241,7 @@ def _global_step(context: Context, node: Node) -> AnyStep:
     return span_step(context, wiring, rows_of, work, row_kernel, kernel)
 
 
-def _lower_pool(context: Context, node: Node) -> list[AnyStep]:
+def _lower_pool(context: Context, node: Node) -> list[Step]:
     graph, kernel, whole = context.graph, _pool_of(node), _global_kernel(node)
     if _is_global(graph, node):
         return [_global_step(context, node)]

@@ -38,10 +38,10 @@ from trireme.devices.cpu.kernels.f32.window_body import column_segments, tile_co
 from trireme.devices.cpu.kernels.f32.winograd.conv import lower_winograd, winograd_size
 from trireme.devices.cpu.kernels.lowering import (
     TABLE,
-    AnyStep,
     Context,
     Operand,
     Rule,
+    Step,
     dims_of,
     finish,
 )
@@ -306,7 +306,7 @@ def _given_extra(node: Node) -> tuple[bool, bool]:
     return bias, residual
 
 
-def _lower_direct(context: Context, node: Node) -> AnyStep:
+def _lower_direct(context: Context, node: Node) -> Step:
     """Lower a conv that `_suits`."""
     isa, outputs = context.isa, context.type(node.used[1]).dims[0]
 
@@ -328,7 +328,7 @@ def _is_depthwise(graph: Graph, node: Node) -> bool:
     return node.attrs["groups"] == channels == outputs and channels > 1 and taps <= MOST_TAPS
 
 
-def _lower_conv(context: Context, node: Node) -> Sequence[AnyStep]:
+def _lower_conv(context: Context, node: Node) -> Sequence[Step]:
     """Lower a conv by the kernel that suits it: depthwise, Winograd, direct or as a product.
 
     Where sizes vary, Winograd's algorithm is a variant of the product, with a scheme of its own.

@@ -28,9 +28,9 @@ from trireme.devices.cpu.kernels.expressions import (
 )
 from trireme.devices.cpu.kernels.lowering import (
     TABLE,
-    AnyStep,
     Context,
     Rule,
+    Step,
     dims_of,
     finish,
     in_every_shape,
@@ -306,7 +306,7 @@ def expression_step(
     inputs: Sequence[int],
     output: int,
     nodes: tuple[int, ...],
-) -> AnyStep:
+) -> Step:
     """Return the step that computes an expression of values of the graph."""
     graph = context.graph
     shape = dims_of(graph, output)
@@ -360,7 +360,7 @@ def _expression_name(name: str, terms: Sequence[Term]) -> str:
     return "_".join([name, *dtypes])
 
 
-def activation_step(context: Context, activation: str, value: int, node: int) -> AnyStep:
+def activation_step(context: Context, activation: str, value: int, node: int) -> Step:
     """Return the step that applies an activation to a value where it lies."""
     terms = [Term("_activation", {"activation": activation}, (-1,))]
     return expression_step(context, activation, terms, (value,), value, (node,))
@@ -381,7 +381,7 @@ def _partial_terms(graph: Graph, node: Node) -> Iterator[tuple[Term, tuple[int, 
         so_far = (node.outputs[0],)
 
 
-def _lower(context: Context, node: Node) -> list[AnyStep]:
+def _lower(context: Context, node: Node) -> list[Step]:
     return [
         expression_step(context, node.op, [term], inputs, node.outputs[0], (node.id,))
         for term, inputs in _partial_terms(context.graph, node)

@@ -30,14 +30,13 @@ from trireme.devices.cpu.kernels.f32.gemm import (
 )
 from trireme.devices.cpu.kernels.lowering import (
     ELEMENTWISE,
-    AnyStep,
     Context,
     Operand,
     Packed,
-    PolymorphicStep,
     Sized,
     Step,
     Temp,
+    open_step,
     varies,
 )
 from trireme.devices.cpu.kernels.sample import generalised
@@ -88,7 +87,7 @@ def product_step(
     operands: Operands,
     what: str,
     others: Sequence[ProductVariant] = (),
-) -> AnyStep:
+) -> Step:
     """Return the step that computes a product.
 
     others: variants where sizes vary, of which the first that can serves a shape
@@ -152,7 +151,7 @@ def _open_step(
     operands: Operands,
     what: str,
     others: Sequence[ProductVariant],
-) -> PolymorphicStep:
+) -> Step:
     from trireme.devices.cpu.kernels.f32.open_gemm import (
         CUT_WORDS,
         blocks_of,
@@ -190,7 +189,7 @@ def _open_step(
     b = operands.b(cut.vectors * isa.lanes) if callable(operands.b) else operands.b
     reads = (operands.a, b, *operands.extra, *more)
     family = _FAMILIES.get(what, ELEMENTWISE)
-    return PolymorphicStep(codes, reads, (operands.c,), size, (node.id,), family)
+    return open_step(codes, reads, (operands.c,), size, (node.id,), family)
 
 
 def _filled(words: tuple[int, ...], count: int) -> tuple[int, ...]:

@@ -24,10 +24,10 @@ from trireme.devices.cpu.kernels.f32.product_step import (
 from trireme.devices.cpu.kernels.f32.tiling import Size
 from trireme.devices.cpu.kernels.lowering import (
     TABLE,
-    AnyStep,
     Context,
     Operand,
     Rule,
+    Step,
     float_reason,
     in_every_shape,
 )
@@ -163,7 +163,7 @@ def _fully_connected_operands(context: Context, node: Node) -> Operands:
     return Operands(context.operand(node.used[0]), pack, extra, node.outputs[0])
 
 
-def _lower_fully_connected(context: Context, node: Node) -> list[AnyStep]:
+def _lower_fully_connected(context: Context, node: Node) -> list[Step]:
     operands = _fully_connected_operands(context, node)
     return [product_step(context, node, _fully_connected_product, operands, "fully_connected")]
 
@@ -228,7 +228,7 @@ def _matmul_operands(context: Context, node: Node) -> Operands:
     return Operands(context.operand(left), pack if is_packed else right, (), node.outputs[0])
 
 
-def _lower_matmul(context: Context, node: Node) -> list[AnyStep]:
+def _lower_matmul(context: Context, node: Node) -> list[Step]:
     """Lower a matmul; a B that becomes constant in a shape is not packed then."""
     is_packed = context.graph.values[node.used[1]].is_constant
     product_of = partial(_matmul_product, is_packed=is_packed)
@@ -307,7 +307,7 @@ def _gemm_operands(context: Context, node: Node) -> Operands:
     return Operands(context.operand(node.used[0]), b, extra, node.outputs[0])
 
 
-def _lower_gemm(context: Context, node: Node) -> list[AnyStep]:
+def _lower_gemm(context: Context, node: Node) -> list[Step]:
     return [product_step(context, node, _gemm_product, _gemm_operands(context, node), "gemm")]
 
 

@@ -18,7 +18,7 @@ from trireme.devices.cpu.codegen.llvm_types import vector
 from trireme.devices.cpu.codegen.scalars import SCALARS, bits, load
 from trireme.devices.cpu.codegen.target import Isa
 from trireme.devices.cpu.kernels.f32.rows import Rows
-from trireme.devices.cpu.kernels.lowering import TABLE, AnyStep, Context, Rule, finish, varies
+from trireme.devices.cpu.kernels.lowering import TABLE, Context, Rule, Step, finish, varies
 from trireme.devices.cpu.kernels.spans import SpanCut, SpanWork, Wiring, begin_span, span_step
 from trireme.ir.graph import Graph, Node
 from trireme.support.records import dataclass
@@ -212,7 +212,7 @@ def _arg_order(graph: Graph, node: Node) -> Order:
     return Order(graph.type(node.used[0]).dtype, node.op == "arg_max", last)
 
 
-def _lower_arg(context: Context, node: Node) -> list[AnyStep]:
+def _lower_arg(context: Context, node: Node) -> list[Step]:
     order = _arg_order(context.graph, node)
     wiring = Wiring((context.operand(node.used[0]),), node.outputs, (node.id,), "arg")
     plan_of, work = partial(_arg_rows, node=node), partial(_arg_work, context.isa, order)

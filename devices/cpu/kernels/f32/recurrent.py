@@ -35,13 +35,13 @@ from trireme.devices.cpu.kernels.f32.recurrent_layer import (
 from trireme.devices.cpu.kernels.f32.tiling import Size
 from trireme.devices.cpu.kernels.lowering import (
     TABLE,
-    AnyStep,
     Context,
     KernelFault,
     Operand,
     Packed,
     Rule,
     SizedTemp,
+    Step,
     Temp,
     deal,
     in_every_shape,
@@ -213,7 +213,7 @@ def _states_bytes(isa: Isa, layer: Layer) -> int:
     return 4 * layer.cell.states * layer.directions * layer.batch * layer.padded(isa)
 
 
-def _lower(context: Context, node: Node) -> Sequence[AnyStep]:
+def _lower(context: Context, node: Node) -> Sequence[Step]:
     isa, layer = context.isa, _layer_of(context.graph, node)
     gates = _temp(context, node, "gates", _gates_bytes)
     states = _temp(context, node, "states", _states_bytes)
@@ -252,7 +252,7 @@ def _temp(context: Context, node: Node, name: str, nbytes: Callable[[Isa, Layer]
     return SizedTemp(key, usual, lambda graph: nbytes(isa, _layer_of(graph, node)))
 
 
-def _part_step(context: Context, node: Node, wiring: Wiring, part: int, most: int) -> AnyStep:
+def _part_step(context: Context, node: Node, wiring: Wiring, part: int, most: int) -> Step:
     """Return the step of one of the kernels.
 
     most: kernels there are; where sizes vary, the first does all steps where they are short

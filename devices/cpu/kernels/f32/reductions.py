@@ -21,10 +21,10 @@ from trireme.devices.cpu.kernels.f32.rows import (
 from trireme.devices.cpu.kernels.lowering import (
     ELEMENTWISE,
     TABLE,
-    AnyStep,
     Context,
     Reason,
     Rule,
+    Step,
     dims_of,
     finish,
     float_reason,
@@ -275,7 +275,7 @@ def _rule(reason: Reason, rows_of: RowsOf) -> Rule:
             return f"{node.op} has no kernel for every shape where the axes behind it vary"
         return None
 
-    def lower(context: Context, node: Node) -> list[AnyStep]:
+    def lower(context: Context, node: Node) -> list[Step]:
         kernel, reads, family = _kernel_of(context.graph, node)
         # An axis of 1 is reduced like a longer one.
         span = _reduced_span(context.graph, node) if node.op in REDUCTIONS else None

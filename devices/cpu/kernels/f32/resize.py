@@ -29,9 +29,9 @@ from trireme.devices.cpu.kernels.f32.resize_view import (
 )
 from trireme.devices.cpu.kernels.lowering import (
     TABLE,
-    AnyStep,
     Context,
     Rule,
+    Step,
     dims_of,
     finish,
     varies,
@@ -195,7 +195,7 @@ def _nearest_tables(node: Node, view: ResizeShape) -> tuple[Array, Array]:
     return rows * (view.width.size * view.inner), columns * view.inner
 
 
-def lower_nearest(context: Context, node: Node) -> list[AnyStep]:
+def lower_nearest(context: Context, node: Node) -> list[Step]:
     """Return the step that copies the nearest positions."""
     item = itemsize(context.type(node.used[0]).dtype)
     view_at, sample = views(context, node)
@@ -281,7 +281,7 @@ def _blend_tables(node: Node, view: ResizeShape) -> tuple[Array, Array, Array, A
     )
 
 
-def _lower(context: Context, node: Node) -> list[AnyStep]:
+def _lower(context: Context, node: Node) -> list[Step]:
     mode = node.attrs["mode"]
     if mode == "nearest":
         return lower_nearest(context, node)

@@ -19,10 +19,10 @@ from trireme.devices.cpu.codegen.scalars import bits
 from trireme.devices.cpu.codegen.target import Isa
 from trireme.devices.cpu.kernels.lowering import (
     TABLE,
-    AnyStep,
     Context,
     Operand,
     Rule,
+    Step,
     dims_of,
     finish,
     varies,
@@ -245,7 +245,7 @@ def _open_reason(graph: Graph, node: Node) -> str | None:
     return None
 
 
-def _lower(context: Context, node: Node) -> list[AnyStep]:
+def _lower(context: Context, node: Node) -> list[Step]:
     trees = _walks_of(context.graph, node)
     wiring = Wiring(_reads(context, node, trees), node.outputs, (node.id,), "trees")
 

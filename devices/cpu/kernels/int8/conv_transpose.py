@@ -16,7 +16,7 @@ from trireme.devices.cpu.kernels.f32.dealing import deal_step
 from trireme.devices.cpu.kernels.int8.arithmetic import stored_reason
 from trireme.devices.cpu.kernels.int8.linear import lower_conv
 from trireme.devices.cpu.kernels.lines import for_lines
-from trireme.devices.cpu.kernels.lowering import TABLE, AnyStep, Context, Rule, Temp
+from trireme.devices.cpu.kernels.lowering import TABLE, Context, Rule, Step, Temp
 from trireme.devices.cpu.kernels.phases import PhaseAxis, PhaseRange, axes_of, pairs, weights_of
 from trireme.ir.graph import Graph, Node, Quant, TensorType, Value
 from trireme.ir.op import call_of
@@ -104,7 +104,7 @@ def _blank(graph: Graph, node: Node) -> Array:
     return made.astype(y.dtype)
 
 
-def _lower(context: Context, node: Node) -> Sequence[AnyStep]:
+def _lower(context: Context, node: Node) -> Sequence[Step]:
     graph, steps, results = context.graph, [], []
     axes = axes_of(graph, node, alone=False)
     for number, runs in enumerate(pairs(axes)):

@@ -8,7 +8,7 @@ from trireme.devices.cpu.codegen.kernel_cache import Code
 from trireme.devices.cpu.codegen.llvm_types import vector
 from trireme.devices.cpu.codegen.target import Isa
 from trireme.devices.cpu.kernels.int8.arithmetic import ELEMENTS, load_stored, store_stored, widen
-from trireme.devices.cpu.kernels.lowering import ELEMENTWISE_Q8, AnyStep, Context, finish
+from trireme.devices.cpu.kernels.lowering import ELEMENTWISE_Q8, Context, Step, finish
 from trireme.devices.cpu.kernels.spans import SpanCut, SpanWork, Wiring, begin_span, span_step
 from trireme.ir.graph import Graph, Node, Rounding
 from trireme.ops.integer import EIGHT_BIT, SIXTEEN_BIT, dtype_limits, quant_of
@@ -99,7 +99,7 @@ def conversion_kernel(isa: Isa, elements: int, cut: SpanCut, conversion: Requant
     return finish(fn)
 
 
-def conversion_step(context: Context, node: Node, conversion: Requantised) -> AnyStep:
+def conversion_step(context: Context, node: Node, conversion: Requantised) -> Step:
     """Return a step over all elements of two dense arrays of one shape."""
     (output,), lanes = node.outputs, context.isa.lanes
     wiring = Wiring((context.operand(node.used[0]),), node.outputs, (node.id,), ELEMENTWISE_Q8)

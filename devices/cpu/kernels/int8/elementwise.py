@@ -36,7 +36,6 @@ from trireme.devices.cpu.kernels.int8.conversions import (
 from trireme.devices.cpu.kernels.lowering import (
     ELEMENTWISE_Q8,
     TABLE,
-    AnyStep,
     Context,
     Rule,
     Step,
@@ -287,13 +286,13 @@ def _quantize_open_reason(graph: Graph, node: Node) -> str | None:
     return None
 
 
-def _lower_quantize(context: Context, node: Node) -> Sequence[AnyStep]:
+def _lower_quantize(context: Context, node: Node) -> Sequence[Step]:
     if context.type(node.used[0]).quant is not None:
         return _lower_table(context, node)
     return [conversion_step(context, node, conversion_of(context.graph, node))]
 
 
-def _lower_dequantize(context: Context, node: Node) -> Sequence[AnyStep]:
+def _lower_dequantize(context: Context, node: Node) -> Sequence[Step]:
     return [conversion_step(context, node, conversion_of(context.graph, node))]
 
 

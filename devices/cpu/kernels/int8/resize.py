@@ -25,7 +25,6 @@ from trireme.devices.cpu.kernels.int8.arithmetic import (
 )
 from trireme.devices.cpu.kernels.lowering import (
     TABLE,
-    AnyStep,
     Context,
     Rule,
     Step,
@@ -162,7 +161,7 @@ def _table(axis: ResizeAxis, step: int) -> Array:
     return np.ascontiguousarray(np.stack(columns, axis=1), np.int32)
 
 
-def _lower(context: Context, node: Node) -> Sequence[AnyStep]:
+def _lower(context: Context, node: Node) -> Sequence[Step]:
     if node.attrs["mode"] == "nearest":
         return lower_nearest(context, node)
     x, y = (context.type(i) for i in (node.used[0], node.outputs[0]))

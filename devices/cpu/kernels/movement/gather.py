@@ -16,10 +16,10 @@ from trireme.devices.cpu.codegen.target import Isa
 from trireme.devices.cpu.kernels.copies import Copy, copy_row
 from trireme.devices.cpu.kernels.lowering import (
     TABLE,
-    AnyStep,
     Context,
     KernelFault,
     Rule,
+    Step,
     finish,
     in_every_shape,
     varies,
@@ -145,7 +145,7 @@ def _reason(graph: Graph, node: Node) -> str | None:
     return None
 
 
-def _lower(context: Context, node: Node) -> list[AnyStep]:
+def _lower(context: Context, node: Node) -> list[Step]:
     sample = _lookup_of(context.graph, node)
     moves = _slice_moves(context.graph, node, sample)
     if moves is not None:

@@ -23,14 +23,12 @@ from trireme.devices.cpu.kernels.copies import Copy, copy_row, copy_step, dense
 from trireme.devices.cpu.kernels.expressions import emitter
 from trireme.devices.cpu.kernels.lowering import (
     TABLE,
-    AnyStep,
     Context,
     KernelFault,
     Rule,
     Step,
     finish,
     in_every_shape,
-    only,
 )
 from trireme.devices.cpu.kernels.movement.gather import index_fault
 from trireme.devices.cpu.kernels.movement.move import whole_copy
@@ -326,7 +324,7 @@ def _faults(node: Node, picks: Picks) -> list[KernelFault]:
     return [index_fault(node, size) for size in picks.sizes]
 
 
-def _lower_gather(context: Context, node: Node) -> list[AnyStep]:
+def _lower_gather(context: Context, node: Node) -> list[Step]:
     faults = _faults(node, _picks_of(context.graph, node))
     reads = (*(context.operand(i) for i in node.used), *faults)
     wiring = Wiring(reads, node.outputs, (node.id,), "gather")
@@ -334,7 +332,7 @@ def _lower_gather(context: Context, node: Node) -> list[AnyStep]:
     return [span_step(context, wiring, plan_of, _gather_work, gather_picks_kernel)]
 
 
-def _copy_of(context: Context, node: Node) -> AnyStep:
+def _copy_of(context: Context, node: Node) -> Step:
     """Return the step that copies x to the output."""
     source, (output,) = node.used[0], node.outputs
     if context.is_open:
@@ -342,11 +340,11 @@ def _copy_of(context: Context, node: Node) -> AnyStep:
     x = context.type(source)
     whole = Copy((x.elements,), (1,), (1,), itemsize(x.dtype))
     wiring = Wiring((context.operand(source),), (output,), (), "copy")
-    (step,) = only(Step, [copy_step(context, wiring, whole, "copy", lambda _: whole)])
+    step = copy_step(context, wiring, whole, "copy", lambda _: whole)
     return replace(step, is_copy=True)
 
 
-def _lower_scatter(context: Context, node: Node) -> list[AnyStep]:
+def _lower_scatter(context: Context, node: Node) -> list[Step]:
     reduction = node.attrs["reduction"]
     dtype = context.type(node.used[0]).dtype if reduction != "none" else ""
     faults = _faults(node, _picks_of(context.graph, node))

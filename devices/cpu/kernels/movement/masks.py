@@ -21,11 +21,11 @@ from trireme.devices.cpu.kernels.f32.elementwise import (
 )
 from trireme.devices.cpu.kernels.lowering import (
     TABLE,
-    AnyStep,
     At,
     Context,
     Operand,
     Rule,
+    Step,
     finish,
     in_every_shape,
 )
@@ -44,7 +44,7 @@ def _step(
     terms: Sequence[Term],
     shape: Sequence[int],
     operands: Sequence[tuple[Operand, str, Sequence[int]]],
-) -> AnyStep:
+) -> Step:
     """Return the step of an expression; operands are given with their dtypes and shapes."""
     made = context.type(node.outputs[0]).dtype
     walk = plan_walk(shape, [dims for _, _, dims in operands])
@@ -57,7 +57,7 @@ def _step(
     )
 
 
-def _lower_one_hot(context: Context, node: Node) -> list[AnyStep]:
+def _lower_one_hot(context: Context, node: Node) -> list[Step]:
     """y [outer, depth, inner] = values[1] where an index is its place, or its place - depth."""
     indices, y = context.type(node.used[0]), context.type(node.outputs[0])
     axis = node.attrs["axis"] % len(y.dims)
@@ -147,7 +147,7 @@ def trilu_kernel(isa: Isa, triangle: _Triangle, cut: SpanCut) -> Code:
     return finish(fn)
 
 
-def _lower_trilu(context: Context, node: Node) -> list[AnyStep]:
+def _lower_trilu(context: Context, node: Node) -> list[Step]:
     zero = np.zeros(1, numpy_dtype(context.type(node.used[0]).dtype))
     wiring = Wiring((context.operand(node.used[0]), zero), node.outputs, (node.id,))
     plan_of = partial(_triangle_of, node=node)

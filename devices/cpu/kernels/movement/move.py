@@ -20,14 +20,12 @@ from trireme.devices.cpu.kernels.lowering import (
     ELEMENTWISE,
     HUGE,
     TABLE,
-    AnyStep,
     Context,
-    PolymorphicStep,
     Rule,
     StateMemory,
+    Step,
     float_reason,
     in_every_shape,
-    only,
 )
 from trireme.devices.cpu.kernels.spans import Wiring
 from trireme.ir.graph import Graph, Node
@@ -53,7 +51,7 @@ MovesOf = Callable[[Graph, Node], Sequence[Move]]
 
 def copy_steps(
     context: Context, node: Node, moves: Sequence[Move], moves_in: MovesOf, name: str = ""
-) -> list[AnyStep]:
+) -> list[Step]:
     """Return the steps of a node's copies; moves_in: gives them for one shape."""
 
     def copies_at(place: int) -> Callable[[Graph], Copy]:
@@ -72,7 +70,7 @@ def move_step(
     copy_at: Callable[[Graph], Copy],
     target: StateMemory | None = None,
     name: str = "",
-) -> AnyStep:
+) -> Step:
     """Return the step of one of a node's copies; target: the memory it goes to instead."""
     write = context.operand(move.target) if target is None else target
     name = name or node.op
@@ -81,13 +79,13 @@ def move_step(
     return copy_step(context, wiring, move.copy, name, copy_at)
 
 
-def whole_copy(context: Context, node: Node, source: int, target: int) -> PolymorphicStep:
+def whole_copy(context: Context, node: Node, source: int, target: int) -> Step:
     """Return the step that copies the first bytes of a value to another, as many as that has."""
 
     def copies(graph: Graph, _: Node) -> Sequence[Move]:
         return [Move(Copy((graph.type(target).nbytes,), (1,), (1,), 1), source, target)]
 
-    (step,) = only(PolymorphicStep, copy_steps(context, node, copies(context.graph, node), copies))
+    (step,) = copy_steps(context, node, copies(context.graph, node), copies)
     return step
 
 
@@ -354,7 +352,7 @@ def _expanded_as(sample: Graph) -> MovesOf:
     return moves
 
 
-def _lower(context: Context, node: Node) -> list[AnyStep]:
+def _lower(context: Context, node: Node) -> list[Step]:
     if context.is_open:
         moves, moves_in = _open_moves(context.graph, node)
     else:

@@ -14,12 +14,12 @@ from trireme.devices.cpu.kernels.copies import Copy, copy_step, dense
 from trireme.devices.cpu.kernels.lowering import (
     HUGE,
     TABLE,
-    AnyStep,
     Context,
     KernelFault,
     Operand,
     Rule,
     SizedTemp,
+    Step,
     Temp,
     dims_of,
     varies,
@@ -102,7 +102,7 @@ def _edges_at(graph: Graph, node: Node, sample: Edges) -> Edges:
     return edges
 
 
-def _lower(context: Context, node: Node) -> list[AnyStep]:
+def _lower(context: Context, node: Node) -> list[Step]:
     edges = _sampled_edges(context.graph, node)
     if node.attrs["mode"] != "constant":
         return _by_index(context, node, edges)
@@ -134,7 +134,7 @@ def _pad_copy(graph: Graph, node: Node, edges: Edges) -> Copy:
     )
 
 
-def _by_index(context: Context, node: Node, edges: Edges) -> list[AnyStep]:
+def _by_index(context: Context, node: Node, edges: Edges) -> list[Step]:
     """Gather along each padded axis, the first first; what lies between is as large as needed."""
     axes = [axis for axis, edge in enumerate(edges) if edge != (0, 0)] or [0]
     source, steps = context.operand(node.used[0]), []
@@ -165,7 +165,7 @@ def _between(context: Context, node: Node, axis: int) -> Temp:
 
 def _edge_step(
     context: Context, node: Node, axis: int, edges: Edges, ends: tuple[Operand, Operand]
-) -> AnyStep:
+) -> Step:
     """Return the gather along a padded axis."""
     item = item_bytes(context.graph, node)
 
@@ -206,7 +206,7 @@ def _pad_fill(graph: Graph, node: Node) -> Array:
     return np.full(1, type.quant.zero_point, numpy_dtype(type.dtype))
 
 
-def _fill_step(context: Context, node: Node, fill: Array) -> AnyStep:
+def _fill_step(context: Context, node: Node, fill: Array) -> Step:
     def copy_at(graph: Graph) -> Copy:
         return Copy((math.prod(dims_of(graph, node.outputs[0])),), (0,), (1,), fill.itemsize)
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 from trireme.devices.cpu.kernels.copies import Copy, copy_step, dense
 from trireme.devices.cpu.kernels.lowering import (
     TABLE,
-    AnyStep,
     Context,
     Operand,
     Rule,
     StateMemory,
+    Step,
 )
 from trireme.devices.cpu.kernels.spans import Wiring
 from trireme.ir.graph import Graph, Node
@@ -29,18 +29,18 @@ def state_reason(graph: Graph, node: Node) -> str | None:
     return None
 
 
-def _step(context: Context, node: Node, source: Operand, target: Operand) -> AnyStep:
+def _step(context: Context, node: Node, source: Operand, target: Operand) -> Step:
     type = context.type(node.outputs[0])
     copy = Copy(type.dims, dense(type.dims), dense(type.dims), itemsize(type.dtype))
     wiring = Wiring((source,), (target,), (node.id,))
     return copy_step(context, wiring, copy, node.op, lambda _: copy)
 
 
-def _lower_variable(context: Context, node: Node) -> list[AnyStep]:
+def _lower_variable(context: Context, node: Node) -> list[Step]:
     return [_step(context, node, StateMemory(node.attrs["state"]), node.outputs[0])]
 
 
-def _lower_assign(context: Context, node: Node) -> list[AnyStep]:
+def _lower_assign(context: Context, node: Node) -> list[Step]:
     value, made = context.operand(node.used[0]), node.outputs[0]
     steps = [_step(context, node, value, StateMemory(node.attrs["state"]))]
     if context.graph.users(made) or context.graph.is_output(made):

@@ -8,17 +8,17 @@ from collections.abc import Sequence
 from trireme.backend.kernel_table import STORED_8
 from trireme.devices.cpu.kernels.int8.arithmetic import stored_reason
 from trireme.devices.cpu.kernels.int8.elementwise import table_step
-from trireme.devices.cpu.kernels.lowering import TABLE, AnyStep, Context, Rule
+from trireme.devices.cpu.kernels.lowering import TABLE, Context, Rule, Step
 from trireme.devices.cpu.kernels.movement.move import MOVES, copy_steps
 from trireme.ir.graph import Graph, Node
 from trireme.ir.op import call_of
 from trireme.ops.integer import concat_tables
 
 
-def _lower(context: Context, node: Node) -> Sequence[AnyStep]:
+def _lower(context: Context, node: Node) -> Sequence[Step]:
     """Return one step an input: a copy, or a walk through a table where its scale is another."""
     graph = context.graph
-    steps: list[AnyStep] = []
+    steps: list[Step] = []
     out = context.type(node.outputs[0]).dims
     axis = node.attrs["axis"] % len(out)
     count, stride = math.prod(out[:axis]), math.prod(out[axis:])
