@@ -6,7 +6,8 @@ and a depth that could reach the limit is cut into parts, which are added as int
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -53,60 +54,37 @@ def _integers(use: NodeUse, whole: int, dtype: str) -> int:
 def conv_integer(use: NodeUse) -> Sequence[int]:
     """ConvInteger(x, w, x zero?, w zero?) by floats where w is constant, else by int32.
 
-    A matrix of the elements under each window makes a product of it; a depthwise convolution is a
-    sum of shifted images. A float convolution may round, by Winograd's algorithm for one.
+    A kernel of one position makes a product of it. Elsewhere the sums of a float convolution are
+    cast to int32, which tells devices that the sums must be exact.
     """
-    weights, x = _constant_weights(use), use.type().shape
-    groups = use.attrs.get("group", 1)
-    depthwise = weights is not None and groups == x[1] == len(weights) != 1
-    known = all(isinstance(dim, int) for dim in x[1:])
-    if weights is None or not known or not (depthwise or groups == 1):
+    weights, shape = _constant_weights(use), use.type(1).shape
+    if weights is None:
         return quantized.conv_integer(use)
-    positions = tuple(np.moveaxis(weights, (0, 1), (-1, -2)).reshape(-1, *weights.shape[1::-1]))
-    matrix = np.concatenate(positions) if groups == 1 else np.stack([p[0] for p in positions])
-    if _parts(matrix if groups == 1 else matrix[:, None, :].swapaxes(0, 1)) is None:
-        return quantized.conv_integer(use)
-    images = _shifted(use, weights.shape)
-    if depthwise:
-        return (_sum_of_images(use, images, matrix),)
-    rank = len(x)
-    whole = images[0] if len(images) == 1 else use.add("concat", *images, axis=1)
-    last = use.add("transpose", whole, perm=(0, *range(2, rank), 1))
-    y = _product(use, last, matrix)
-    return (use.add("transpose", y, perm=(0, rank - 1, *range(1, rank - 1))),)
-
-
-def _shifted(use: NodeUse, weight: Sequence[int]) -> list[int]:
-    """Return the elements of x that each position of the kernel meets, as images of y's size."""
-    attrs = window.conv_attrs(use, 0, weight)
-    spatial, half = len(weight) - 2, len(attrs["pads"]) // 2
+    sizes = np.abs(weights).reshape(*weights.shape[:2], -1).sum(-1).T
+    attrs = window.conv_attrs(use, 0, shape)
+    parts = _parts(sizes)
+    if parts is None or (len(parts) > 1 and attrs["groups"] > 1):
+        return quantized.integer_conv(use, attrs)
     x = quantized.whole(use, 0, 2, False, "float32")
-    pads = attrs["pads"]
-    if any(pads):
-        ends = (0, 0, *pads[:half], 0, 0, *pads[half:])
-        x = use.add("pad", x, use.constant(ends, "int64"))
-    sizes = [int(dim) for dim in use.scope.builder.type(x).shape[2:]]
-    images = []
-    for place in np.ndindex(*weight[2:]):
-        starts = [k * d for k, d in zip(place, attrs["dilations"], strict=True)]
-        reach = [(k - 1) * d for k, d in zip(weight[2:], attrs["dilations"], strict=True)]
-        stops = [start + size - r for start, size, r in zip(starts, sizes, reach, strict=True)]
-        lists = (starts, stops, range(2, 2 + spatial), attrs["strides"])
-        images.append(use.add("slice", x, *(use.constant([*row], "int64") for row in lists)))
-    return images
-
-
-def _sum_of_images(use: NodeUse, images: Sequence[int], factors: Array) -> int:
-    """Return the int32 sum of images [N,C,..] times factors [positions, C]."""
-    rank = len(use.type().shape)
+    if len(sizes) == weights.size // len(weights) and not _moves(attrs):
+        rank = len(shape)
+        last = use.add("transpose", x, perm=(0, *range(2, rank), 1))
+        y = _product(use, last, weights.reshape(len(weights), -1).T)
+        return (use.add("transpose", y, perm=(0, rank - 1, *range(1, rank - 1))),)
     total: int | None = None
-    for image, row in zip(images, factors, strict=True):
-        column = row.astype(np.float32).reshape(-1, *(1,) * (rank - 2))
-        y = use.add("mul", image, use.constant(column))
+    for start, stop in parts:
+        piece = x if len(parts) == 1 else _columns(use, x, start, stop, 1)
+        w = use.constant(np.ascontiguousarray(weights[:, start:stop].astype(np.float32)))
+        y = use.add("cast", use.add("conv", piece, w, **attrs), to="int32")
         total = y if total is None else use.add("add", total, y)
     if total is None:
-        raise InternalError("a kernel without positions")
-    return use.add("cast", total, to="int32")
+        raise InternalError("weights without a depth")
+    return (total,)
+
+
+def _moves(attrs: Mapping[str, Any]) -> bool:
+    """Whether a convolution of one position reads other elements than all, each for all outputs."""
+    return attrs["groups"] > 1 or any(attrs["pads"]) or any(n > 1 for n in attrs["strides"])
 
 
 def _constant_weights(use: NodeUse) -> Array | None:
@@ -133,8 +111,8 @@ def _parts(weights: Array) -> list[tuple[int, int]] | None:
     return None
 
 
-def _columns(use: NodeUse, a: int, start: int, stop: int) -> int:
-    return use.add("slice", a, *(use.constant([n], "int64") for n in (start, stop, -1)))
+def _columns(use: NodeUse, a: int, start: int, stop: int, axis: int = -1) -> int:
+    return use.add("slice", a, *(use.constant([n], "int64") for n in (start, stop, axis)))
 
 
 def dynamic_quantize_linear(use: NodeUse) -> Sequence[int]:

@@ -6,7 +6,8 @@ into one op on quantised types. An Integer op becomes the same op on int32.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -170,6 +171,11 @@ def whole(
 
 def conv_integer(use: NodeUse) -> Sequence[int]:
     """ConvInteger(x, w, x zero?, w zero?): a convolution of int32."""
+    return integer_conv(use, conv_attrs(use, 0, use.type(1).shape))
+
+
+def integer_conv(use: NodeUse, attrs: Mapping[str, Any]) -> Sequence[int]:
+    """Return ConvInteger as a convolution of int32 with these attributes."""
     shape = use.type(1).shape
     x, w = whole(use, 0, 2), use.add("cast", use.need(1), to="int32")
     zero = use.input(3)
@@ -179,7 +185,7 @@ def conv_integer(use: NodeUse) -> Sequence[int]:
             ends = use.constant(range(1, len(shape)), "int64")
             zero = use.add("unsqueeze", zero, ends)
         w = use.add("sub", w, zero)
-    return (use.add("conv", x, w, **conv_attrs(use, 0, shape)),)
+    return (use.add("conv", x, w, **attrs),)
 
 
 def matmul_integer(use: NodeUse) -> Sequence[int]:

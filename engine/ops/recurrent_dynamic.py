@@ -76,15 +76,16 @@ def _flops(call: Call) -> int:
 
 
 def _samples(rng: np.random.Generator) -> Iterable[Sample]:
-    for dtype, columns, reverse in (("int8", 1, False), ("uint8", 12, True)):
+    cases = (("int8", 2, 3, 1, False), ("uint8", 2, 3, 12, True), ("int8", 1, 16, 1, False))
+    for dtype, batch, units, columns, reverse in cases:
         info = np.iinfo(dtype)
-        gates = rng.standard_normal((4, 2, 12)).astype(np.float32)
-        r = rng.integers(info.min, info.max + 1, (3, 12)).astype(dtype)
+        gates = rng.standard_normal((4, batch, 4 * units)).astype(np.float32)
+        r = rng.integers(info.min, info.max + 1, (units, 4 * units)).astype(dtype)
         scale = rng.uniform(0.005, 0.02, columns).astype(np.float32)
         zero = np.full(columns, 0 if dtype == "int8" else 120, dtype)
-        h, c = (rng.standard_normal((2, 3)).astype(np.float32) for _ in range(2))
-        known = frozenset({1, 2, 3})
-        yield Sample((gates, r, scale, zero, h, c), {"reverse": reverse}, known, note=dtype)
+        h, c = (rng.standard_normal((batch, units)).astype(np.float32) for _ in range(2))
+        known, note = frozenset({1, 2, 3}), dtype if batch > 1 else "one sequence"
+        yield Sample((gates, r, scale, zero, h, c), {"reverse": reverse}, known, note=note)
 
 
 define(

@@ -4,6 +4,7 @@ A new family of kernels adds its rules in its own module and one line here.
 """
 
 from trireme.devices.cpu.compile import fusion as fuse
+from trireme.devices.cpu.kernels.dynamic_range import recurrent as dynamic_recurrent
 from trireme.devices.cpu.kernels.f32 import (
     conv_transpose,
     detection,
@@ -45,6 +46,7 @@ __all__ = [
     "conv_transpose",
     "detection",
     "direct",
+    "dynamic_recurrent",
     "elementwise",
     "fft",
     "fuse",

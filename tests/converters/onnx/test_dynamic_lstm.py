@@ -10,6 +10,7 @@ from onnx import TensorProto, helper, numpy_helper
 from ort_integers import whole
 
 import trireme
+from trireme.devices.cpu.compile.program import REFERENCE
 from trireme.support.errors import ConvertError
 
 SEED = 31
@@ -78,6 +79,26 @@ def test_a_layer_equals_onnx_runtime(ways, dtype, columns, tmp_path):
             for got, want in zip(session.run(feeds).values(), wanted, strict=True):
                 assert got.shape == want.shape
                 np.testing.assert_allclose(got, want, atol=3e-6, err_msg=f"seed {SEED}")
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8"])
+def test_one_sequence_of_any_length_has_a_kernel(dtype):
+    rng = np.random.default_rng(SEED)
+    model = layer(rng, 12, 32, 2, dtype, True)
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = 1
+    peer = ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    states = {name: (2, 1, 32) for name in "hc"}
+    with trireme.Session(model, shapes={"x": ("t", 1, 12), **states}, devices=["cpu"]) as session:
+        for steps in (1, 30, 7, 8):
+            feeds = {
+                name: rng.standard_normal(shape).astype(np.float32) / 3
+                for name, shape in {"x": (steps, 1, 12), **states}.items()
+            }
+            wanted = peer.run(None, feeds)
+            for got, want in zip(session.run(feeds).values(), wanted, strict=True):
+                np.testing.assert_allclose(got, want, atol=3e-6, err_msg=f"seed {SEED}")
+            assert REFERENCE not in str(session.profile(feeds, runs=1))
 
 
 def test_what_no_quantiser_writes_is_refused():

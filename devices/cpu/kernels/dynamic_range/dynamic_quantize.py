@@ -287,14 +287,14 @@ class QuantizeKernel:
             step = mathfn.maximum(fn, ends[0], self.rounding.tiny)
             self._store_step(fn, step, state, image)
             return Parameters(127.0 / step)
-        step, point = self._step_and_point(fn, *ends)
+        step, point = self.step_and_point(fn, *ends)
         whole = nearest(fn, point)
         self._store_step(fn, step, state, image)
         zeros = fn.at(state, self.images)
         fn.store(fn.extract(whole + 128, 0), fn.at(zeros, image))
         return Parameters(step, point, whole)
 
-    def _step_and_point(self, fn: Function, high: Value, low: Value) -> tuple[Value, Value]:
+    def step_and_point(self, fn: Function, high: Value, low: Value) -> tuple[Value, Value]:
         """Return the step of a range and the point, which is the zero point less 128."""
         if self.rounding.kind == "asymmetric":
             step = mathfn.maximum(fn, (high - low) * (1 / 255), self.rounding.tiny)

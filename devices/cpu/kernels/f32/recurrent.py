@@ -11,10 +11,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
 from trireme.devices.cpu.codegen.index import known
+from trireme.devices.cpu.codegen.kernel_cache import Code
 from trireme.devices.cpu.codegen.target import Isa
 from trireme.devices.cpu.kernels.f32.gemm import (
     PACKED,
@@ -46,7 +48,7 @@ from trireme.devices.cpu.kernels.lowering import (
     deal,
     in_every_shape,
 )
-from trireme.devices.cpu.kernels.spans import Planned, SpanWork, Wiring, planned_step
+from trireme.devices.cpu.kernels.spans import Planned, SpanCut, SpanWork, Wiring, planned_step
 from trireme.ir.graph import Graph, Node
 from trireme.ops.recurrent_cells import KINDS, activations_of
 from trireme.support.dtypes import Array
@@ -56,6 +58,7 @@ LONGEST_S = 0.01
 """The most seconds of one kernel's steps: no native call may keep signals waiting longer."""
 _OPEN_PARTS = 8
 """Kernels that long sequences are cut into where sizes vary."""
+LayerOf = Callable[[Graph, Node], Layer]
 
 
 def _given(node: Node, position: int) -> int | None:
@@ -162,20 +165,22 @@ def _weights(context: Context, value: int, layer: Layer) -> Packed:
 
     def make() -> Array:
         whole = _padded(context.constant(value), cell.gates, units)  # [D, G, units, H]
-        return np.concatenate([_direction(isa, layer, one) for one in whole])
+        return np.concatenate([pack_direction(isa, layer, one) for one in whole])
 
     nbytes = 4 * layer.directions * cell.gates * units * layer.hidden
     return context.pack_later(value, f"recurrent {cell.stages} {layer.batch == 1}", nbytes, make)
 
 
-def _direction(isa: Isa, layer: Layer, weights: Array) -> Array:
+def pack_direction(isa: Isa, layer: Layer, weights: Array) -> Array:
+    """Return recurrent weights [gates, units, H] of a direction as a kernel reads them."""
     parts = []
     for stage in layer.cell.stages:
         width = vectors_of(isa, stage, layer) * isa.lanes
         taken = weights[list(stage.gates)]
         for at in range(0, taken.shape[1], width):
             block = taken[:, at : at + width]  # [gates, units, H]
-            parts.append(block.transpose(2, 0, 1).reshape(-1))
+            steps = block.reshape(*block.shape[:2], -1, layer.cell.taps)
+            parts.append(steps.transpose(2, 0, 1, 3).reshape(-1))
     return np.concatenate(parts)
 
 
@@ -215,8 +220,7 @@ def _states_bytes(isa: Isa, layer: Layer) -> int:
 
 def _lower(context: Context, node: Node) -> Sequence[Step]:
     isa, layer = context.isa, _layer_of(context.graph, node)
-    gates = _temp(context, node, "gates", _gates_bytes)
-    states = _temp(context, node, "states", _states_bytes)
+    gates = _temp(context, node, _layer_of, "gates", _gates_bytes)
     depth = context.type(node.used[1]).dims[2]
 
     def product_of(graph: Graph, node: Node) -> MatmulShape:
@@ -226,16 +230,37 @@ def _lower(context: Context, node: Node) -> Sequence[Step]:
     steps = [product_step(context, node, product_of, operands, "fully_connected")]
     weights = _weights(context, node.used[2], layer)
     constants = _constants(context, node, layer)
+    given = Sequences(node, _layer_of, recurrent_kernel)
+    return [*steps, *sequence_steps(context, given, [gates, weights, *constants])]
+
+
+class Sequences(NamedTuple):
+    """The steps of a node: what gives the layer of a graph, and the maker of their kernels."""
+
+    node: Node
+    layer_of: LayerOf
+    make: Callable[[Isa, LayerPart, SpanCut], Code]
+
+
+def sequence_steps(context: Context, given: Sequences, operands: Sequence[Operand]) -> list[Step]:
+    """Return the steps of the kernels of all steps of a layer.
+
+    operands: gates, weights and what follows up to the first states
+    """
+    isa, (node, layer_of, _) = context.isa, given
+    layer = layer_of(context.graph, node)
+    states = _temp(context, node, layer_of, "states", _states_bytes)
+    steps: list[Step] = []
     parts = _OPEN_PARTS
     if not context.is_open:
         parts = max(1, min(layer.steps, math.ceil(layer.seconds(isa) / LONGEST_S)))
     for part in range(parts):
-        first = constants[: len(constants) - sum(layer.has_states)] if part else constants
+        first = operands[: len(operands) - sum(layer.has_states)] if part else operands
         span = [] if context.is_open else [np.array(_span(layer, part, parts), np.int64)]
-        reads = (gates, weights, *first, *span, *([states] if part else []))
+        reads = (*first, *span, *([states] if part else []))
         handed_on: tuple[Operand, ...] = (states,) if part < parts - 1 else ()
         wiring = Wiring(reads, (*node.outputs, *handed_on), (node.id,), "recurrent")
-        steps.append(_part_step(context, node, wiring, part, parts))
+        steps.append(_part_step(context, given, wiring, part, parts))
     return steps
 
 
@@ -243,21 +268,28 @@ def _span(layer: Layer, part: int, parts: int) -> tuple[int, int]:
     return layer.steps * part // parts, layer.steps * (part + 1) // parts
 
 
-def _temp(context: Context, node: Node, name: str, nbytes: Callable[[Isa, Layer], int]) -> Temp:
+def _temp(
+    context: Context,
+    node: Node,
+    layer_of: LayerOf,
+    name: str,
+    nbytes: Callable[[Isa, Layer], int],
+) -> Temp:
     """Return memory between steps: of the layer, or where sizes vary of a usual one."""
-    isa, key, layer = context.isa, f"%{node.outputs[0]} {name}", _layer_of(context.graph, node)
+    isa, key, layer = context.isa, f"%{node.outputs[0]} {name}", layer_of(context.graph, node)
     if not context.is_open:
         return Temp(key, nbytes(isa, layer))
     usual = nbytes(isa, replace(layer, steps=64, batch=4))
-    return SizedTemp(key, usual, lambda graph: nbytes(isa, _layer_of(graph, node)))
+    return SizedTemp(key, usual, lambda graph: nbytes(isa, layer_of(graph, node)))
 
 
-def _part_step(context: Context, node: Node, wiring: Wiring, part: int, most: int) -> Step:
+def _part_step(context: Context, given: Sequences, wiring: Wiring, part: int, most: int) -> Step:
     """Return the step of one of the kernels.
 
     most: kernels there are; where sizes vary, the first does all steps where they are short
     """
-    isa, sample = context.isa, _layer_of(context.graph, node)
+    isa, (node, layer_of, make) = context.isa, given
+    sample = layer_of(context.graph, node)
     tile, room = sample.tile(isa), local_bytes(isa, sample)
 
     def plan_of(layer: Layer, parts: int) -> LayerPart:
@@ -265,7 +297,7 @@ def _part_step(context: Context, node: Node, wiring: Wiring, part: int, most: in
         return LayerPart(layer, part == 0, part == parts - 1, span)
 
     def planned(graph: Graph) -> Planned[LayerPart]:
-        layer = _layer_of(graph, node)
+        layer = layer_of(graph, node)
         seconds, parts = layer.seconds(isa), most
         if context.is_open and (seconds <= LONGEST_S or layer.steps < most):
             parts = 1
@@ -278,7 +310,7 @@ def _part_step(context: Context, node: Node, wiring: Wiring, part: int, most: in
         return Planned(plan_of(layer, parts), work)
 
     samples = [plan_of(sample, most), *([plan_of(sample, 1)] if part == 0 else [])]
-    return planned_step(context, wiring, planned, samples, recurrent_kernel)
+    return planned_step(context, wiring, planned, samples, make)
 
 
 def _reason(graph: Graph, node: Node) -> str | None:

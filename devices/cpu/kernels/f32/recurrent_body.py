@@ -40,11 +40,18 @@ def recurrent_kernel(isa: Isa, part: LayerPart, cut: SpanCut) -> Code:
     first step and the one after the last, y, y_h, y_c; states [states,D,B,Hp] from the kernel
     before come before y, those for the next after
     """
-    names, op = operand_names(part), part.layer.cell.op
-    fn, operands, chunk, local, span = begin_span(f"recurrent_{op}_f32", isa, len(names), cut)
+    return sequences_kernel(f"recurrent_{part.layer.cell.op}_f32", isa, part, cut, SequenceTile)
+
+
+def sequences_kernel(
+    name: str, isa: Isa, part: LayerPart, cut: SpanCut, made: type[SequenceTile]
+) -> Code:
+    """Return the kernel of some steps, which `made` writes for a tile of sequences."""
+    names = operand_names(part)
+    fn, operands, chunk, local, span = begin_span(name, isa, len(names), cut)
     part = fn.known(part)
     layer, tile = part.layer, part.layer.tile(isa)
-    body = _SequenceTile(fn, part, dict(zip(names, operands, strict=True)), local)
+    body = made(fn, part, dict(zip(names, operands, strict=True)), local)
     if layer.has_lengths and part.is_first:
         with fn.when(fn.compare("eq", chunk, 0)):
             body.check()
@@ -68,7 +75,7 @@ def recurrent_kernel(isa: Isa, part: LayerPart, cut: SpanCut) -> Code:
 
 
 @dataclass(frozen=True)
-class _Sequence:
+class Sequenced:
     """A sequence at a step: where its gates lie, its outputs go, and whether it is still live."""
 
     gates: Value
@@ -76,7 +83,7 @@ class _Sequence:
     live: Value | None
 
 
-class _SequenceTile:
+class SequenceTile:
     """Writes the steps of a tile of sequences."""
 
     def __init__(
@@ -89,8 +96,9 @@ class _SequenceTile:
         self.fn, self.part, self.layer, self.at = fn, part, part.layer, at
         self.is_first, self.is_last = part.is_first, part.is_last
         layer = part.layer
-        self.lanes = fn.isa.lanes
+        self.lanes, self.element = fn.isa.lanes, layer.cell.weights
         self.type = vector(self.lanes, "float")
+        self.sums = self.type if self.element == "float" else vector(self.lanes, "i32")
         self.padded, self.tile = layer.padded(fn.isa), layer.tile(fn.isa)
         room = self.tile * self.padded
         self.halves = local  # the output, read and written in turns
@@ -121,14 +129,15 @@ class _SequenceTile:
         self._enter(low)
         stages, weights = layer.cell.stages, self.at["weights"]
         whole = layer.cell.gates * layer.hidden * self.padded
-        weights = fn.at(weights, fn.as_value("i64", direction) * whole)
+        weights = fn.at(weights, fn.as_value("i64", direction) * whole, self.element)
         for t in fn.range(low, high):
             now = [self._sequence(plus(fn, first, r), t) for r in range(count)]
             self.old = self._half(t)
             self.new = self._half(fn.as_value("i64", t) + 1)
+            self.begin_step()
             at = 0
             for stage in stages:
-                self._stage(stage, fn.at(weights, at), now)
+                self._stage(stage, fn.at(weights, at, self.element), now)
                 at += len(stage.gates) * layer.hidden * self.padded
         self._leave(high)
 
@@ -145,7 +154,7 @@ class _SequenceTile:
         odd = self.fn.as_value("i64", self.fn.integer("and", self.fn.as_value("i64", t), 1))
         return self.fn.at(self.halves, odd * (self.tile * self.padded))
 
-    def _sequence(self, sequence: Index, t: Index) -> _Sequence:
+    def _sequence(self, sequence: Index, t: Index) -> Sequenced:
         """Return where a sequence is at step t: past its length, and backwards."""
         fn, layer = self.fn, self.layer
         sequence, t = fn.as_value("i64", sequence), fn.as_value("i64", t)
@@ -174,9 +183,9 @@ class _SequenceTile:
         else:
             out = (place * layer.directions + direction) * layer.batch + sequence
         y = fn.at(self.at["y"], out * layer.hidden)
-        return _Sequence(fn.at(self.at["gates"], gates), y, live)
+        return Sequenced(fn.at(self.at["gates"], gates), y, live)
 
-    def _stage(self, stage: GateProduct, weights: Value, now: Sequence[_Sequence]) -> None:
+    def _stage(self, stage: GateProduct, weights: Value, now: Sequence[Sequenced]) -> None:
         """Emit all blocks of hidden units of a stage; the last, narrower one by itself."""
         hidden, lanes = self.layer.hidden, self.lanes
         width = vectors_of(self.fn.isa, stage, self.layer)
@@ -184,58 +193,77 @@ class _SequenceTile:
         step = len(stage.gates) * hidden * lanes
         whole = (vectors - (hidden % lanes > 0)) // width * width
         for v in self.fn.range(0, whole, width):
-            self._block(stage, self.fn.at(weights, v * step), v, width, now)
+            self._block(stage, self.fn.at(weights, v * step, self.element), v, width, now)
         for v in range(whole, vectors, width):
             block = min(width, vectors - v)
-            self._block(stage, self.fn.at(weights, v * step), v, block, now)
+            self._block(stage, self.fn.at(weights, v * step, self.element), v, block, now)
 
     def _block(
-        self, stage: GateProduct, weights: Value, v: Index, width: int, now: Sequence[_Sequence]
+        self, stage: GateProduct, weights: Value, v: Index, width: int, now: Sequence[Sequenced]
     ) -> None:
         """Emit the sums of a block of units, and what the cell makes of them."""
-        fn, lanes, gates = self.fn, self.lanes, len(stage.gates)
+        fn, lanes, gates, taps = self.fn, self.lanes, len(stage.gates), self.layer.cell.taps
         sums = [
             [
-                [Var(fn, self.type, self._start(gate, one, (v + i) * lanes)) for i in range(width)]
+                [Var(fn, self.sums, self.start(gate, one, (v + i) * lanes)) for i in range(width)]
                 for gate in stage.gates
             ]
             for one in now
         ]
-        source = self.rest if stage.reads_rest else self.old
-        for k in fn.range(0, self.layer.hidden):
-            line = fn.at(weights, k * (gates * width * lanes))
-            factors = [
-                fn.splat(fn.load("float", fn.at(source, k + r * self.padded)), lanes)
-                for r in range(len(now))
-            ]
+        source = self.source(stage)
+        for k in fn.range(0, self.layer.hidden, taps):
+            line = fn.at(weights, k * (gates * width * lanes), self.element)
+            factors = [self.factor(source, k, r) for r in range(len(now))]
             for g in range(gates):
                 for i in range(width):
-                    panel = fn.load(self.type, fn.at(line, (g * width + i) * lanes), 4 * lanes)
+                    at = (g * width + i) * lanes * taps
+                    panel = self.panel(fn.at(line, at, self.element))
                     for r, factor in enumerate(factors):
-                        sums[r][g][i].set(fn.fma(factor, panel, sums[r][g][i].get()))
+                        sums[r][g][i].set(self.added(sums[r][g][i].get(), factor, panel))
         for r, one in enumerate(now):
             for i in range(width):
                 parts = [gate[i].get() for gate in sums[r]]
-                self._finish(stage, parts, one, r, (v + i) * lanes)
+                self.finish(stage, parts, one, r, (v + i) * lanes)
 
-    def _start(self, gate: int, one: _Sequence, unit: Index) -> Value:
+    def begin_step(self) -> None:
+        """Emit what a step does before its products."""
+
+    def source(self, stage: GateProduct) -> Value:
+        """Return where the factors of a stage's products lie."""
+        return self.rest if stage.reads_rest else self.old
+
+    def factor(self, source: Value, k: Index, r: int) -> Value:
+        """Load the k-th factor of a sequence, and those of further taps, for all lanes."""
+        fn = self.fn
+        return fn.splat(fn.load("float", fn.at(source, k + r * self.padded)), self.lanes)
+
+    def panel(self, place: Value) -> Value:
+        """Load the recurrent weights of a vector of units."""
+        return self.fn.load(self.type, place, 4 * self.lanes)
+
+    def added(self, total: Value, factor: Value, panel: Value) -> Value:
+        """Return sums and the products of a factor and weights."""
+        return self.fn.fma(factor, panel, total)
+
+    def start(self, gate: int, one: Sequenced, unit: Index) -> Value:
         """Return the starts of a gate's sums: the input's part, or a bias."""
         if gate in self.layer.cell.separate:
-            return self._constant("bias", 0, 1, unit)
-        return self._given(gate, one, unit)
+            return self.constant("bias", 0, 1, unit)
+        return self.given(gate, one, unit)
 
-    def _given(self, gate: int, one: _Sequence, unit: Index) -> Value:
+    def given(self, gate: int, one: Sequenced, unit: Index) -> Value:
+        """Load what the input gives a gate of a vector of units."""
         place = self.fn.at(self.fn.at(one.gates, gate * self.padded), unit)
         return self.fn.load(self.type, place)
 
-    def _constant(self, name: str, which: int, of: int, unit: Index) -> Value:
+    def constant(self, name: str, which: int, of: int, unit: Index) -> Value:
         """Load a vector of a direction's constant, the which-th of so many."""
         fn = self.fn
         at = (fn.as_value("i64", self.direction) * of + which) * self.padded
         return fn.load(self.type, fn.at(fn.at(self.at[name], at), unit))
 
-    def _finish(
-        self, stage: GateProduct, sums: Sequence[Value], one: _Sequence, r: int, unit: Index
+    def finish(
+        self, stage: GateProduct, sums: Sequence[Value], one: Sequenced, r: int, unit: Index
     ) -> None:
         """Emit what the cell makes of a vector of units, and its stores."""
         fn, cell = self.fn, self.layer.cell
@@ -247,13 +275,13 @@ class _SequenceTile:
         if cell.op == "lstm":
             loads["c"] = fn.load(self.type, mine(self.inner))
             if cell.peepholes:
-                loads |= {f"p{k}": self._constant("peepholes", k, 3, unit) for k in range(3)}
+                loads |= {f"p{k}": self.constant("peepholes", k, 3, unit) for k in range(3)}
             state, inner = lstm(fn, cell, sums, loads)
             fn.store(self._alive(one, inner, loads["c"]), mine(self.inner))
         elif cell.op == "rnn":
             (state,) = rnn(fn, cell, sums, loads)
         elif cell.linear:
-            loads["x2"] = self._given(2, one, unit)
+            loads["x2"] = self.given(2, one, unit)
             (state,) = gru_linear(fn, cell, sums, loads)
         elif not stage.reads_rest:
             update, rest = gru_gates(fn, cell, sums, loads)
@@ -268,7 +296,7 @@ class _SequenceTile:
         made = self._alive(one, state, fn.as_value(self.type, 0.0))
         fn.store_some(made, fn.at(one.y, unit), count)
 
-    def _alive(self, one: _Sequence, new: Value, old: Value) -> Value:
+    def _alive(self, one: Sequenced, new: Value, old: Value) -> Value:
         """Return the new state, the old one past the sequence's length."""
         return new if one.live is None else self.fn.select(one.live, new, old)
 

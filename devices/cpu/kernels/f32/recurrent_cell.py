@@ -61,6 +61,8 @@ class Cell:
     gates: sums of a hidden unit; states: what it carries (the first is its output)
     linear: whether a gru resets the product, not the state; coupled: whether an lstm keeps what it
         does not enter; peepholes: whether its gates see its inner state
+    weights: elements of its recurrent weights; integers have scales
+    taps: neighbouring weights of a unit that are multiplied at a time
     """
 
     op: str
@@ -70,6 +72,8 @@ class Cell:
     linear: bool = False
     coupled: bool = False
     peepholes: bool = False
+    weights: str = "float"
+    taps: int = 1
 
     @property
     def stages(self) -> tuple[GateProduct, ...]:

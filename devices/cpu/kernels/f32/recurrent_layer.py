@@ -75,7 +75,7 @@ def operand_names(part: LayerPart) -> list[str]:
     """Return what the operands of a kernel are."""
     layer, is_first, is_last = part.layer, part.is_first, part.is_last
     cell = layer.cell
-    names = ["gates", "weights"]
+    names = ["gates", "weights", *["scales"] * (cell.weights != "float")]
     names += ["bias"] * bool(cell.separate) + ["peepholes"] * cell.peepholes
     names += ["lengths", "fault"] * layer.has_lengths
     if is_first:

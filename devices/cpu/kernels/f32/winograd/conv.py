@@ -18,8 +18,8 @@ from trireme.devices.cpu.kernels.f32.winograd.plan import (
 )
 from trireme.devices.cpu.kernels.f32.winograd.transforms import panels_shape, transform_weights
 from trireme.devices.cpu.kernels.lowering import Context, InPlace, Step
-from trireme.ir.graph import Node
-from trireme.support.dtypes import Array
+from trireme.ir.graph import Graph, Node
+from trireme.support.dtypes import FLOATS, Array
 from trireme.support.mapped import release
 
 CYCLES_PER_S = 2.2e9
@@ -35,10 +35,36 @@ def winograd_size(context: Context, node: Node) -> int:
     """
     outputs = context.type(node.used[1]).dims[0]
     window = _window(context, node)
-    if not context.winograd or node.attrs["groups"] != 1 or not schemes(window):
+    if not may_transform(context, node, window):
         return 0
     size = choose_size(context.isa, window, outputs)
     return size if size and is_finite(context.constant(node.used[1])) else 0
+
+
+def may_transform(context: Context, node: Node, window: ImageWindow) -> bool:
+    """Whether a scheme fits a conv, and its sums may round."""
+    allowed = context.winograd and node.attrs["groups"] == 1 and bool(schemes(window))
+    return allowed and not _is_exact(context, node)
+
+
+def _is_exact(context: Context, node: Node) -> bool:
+    """Whether a conv's sums are whole numbers that become integers, here or in another graph."""
+    if not _becomes_integers(context.graph, node):
+        return False
+    weights = context.constant(node.used[1])
+    return all(bool((np.rint(part) == part).all()) for part in weights)
+
+
+def _becomes_integers(graph: Graph, node: Node) -> bool:
+    """Whether a node's result is cast to integers, or may be by whom the graph is a part for."""
+    if graph.is_output(node.outputs[0]):
+        return True
+    for user in graph.users(node.outputs[0]):
+        if user.op == "cast" and user.attrs["to"] not in FLOATS:
+            return True
+        if user.op in ("transpose", "reshape") and _becomes_integers(graph, user):
+            return True
+    return False
 
 
 def winograd_cost(context: Context, node: Node) -> float | None:

@@ -22,7 +22,11 @@ from trireme.devices.cpu.kernels.f32.im2row import ImageWindow
 from trireme.devices.cpu.kernels.f32.open_gemm import SizedCut, cut_for_all
 from trireme.devices.cpu.kernels.f32.product_step import ProductVariant
 from trireme.devices.cpu.kernels.f32.tiling import choose_register_tile, tile_cycles
-from trireme.devices.cpu.kernels.f32.winograd.conv import CYCLES_PER_S, is_finite
+from trireme.devices.cpu.kernels.f32.winograd.conv import (
+    CYCLES_PER_S,
+    is_finite,
+    may_transform,
+)
 from trireme.devices.cpu.kernels.f32.winograd.kernel import (
     WinogradEmitter,
     kernel_note,
@@ -39,7 +43,6 @@ from trireme.devices.cpu.kernels.f32.winograd.plan import (
     chunk_cycles,
     input_cycles,
     output_cycles,
-    schemes,
     weights_cycles,
     winograd_cycles,
 )
@@ -79,7 +82,7 @@ def winograd_variants(
     """
     isa, window = context.isa, window_of(context.graph, node)
     outputs = context.type(node.used[1]).dims[0]
-    if not context.winograd or node.attrs["groups"] != 1 or not schemes(window):
+    if not may_transform(context, node, window):
         return []
     used: dict[int, ImageWindow] = {}
     for side in _sides(outputs):
