@@ -37,8 +37,8 @@ from trireme.support.records import dataclass
 
 P = ParamSpec("P")
 R = TypeVar("R")
-_MOST_OBJECTS = 20_000
-"""Kept on disk; one is some kilobytes, and a network makes 20 to 100."""
+_MOST_OBJECTS = 80_000
+"""Kept on disk; one is some kilobytes, a network makes 20 to 100, the tests more than 20,000."""
 _LENGTH = struct.Struct("<Q")
 _PLAIN = (bool, int, str, type(None))
 _DEVICE = Path(__file__).parents[1]
