@@ -37,19 +37,44 @@ LATE = "sweeps no longer begin"
 def pytest_configure(config):
     """Give a run a home of its own, which xdist's workers share: caches begin empty.
 
-    Python's bytecode is kept there too, so that the processes tests start compile each module once.
-    TRIREME_TEST_HOME names a folder to use instead, and to keep.
+    Two folders outlive it: object code, whose key is the text of what generates it, and Python's
+    bytecode, so that all processes compile each module once. They are in TRIREME_TEST_CACHE, else
+    in this user's cache folder. TRIREME_TEST_HOME names a whole home to use and to keep.
     """
     if hasattr(config, "workerinput"):
+        keep_bytecode()
         return
     kept = os.environ.get("TRIREME_TEST_HOME")
     home = pathlib.Path(kept or tempfile.mkdtemp(prefix="trireme-tests-"))
     home.mkdir(parents=True, exist_ok=True)
-    os.environ |= {"HOME": str(home), "XDG_CACHE_HOME": str(home / ".cache")}
-    os.environ["PYTHONPYCACHEPREFIX"] = str(home / "bytecode")
-    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    bytecode = home / "bytecode"
     if not kept:
+        bytecode = outlast(home)
         config.add_cleanup(lambda: shutil.rmtree(home, ignore_errors=True))
+    os.environ |= {"HOME": str(home), "XDG_CACHE_HOME": str(home / ".cache")}
+    os.environ["PYTHONPYCACHEPREFIX"] = str(bytecode)
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    keep_bytecode()
+
+
+def outlast(home):
+    """Link the cpu's object code of a home to a folder that is kept; return that of bytecode."""
+    from trireme.support.user_files import cache_folder
+
+    given = os.environ.get("TRIREME_TEST_CACHE")
+    kept = pathlib.Path(given).absolute() if given else cache_folder("tests")
+    if kept is None:
+        return home / "bytecode"
+    code, link = kept / "cpu", home / ".cache" / "trireme" / "cpu"
+    code.mkdir(mode=0o700, parents=True, exist_ok=True)
+    link.parent.mkdir(mode=0o700, parents=True)
+    link.symlink_to(code, target_is_directory=True)
+    return kept / "bytecode"
+
+
+def keep_bytecode():
+    """Keep the bytecode of this process too: pytest rewrites the asserts of 430 files."""
+    sys.pycache_prefix, sys.dont_write_bytecode = os.environ["PYTHONPYCACHEPREFIX"], False
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -80,11 +105,11 @@ def pytest_collection_finish():
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """A sweep is slow; what is swept of the instruction sets is chosen here. Long files first."""
+    """Sweeps and further instruction sets, which are chosen here, are slow. Long files first."""
     sweep_isas(items)
     items.sort(key=lambda item: item.path not in LONG)
     for item in items:
-        if item.get_closest_marker("sweep"):
+        if item.get_closest_marker("sweep") or item.get_closest_marker("isas"):
             item.add_marker(pytest.mark.slow)
 
 
@@ -107,7 +132,7 @@ def pytest_terminal_summary(terminalreporter):
 
 
 def sweep_isas(items):
-    """Mark `sweep`, of tests on the `cpus` with an `isa` each, all but those of `isas_for`."""
+    """Mark `isas`, of tests on the `cpus` with an `isa` each, all but those of `isas_for`."""
     from cpu_run import isas_for
 
     cases = defaultdict(list)
@@ -119,7 +144,7 @@ def sweep_isas(items):
         kept = isas_for(case, [isa for isa, _ in members])
         for isa, item in members:
             if isa not in kept:
-                item.add_marker(pytest.mark.sweep)
+                item.add_marker(pytest.mark.isas)
 
 
 @pytest.fixture(autouse=True)

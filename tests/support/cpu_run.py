@@ -49,7 +49,7 @@ def isas_for(case, isas):
     """The best of some instruction sets or one of the others, as the case draws; or every one.
 
     A case costs a compilation for each set and thread count, and cases are many for each kernel.
-    TRIREME_TEST_EVERY_ISA asks for all of them: .ci/run does.
+    TRIREME_TEST_EVERY_ISA asks for all of them: .ci/isas does.
     """
     best, *others = isas
     if EVERY_ISA or not others:

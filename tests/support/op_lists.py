@@ -6,6 +6,7 @@ the line of a rewrite in a pass, `(["add", "sub"], rule)`.
 """
 
 import ast
+import functools
 import pathlib
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
@@ -79,8 +80,13 @@ class OpList(NamedTuple):
     names: str
 
 
-def op_lists(checkout: pathlib.Path) -> Iterator[OpList]:
-    """Yield the lists of op names of every module outside engine/ops."""
+@functools.cache
+def op_lists(checkout: pathlib.Path) -> tuple[OpList, ...]:
+    """Return the lists of op names of every module outside engine/ops."""
+    return tuple(_op_lists(checkout))
+
+
+def _op_lists(checkout: pathlib.Path) -> Iterator[OpList]:
     ops = {op.name for op in all_ops()}
     for top in TOPS:
         for path in sorted((checkout / top).rglob("*.py")):

@@ -9,6 +9,7 @@ from importlib.resources import files
 
 import pytest
 from commands import call, save_small
+from sweep import sweep
 from zoo import zoo_path
 
 pytestmark = pytest.mark.usefixtures("no_calibration")
@@ -43,8 +44,14 @@ def terminal(monkeypatch):
     return of_columns
 
 
-@pytest.mark.parametrize("words", DEVICES, ids=" ".join)
-@pytest.mark.parametrize("command", ["place", "explain"])
+@pytest.mark.parametrize(
+    ("command", "words"),
+    sweep(
+        [(command, words) for command in ("place", "explain") for words in DEVICES],
+        always=lambda command, words: command == "place" or words == DEVICES[0],
+    ),
+    ids=lambda one: one if isinstance(one, str) else " ".join(one),
+)
 def test_a_screen_holds_the_summary(model, command, words, capsys, terminal):
     terminal(100)
     code, out, _ = call(capsys, command, model, *words)

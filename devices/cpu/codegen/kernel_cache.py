@@ -8,7 +8,8 @@ function waits here until it is compiled. A Code can write its IR again whenever
 read it.
 
 A key holds the recipe (`encoded`), the instruction set, the CPU if code is made for the one at
-hand, LLVM's library and the source of this folder: a change of any makes new entries.
+hand, LLVM's library and the text of the source that writes kernels: a change of any makes new
+entries. Change times are no part of it, so that another checkout of the same source finds them.
 """
 
 from __future__ import annotations
@@ -27,19 +28,23 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import numpy as np
 
+from trireme import support
 from trireme.devices.cpu.codegen.ir import Word
 from trireme.devices.cpu.codegen.target import Isa, llvm_identity, machine_identity
-from trireme.support.code_version import code_version
 from trireme.support.disk_cache import DiskCache
 from trireme.support.errors import InternalError
 from trireme.support.records import dataclass
 
 P = ParamSpec("P")
 R = TypeVar("R")
-_MOST_OBJECTS = 20_000
-"""Kept on disk; one is some kilobytes, and a network makes 20 to 100."""
+_MOST_OBJECTS = 80_000
+"""Kept on disk; one is some kilobytes, a network makes 20 to 100, the tests more than 20,000."""
 _LENGTH = struct.Struct("<Q")
 _PLAIN = (bool, int, str, type(None))
+_DEVICE = Path(__file__).parents[1]
+_ROOMS = ("backend", "ir", "ops", "placement/shards", "support")
+_SOURCES = (_DEVICE, *(Path(support.__path__[0]).parent / room for room in _ROOMS))
+"""The folders whose source writes kernels: the cpu device, and the rooms that makers import."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -228,8 +233,7 @@ def formed(value: Any) -> Any:
 
 def _version(isa: Isa) -> str:
     parts: Sequence[str] = (
-        sources_digest(),
-        code_version(),
+        *map(sources_digest, _SOURCES),
         llvm_identity(),
         encoded(isa),
         sys.platform,
@@ -240,8 +244,8 @@ def _version(isa: Isa) -> str:
 
 
 @functools.cache
-def sources_digest(folder: Path = Path(__file__).parents[1]) -> str:
-    """Return a digest of the Python source in a folder; the cpu device writes all kernels."""
+def sources_digest(folder: Path = _DEVICE) -> str:
+    """Return a digest of the Python source in a folder."""
     digest = hashlib.sha256()
     for file in sorted(folder.rglob("*.py")):
         data = file.read_bytes()

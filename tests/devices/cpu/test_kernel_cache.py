@@ -2,6 +2,7 @@
 code is in its key, and what is in the cache is loaded without LLVM.
 """
 
+import re
 import shutil
 import struct
 import subprocess
@@ -210,9 +211,16 @@ def test_changed_sources_make_other_keys(tmp_path):
     sources_digest.cache_clear()
 
 
-@pytest.mark.parametrize(
-    "what", ["sources_digest", "code_version", "llvm_identity", "machine_identity"]
-)
+def test_the_key_has_the_text_of_all_source_that_makers_import():
+    device, *rooms = recipes._SOURCES
+    assert all(folder.is_dir() for folder in rooms)
+    hashed = {"devices", *(folder.name for folder in rooms)}
+    for file in [*device.glob("kernels/**/*.py"), *device.glob("codegen/**/*.py")]:
+        imported = set(re.findall(r"from trireme\.(?:placement\.)?(\w+)", file.read_text()))
+        assert imported <= hashed, file
+
+
+@pytest.mark.parametrize("what", ["sources_digest", "llvm_identity", "machine_identity"])
 def test_what_is_in_the_key(tmp_path, monkeypatch, what):
     """Code from other sources, another LLVM or another CPU is not taken from the cache."""
     rng = np.random.default_rng(SEED)

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from open_graphs import WIDTH, ints, random_graph, run
+from sweep import sweep
 
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import TensorType
@@ -13,7 +14,7 @@ from trireme.support.errors import GraphError, ShapeError
 SEED = 20261124
 
 
-@pytest.mark.parametrize("part", range(8))
+@pytest.mark.parametrize("part", sweep(range(8), always=range(2)))
 @pytest.mark.parametrize("names", [("seq",), ("n",), ("n", "seq")])
 def test_random_graphs(part, names):
     seed = SEED + part
