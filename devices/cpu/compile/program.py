@@ -41,6 +41,7 @@ from trireme.devices.cpu.kernels.lowering import (
     begin,
     finish,
     native_reason,
+    varies,
 )
 from trireme.devices.cpu.kernels.movement.move import whole_copy
 from trireme.ir.effects import writes_state
@@ -170,6 +171,8 @@ class _RegionItems:
         if made is None:
             self._kernels[node.id] = "alias"
             return
+        if self._context.is_open:
+            _check_sizes(self._context.graph, node, made)
         for item in made:
             for code in item.codes if isinstance(item, Step) else ():
                 self._lowered_code(code)
@@ -231,6 +234,15 @@ class _RegionItems:
         for id in dict.fromkeys(self._serves.get(node.id, node.id) for node in group.nodes):
             before = self._kernels.get(id)
             self._kernels[id] = name if before is None else f"{before} + {name}"
+
+
+def _check_sizes(graph: Graph, node: Node, made: Sequence[Item]) -> None:
+    """Raise if a step of an open graph would serve the sizes of its sample alone."""
+    for step in made:
+        if isinstance(step, Step) and step.size is None:
+            operands = (one for one in (*step.reads, *step.writes) if isinstance(one, int))
+            if any(varies(dim) for one in operands for dim in graph.type(one).dims):
+                raise InternalError(f"{node.label}: {step.code.name} reads no sizes that vary")
 
 
 def pack(program: RegionProgram) -> RegionProgram:
