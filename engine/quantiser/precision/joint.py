@@ -1,8 +1,8 @@
-"""Choose precision and device of every node together, by sums of prices.
+"""Price a choice of precisions, each node on its best device, by sums of prices.
 
-The least of seconds + weight x noise is found node by node in graph order. A state is the modes of
-the nodes whose results are still to be read. Of states that agree in these only the best goes on,
-so the answer is exact while no more than `WIDTH` states are alive, and a beam search beyond.
+The least seconds are found node by node in graph order. A state is the modes of the nodes whose
+results are still to be read. Of states that agree in these only the best goes on, so the answer is
+exact while no more than `WIDTH` states are alive, and a beam search beyond.
 
 Source: dynamic programming over a graph's frontier (Bodlaender, A partial k-arboretum of graphs
 with bounded treewidth, 1998)
@@ -11,51 +11,25 @@ with bounded treewidth, 1998)
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import NamedTuple
 
 from trireme.ir.graph import Graph, Node
-from trireme.quantiser.precision.evaluate import Units
 from trireme.quantiser.precision.prices import CALLER, Mode, ModePrices, Precision
 
 WIDTH = 256
 """The most states that go on after a node."""
 Fixed = Mapping[int, Precision]
 Frontier = tuple[tuple[int, Mode], ...]
-Rest = dict[Frontier, float]
-"""The least seconds from a state to the end."""
-
-
-class _ModeStep(NamedTuple):
-    """The mode of one node, and the steps before it."""
-
-    node: int
-    mode: Mode
-    before: _ModeStep | None
-
-
-States = dict[Frontier, tuple[float, float, _ModeStep | None]]
-"""The least cost, its seconds, and the steps to it, by the modes that later nodes depend on."""
-_START: States = {(): (0.0, 0.0, None)}
-
-
-@dataclass(frozen=True)
-class JointChoice:
-    """The nodes that are integers or float16, and the sum of prices, noise not counted."""
-
-    units: Units
-    seconds: float
+States = dict[Frontier, float]
+"""Seconds by the modes that later nodes depend on: the least from the start, or to the end."""
+_START: States = {(): 0.0}
 
 
 class JointModel:
-    """Prices of mixtures of one graph on one machine.
+    """Prices of mixtures of one graph on one machine."""
 
-    noise: what a node in a precision adds to the output's noise, by unit; 0 for others
-    """
-
-    def __init__(self, prices: ModePrices, noise: Mapping[int, float]) -> None:
+    def __init__(self, prices: ModePrices) -> None:
         self.graph: Graph = prices.graph
-        self._prices, self._noise = prices, noise
+        self._prices = prices
         self._dies_at = self._last_readers()
         self._dying: dict[int, set[int]] = {node.id: set() for node in self.graph.nodes}
         for maker, last in self._dies_at.items():
@@ -79,18 +53,6 @@ class JointModel:
             if value in makers
         }
 
-    def best(self, weight: float, fixed: Fixed | None = None) -> JointChoice:
-        """Return the choice of least seconds + weight x noise.
-
-        weight: seconds for each unit of noise
-        fixed: the precision of some nodes, by id
-        """
-        states = _START
-        for node in self.graph.nodes:
-            states = self._after(node.id, states, weight, fixed or {})
-        _, seconds, step = min(states.values(), key=lambda state: state[0])
-        return JointChoice(_units(step), seconds)
-
     def around(self, fixed: Fixed) -> JointNeighbours:
         """Return what prices choices that differ little from one.
 
@@ -98,32 +60,30 @@ class JointModel:
         """
         return JointNeighbours(self, fixed)
 
-    def _after(self, node: int, states: States, weight: float, fixed: Fixed) -> States:
+    def _after(self, node: int, states: States, fixed: Fixed) -> States:
         """Return the states after a node, from those before it."""
         found: States = {}
-        for frontier, (cost, seconds, step) in states.items():
-            for mode, added, key in self._ways_on(node, frontier, fixed):
-                total = cost + added + weight * self._noise_of(node, mode)
-                if key not in found or total < found[key][0]:
-                    found[key] = total, seconds + added, _ModeStep(node, mode, step)
+        for frontier, seconds in states.items():
+            for added, key in self._ways_on(node, frontier, fixed):
+                total = seconds + added
+                if key not in found or total < found[key]:
+                    found[key] = total
         if len(found) <= WIDTH:
             return found
-        return dict(sorted(found.items(), key=_cost)[:WIDTH])
+        return dict(sorted(found.items(), key=lambda item: item[1])[:WIDTH])
 
-    def _before(self, node: int, states: Iterable[Frontier], rest: Rest, fixed: Fixed) -> Rest:
+    def _before(self, node: int, states: Iterable[Frontier], rest: States, fixed: Fixed) -> States:
         """Return the least seconds from states before a node to the end, of those after it."""
-        found: Rest = {}
+        found: States = {}
         for frontier in states:
             ways = self._ways_on(node, frontier, fixed)
-            seconds = [added + rest[key] for _, added, key in ways if key in rest]
+            seconds = [added + rest[key] for added, key in ways if key in rest]
             if seconds:
                 found[frontier] = min(seconds)
         return found
 
-    def _ways_on(
-        self, node: int, frontier: Frontier, fixed: Fixed
-    ) -> list[tuple[Mode, float, Frontier]]:
-        """Return the modes of a node after a state, their seconds, and the states after it."""
+    def _ways_on(self, node: int, frontier: Frontier, fixed: Fixed) -> list[tuple[float, Frontier]]:
+        """Return the seconds that a node adds to a state, and the state after it, by mode."""
         read = {maker for _, maker in self._reads[node]}
         makers = tuple(one for one in frontier if one[0] in read)
         precision = fixed.get(node)
@@ -136,13 +96,9 @@ class JointModel:
         kept = tuple(one for one in frontier if one[0] not in self._dying[node])
         lives = node in self._dies_at
         return [
-            (mode, added, (*kept, (node, mode)) if lives else kept)
+            (added, (*kept, (node, mode)) if lives else kept)
             for mode, added in self._added[node, makers, precision]
         ]
-
-    def _noise_of(self, node: int, mode: Mode) -> float:
-        unit = mode.unit(node)
-        return 0.0 if unit is None else self._noise.get(unit, 0.0)
 
     def _modes(self, node: int, fixed: Fixed) -> Mapping[Mode, float]:
         modes = self._prices.modes[node]
@@ -175,12 +131,12 @@ class JointNeighbours:
         self._place = {node: place for place, node in enumerate(self._order)}
         self._states = [_START]
         for node in self._order:
-            self._states.append(model._after(node, self._states[-1], 0.0, self._fixed))
-        self._rest: list[Rest] = [dict.fromkeys(self._states[-1], 0.0)]
+            self._states.append(model._after(node, self._states[-1], self._fixed))
+        self._rest: list[States] = [dict.fromkeys(self._states[-1], 0.0)]
         for node, states in zip(reversed(self._order), self._states[-2::-1], strict=True):
             self._rest.append(model._before(node, states, self._rest[-1], self._fixed))
         self._rest.reverse()
-        self.seconds = _least(self._states[-1])
+        self.seconds = min(self._states[-1].values())
 
     def seconds_of(self, changed: Fixed) -> float:
         """Return the seconds of the choice where some nodes are fixed otherwise.
@@ -211,29 +167,11 @@ class JointNeighbours:
         place = self._place[nodes[0]]
         states = self._states[place]
         while place < len(self._order):
-            states = self._model._after(self._order[place], states, 0.0, fixed)
+            states = self._model._after(self._order[place], states, fixed)
             place += 1
             if place > end:
                 rest = self._rest[place]
-                known = [state[0] + rest[key] for key, state in states.items() if key in rest]
+                known = [seconds + rest[key] for key, seconds in states.items() if key in rest]
                 if known:
                     return min(known) - self.seconds
-        return _least(states) - self.seconds
-
-
-def _least(states: States) -> float:
-    return min(cost for cost, _, _ in states.values())
-
-
-def _cost(item: tuple[Frontier, tuple[float, float, _ModeStep | None]]) -> float:
-    return item[1][0]
-
-
-def _units(step: _ModeStep | None) -> Units:
-    found = set()
-    while step is not None:
-        unit = step.mode.unit(step.node)
-        if unit is not None:
-            found.add(unit)
-        step = step.before
-    return frozenset(found)
+        return min(states.values()) - self.seconds

@@ -29,15 +29,6 @@ class Mode(NamedTuple):
     precision: Precision
     device: str
 
-    def unit(self, node: int) -> int | None:
-        """Return what stands for a node in this precision in a choice; nothing where it is float32.
-
-        See `Units`.
-        """
-        if self.precision == "float32":
-            return None
-        return node if self.precision == "integers" else half_of(node)
-
 
 def precision_of(node: int, chosen: Units) -> Precision:
     """Return the precision of a node in a choice."""

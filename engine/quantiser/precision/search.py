@@ -1,8 +1,8 @@
 """Find the fastest choice of precisions within a budget, and the front around it.
 
-Three sources of choices: the usual ways; the joint model of precision and device for a series of
-weights of noise; moves from the best choice so far. Every choice that counts is placed by `place`
-and measured, so the sums of prices decide only what is tried, and in which order.
+Two sources of choices: the usual ways, and moves from the best choice so far. Every choice that
+counts is placed by `place` and measured, so the joint model of precision and device decides only
+which moves are tried, and in which order.
 """
 
 from __future__ import annotations
@@ -23,8 +23,6 @@ MOST_PLACEMENTS = 160
 """The placements that a search asks for at most."""
 EXHAUSTIVE = 6
 """So many units or fewer are searched through: all choices are placed and measured."""
-_WEIGHTS = 16
-"""The weights of noise that the joint model is asked for."""
 _TRIED = 16
 """The moves of one round that are placed: those of the least predicted latency."""
 _PAIRS = 24
@@ -96,16 +94,13 @@ class _MixSearch:
         self.evaluator, self.sensitivity = evaluator, sensitivity
         self.rng = random.Random(seed)
         prices = ModePrices(evaluator.trial, evaluator.method, evaluator.target.costs)
-        self.model = JointModel(prices, sensitivity)
+        self.model = JointModel(prices)
         self.broke = float("inf")
 
     def run(self) -> None:
         """Place and measure choices until no move helps or the placements are used up."""
         evaluator = self.evaluator
         evaluator.point(evaluator.settle(()))
-        for taken in self._of_weights():
-            if evaluator.may_place:
-                evaluator.point(taken)
         started: set[Units] = set()
         while evaluator.may_place:
             best = self._next(started)
@@ -122,37 +117,6 @@ class _MixSearch:
         broken = [point for point in ranked if point.loss > limit]
         kept += [point.taken for point in sorted(broken, key=lambda p: p.noise)[:2]]
         return next((taken for taken in kept if taken not in started), None)
-
-    def _of_weights(self) -> list[Units]:
-        """Return the choices of the joint model between the fastest and the one without noise.
-
-        Each weight is the slope between two choices known, which finds one between them, if any.
-        """
-        ends = [self._joint(0.0), self._joint(self._most_weight())]
-        found = {taken: (noise, seconds) for taken, noise, seconds in ends}
-        queue = [(ends[0], ends[1])]
-        for _ in range(_WEIGHTS):
-            if not queue or self.evaluator.is_late:
-                break
-            low, high = queue.pop(0)
-            if low[1] <= high[1] or high[2] <= low[2]:
-                continue
-            middle = self._joint((high[2] - low[2]) / (low[1] - high[1]))
-            if middle[0] not in found:
-                found[middle[0]] = middle[1], middle[2]
-                queue += [(low, middle), (middle, high)]
-        return list(found)
-
-    def _most_weight(self) -> float:
-        """Return a weight at which the least noise outweighs any latency."""
-        least = min((one for one in self.sensitivity.values() if one > 0), default=1.0)
-        return 1.0 / least
-
-    def _joint(self, weight: float) -> tuple[Units, float, float]:
-        """Return a choice of the joint model: the nodes, their summed noise, their seconds."""
-        chosen = self.model.best(weight)
-        units = chosen.units.intersection(self.evaluator.flips)
-        return self.evaluator.settle(units), self._summed(units), chosen.seconds
 
     def _summed(self, units: Iterable[int]) -> float:
         return sum(self.sensitivity.get(unit, 0.0) for unit in units)

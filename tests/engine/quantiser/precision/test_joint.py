@@ -17,16 +17,16 @@ def test_a_choice_near_another_costs_what_it_costs_alone(seed, tmp_path):
     machine = tmp_path / "machine.toml"
     machine.write_text(random_machine(rng))
     with evaluator_of(trial, feeds, str(machine)) as evaluator:
-        model = JointModel(ModePrices(trial, "min_max", evaluator.target.costs), {})
+        model = JointModel(ModePrices(trial, "min_max", evaluator.target.costs))
         for _ in range(3):
             fixed = {unit: PRECISIONS[int(rng.random() < 0.6)] for unit in evaluator.units}
             near = model.around(fixed)
-            assert near.seconds == pytest.approx(model.best(0.0, fixed).seconds, rel=1e-9)
+            assert near.seconds == pytest.approx(model.around(fixed).seconds, rel=1e-9)
             for count in (0, 1, 1, 2, 3):
                 first = int(rng.integers(len(evaluator.units) - count + 1))
                 chosen = evaluator.units[first : first + count]
                 changed = {unit: PRECISIONS[fixed[unit] == "float32"] for unit in chosen}
-                alone = model.best(0.0, fixed | changed).seconds
+                alone = model.around(fixed | changed).seconds
                 assert near.seconds_of(changed) == pytest.approx(alone, rel=1e-9), f"seed {seed}"
 
 
@@ -36,7 +36,7 @@ def test_nodes_far_apart_count_apart(tmp_path):
     machine = tmp_path / "machine.toml"
     machine.write_text(random_machine(rng))
     with evaluator_of(trial, feeds, str(machine)) as evaluator:
-        model = JointModel(ModePrices(trial, "min_max", evaluator.target.costs), {})
+        model = JointModel(ModePrices(trial, "min_max", evaluator.target.costs))
         near = model.around(dict.fromkeys(evaluator.units, "integers"))
         ends = evaluator.units[0], evaluator.units[-1]
         alone = [near.seconds_of({unit: "float32"}) - near.seconds for unit in ends]
