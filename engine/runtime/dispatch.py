@@ -23,7 +23,7 @@ from trireme.backend.capabilities import driver_queue_of
 from trireme.backend.device import HOST, BoundCall, Done, Event
 from trireme.plan.plan import Plan
 from trireme.profiling.spans import TaskSpan, span_of
-from trireme.runtime.execute import TaskListener
+from trireme.runtime.execute import TaskListener, launch_behind
 from trireme.runtime.failures import interrupt_of, task_error
 from trireme.support.cancel import CancelToken, current_token, working_for
 from trireme.support.errors import RunError
@@ -143,9 +143,7 @@ class ParallelRunner:
         error: BaseException | None = None
         self.dispatches = 0
         try:
-            for call, waits in zip(self.calls, self.waits, strict=True):
-                after = [events[i] for i in waits if type(events[i]) is not Done]
-                events.append(call.launch(False, after))
+            launch_behind(self.plan, self.calls, events)
         except BaseException as caught:
             error = self._named(len(events), caught)
         for index, event in reversed(list(enumerate(events))):

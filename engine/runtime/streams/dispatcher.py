@@ -63,6 +63,13 @@ class StreamContext:
     launch: Callable[[list[Event]], None] | None = None
     watch: TaskWatch | None = None
 
+    def forget(self, step: int) -> None:
+        """Note that a step that failed is under way no more."""
+        if self.watch is not None and len(self.steps) == 1:
+            self.watch.reset()  # the step is a whole run
+        elif self.watch is not None:
+            self.watch.claim((step,))
+
     @cached_property
     def followers(self) -> list[list[int]]:
         """The steps that wait for each step."""
@@ -259,6 +266,7 @@ class Dispatcher:
                     try:
                         item.context.steps[step].run()
                     except BaseException as error:
+                        item.context.forget(step)
                         if isinstance(error, DeviceError) and error.kind is FaultKind.HANG:
                             lose(item.context.execution.program.devices, error, self)
                         item.error = item.error or error

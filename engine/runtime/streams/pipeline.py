@@ -8,15 +8,14 @@ another, states included.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
 
 from trireme.ir.effects import States
 from trireme.plan.flow import flow_of, state_waits
 from trireme.plan.plan import Plan
 from trireme.runtime.context import ExecutionContext
 from trireme.runtime.dispatch import CHEAP_S
+from trireme.runtime.execute import noted, task_runner
 from trireme.runtime.failover.task_watch import TaskWatch
-from trireme.runtime.failures import raise_named
 from trireme.runtime.program import Program
 from trireme.runtime.streams.dispatcher import Dispatcher, StreamContext, StreamStep
 
@@ -55,22 +54,12 @@ def _steps(
             queues.index(task.device),
             task.waits,
             task.estimate_s < CHEAP_S,
-            partial(_run, context, task.index, watch),
+            _step(context, task.index, watch),
         )
         for task in context.program.plan.tasks
     ]
 
 
-def _run(context: ExecutionContext, task: int, watch: TaskWatch | None) -> None:
-    """Run a task and wait for it."""
-    try:
-        if watch is None:
-            context.calls[task].launch().wait()
-        else:
-            watch.begin((task,))
-            watch.wait(context.calls[task].launch(), (task,))
-            watch.end((task,))
-    except Exception as error:
-        if watch is not None:
-            watch.claim((task,))  # it is under way no more
-        raise_named(context.program.plan, [task], error)
+def _step(context: ExecutionContext, task: int, watch: TaskWatch | None) -> Callable[[], None]:
+    run = task_runner(context.program.plan, context.calls, task, watch)
+    return run if watch is None else noted(run, (task,), watch)

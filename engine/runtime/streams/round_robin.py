@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from trireme.backend.capabilities import QueuedCall, driver_queue_of
+from trireme.backend.capabilities import driver_queue_of
 from trireme.backend.device import HOST, Device, DeviceSpec, Event
 from trireme.cost.calibration import Calibration
 from trireme.cost.model import CostModel
@@ -22,7 +22,7 @@ from trireme.plan.flow import Flow, flow_of
 from trireme.plan.plan import Plan, make_plan
 from trireme.runtime.compile import compile_plan
 from trireme.runtime.context import ExecutionContext
-from trireme.runtime.execute import serial_runner
+from trireme.runtime.execute import launch_behind, serial_runner
 from trireme.runtime.failover.task_watch import TaskWatch
 from trireme.runtime.failures import raise_named
 from trireme.runtime.program import Program
@@ -152,26 +152,15 @@ def round_robin(
         plan = one.program.plan
         watch = None if new_watch is None else new_watch(plan)
         run = serial_runner(plan, one.calls, watch)
-        if watch is not None:
-            run = partial(_run_watched, run, watch)
         steps = [StreamStep(number % len(programs), (), False, run)]
         contexts.append(StreamContext(one, steps, watch=watch))
     return Dispatcher(flow, contexts, [f"replica-{number}" for number in range(len(programs))])
 
 
-def _run_watched(run: Callable[[], None], watch: TaskWatch) -> None:
-    try:
-        run()
-    finally:
-        watch.reset()  # of a run that failed nothing is under way any more
-
-
 def _launch(context: ExecutionContext, events: list[Event]) -> None:
     """Launch every task of a context behind those it waits for."""
     plan = context.program.plan
-    calls: Sequence[QueuedCall] = context.calls  # type: ignore[assignment]
     try:
-        for task, call in zip(plan.tasks, calls, strict=True):
-            events.append(call.launch(False, [events[index] for index in task.waits]))
+        launch_behind(plan, context.calls, events)
     except Exception as error:
         raise_named(plan, [len(events)], error)
