@@ -16,6 +16,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Sequence
+from functools import partial
 from queue import SimpleQueue
 from typing import Any
 
@@ -28,7 +29,7 @@ from trireme.runtime.failures import interrupt_of, task_error
 from trireme.support.cancel import CancelToken, current_token, working_for
 from trireme.support.errors import RunError
 from trireme.support.forks import register_at_fork
-from trireme.support.threads import start_thread
+from trireme.support.threads import TaskThreads
 
 CHEAP_S = 30e-6
 """Predicted seconds below which a task runs where it became ready: about twice what waking another
@@ -79,6 +80,7 @@ class ParallelRunner:
         self.token: CancelToken | None = None
         self.profiles = False
         self.seen: list[tuple[int, Event, float, float, str]] = []
+        self.threads = [TaskThreads(f"trireme-{name}") for name in self.names]
         self.reset_after_fork()
         register_at_fork(self)
 
@@ -91,8 +93,6 @@ class ParallelRunner:
         """Start afresh: no thread, no task waiting for one."""
         self.pending: list[deque[int]] = [deque() for _ in self.names]
         self.busy = [False] * len(self.names)
-        self.inboxes: list[SimpleQueue[int | None]] = [SimpleQueue() for _ in self.names]
-        self.threads: dict[int, threading.Thread] = {}
         self.lock = threading.Lock()
         self.over: SimpleQueue[None] = SimpleQueue()
         self.broken = False
@@ -157,17 +157,13 @@ class ParallelRunner:
 
     def close(self) -> None:
         """Stop the threads, which finish their tasks; a further run starts others."""
-        for queue in self.threads:
-            self.inboxes[queue].put(None)
-        for thread in self.threads.values():
-            if thread is not threading.current_thread():  # a collector may run this anywhere
-                thread.join()
+        for threads in self.threads:
+            threads.end()
         self.reset_after_fork()
 
-    def _serve(self, queue: int) -> None:
-        while (index := self.inboxes[queue].get()) is not None:
-            with working_for(self.token):
-                self._work([index])
+    def _serve(self, index: int) -> None:
+        with working_for(self.token):
+            self._work([index])
 
     def _work(self, mine: list[int]) -> None:
         """Run the tasks that this thread holds, last first, and those that they make ready.
@@ -312,14 +308,8 @@ class ParallelRunner:
     def _dispatch(self, queue: int, index: int, mine: list[int]) -> None:
         """Hand a task over. Where no thread starts, the run fails: `mine` passes over the task."""
         self.dispatches += 1
-        if queue not in self.threads:
-            name = f"trireme-{self.names[queue]}"
-            thread = threading.Thread(target=self._serve, args=(queue,), name=name, daemon=True)
-            try:
-                start_thread(thread)
-            except RunError as error:
-                self.error = self.error or self._named(index, error)
-                mine.append(index)
-                return
-            self.threads[queue] = thread
-        self.inboxes[queue].put(index)
+        try:
+            self.threads[queue].submit(partial(self._serve, index))
+        except RunError as error:
+            self.error = self.error or self._named(index, error)
+            mine.append(index)

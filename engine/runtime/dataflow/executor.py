@@ -19,10 +19,10 @@ from typing import Any
 
 from trireme.ir.graph import Graph, Node
 from trireme.runtime.dataflow.graph import DataflowGraph, Port, Primitive
-from trireme.runtime.dataflow.workers import OpThreads
 from trireme.support.cancel import check_cancelled, current_token
 from trireme.support.dtypes import Array
 from trireme.support.errors import DeviceError, FaultKind, InternalError, RunError
+from trireme.support.threads import TaskThreads
 
 _LOOK_S = 0.05
 """Seconds between looks whether the threads that are waited for live."""
@@ -137,8 +137,8 @@ class Executor:
         self._root, self._frames, self._targets = _frames_of(graph)
         self._counts = [self._made_inside(one) for one in graph.primitives]
         self._left = list(self._counts)
-        self._pool = self._threads = OpThreads("dataflow", workers) if workers else None
-        self._beside: OpThreads | None = None
+        self._pool = self._threads = TaskThreads("dataflow", workers) if workers else None
+        self._beside: TaskThreads | None = None
         self._check_ops: Callable[[], None] | None = None
         self.spans: deque[PrimitiveSpan] = deque(maxlen=MOST_SPANS)
 
@@ -149,7 +149,7 @@ class Executor:
         """
         self._check_ops = check
         if self._pool is None:
-            self._beside = OpThreads("dataflow", 1)
+            self._beside = TaskThreads("dataflow", 1)
 
     def close(self) -> None:
         """End the threads."""

@@ -22,7 +22,6 @@ import math
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from queue import SimpleQueue
 from weakref import ref
 
 from trireme.backend.device import Device
@@ -37,7 +36,7 @@ from trireme.support.cancel import current_token, working_for
 from trireme.support.errors import DeviceError, FaultKind, InternalError
 from trireme.support.forks import register_at_fork
 from trireme.support.locks import taking
-from trireme.support.threads import start_thread
+from trireme.support.threads import TaskThreads
 
 _LONG_S = 4e-3
 """A run of so many seconds takes a hundredth longer, or less, for a hand-over."""
@@ -57,19 +56,15 @@ class WatchedRuns:
         self.lost: DeviceError | None = None
         self._runs: Executors | None = None
         self._around: Turns = ()
+        self._beside = TaskThreads("trireme-watched")
         self.reset_after_fork()
         register_at_fork(self)
 
     def reset_after_fork(self) -> None:
-        """Have no thread in a forked child."""
+        """Run nothing in a forked child."""
         self._least_s = math.inf
         self._is_here = self._is_taken = False
         self._claiming = threading.Lock()
-        self._have_no_thread()
-
-    def _have_no_thread(self) -> None:
-        self._thread: threading.Thread | None = None
-        self._work: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
 
     def run(self, runs: Executors, borrowed: object) -> None:
         """Run a plan once.
@@ -187,11 +182,13 @@ class WatchedRuns:
             over.release()
 
         self.watch.reset()
-        self._submit(work)
+        if not self._beside.are_alive:
+            self._beside.leave()
+        self._beside.submit(work)
         stuck = self._wait(over)
         hung = self.watch.hung if stuck is None else stuck.give_up()
         if hung is not None:
-            self._lose(hung, runs, (borrowed, self._thread))
+            self._lose(hung, runs, borrowed)
             raise hung
         if failed:
             raise failed[0]
@@ -199,17 +196,10 @@ class WatchedRuns:
     def close(self) -> None:
         """Let the thread end, unless it hangs."""
         WATCHER.drop(self)
-        self._work.put(None)
-        if self._thread is not None and self.lost is None:
-            self._thread.join()
-
-    def _submit(self, work: Callable[[], None]) -> None:
-        if self._thread is None or not self._thread.is_alive():
-            self._have_no_thread()
-            name, args = "trireme-watched", (self._work,)
-            self._thread = threading.Thread(target=_serve, name=name, args=args, daemon=True)
-            start_thread(self._thread)
-        self._work.put(work)
+        if self.lost is None:
+            self._beside.end()
+        else:
+            self._beside.leave()
 
     def _wait(self, over: threading.Lock) -> StuckTasks | None:
         """Return when a run is over, None; an interrupt waits for that, too. Or tasks that hang."""
@@ -233,9 +223,3 @@ class WatchedRuns:
         self.lost = hung
         lose(self._devices, hung, (borrowed, runs.runner))
         runs.abandon()
-
-
-def _serve(work: SimpleQueue[Callable[[], None] | None]) -> None:
-    while (one := work.get()) is not None:
-        one()
-        del one
