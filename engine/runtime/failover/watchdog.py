@@ -13,7 +13,8 @@ there, too, where that is less than a hundredth of it, and where an event cannot
 
 A shorter plain run stays on its caller's thread. Where its launch does not return, Watcher takes
 the caller's turn away: the device is lost, and other callers run without it. The caller waits for
-its launch, takes its turn again and runs on the other devices.
+its launch, takes its turn again and runs on the other devices. A run of one session may run another
+(of a region, or on other devices after a fault): then all turns around it are left, too.
 """
 
 from __future__ import annotations
@@ -21,15 +22,15 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Protocol
 from weakref import ref
 
 from trireme.backend.device import Device
 from trireme.profiling.spans import TaskSpan
 from trireme.runtime.executors import Executors
-from trireme.runtime.failover.lost import keep_for_ever, lose
-from trireme.runtime.failover.task_watch import StuckTasks, TaskWatch
-from trireme.runtime.failover.turns import CallersTurns, Turns, turns_around
+from trireme.runtime.failover.task_watch import StuckTasks, TaskWatch, keep_for_ever, lose
 from trireme.runtime.failover.watcher import LOOK_S, WATCHER
 from trireme.runtime.failures import interrupt_of
 from trireme.support.cancel import current_token, working_for
@@ -40,6 +41,45 @@ from trireme.support.threads import TaskThreads
 
 _LONG_S = 4e-3
 """A run of so many seconds takes a hundredth longer, or less, for a hand-over."""
+
+
+class CallersTurns(Protocol):
+    """What lets one run after another go through a plan.
+
+    turn: the lock of the run that has the turn
+    """
+
+    @property
+    def turn(self) -> threading.Lock:
+        """See above."""
+
+    def leave_turn(self, hung: DeviceError) -> None:
+        """Let others run: the run that has the turn hangs on its caller's thread."""
+
+    def begin_turn(self) -> None:
+        """Prepare for what the caller that hung does next: it has the turn again."""
+
+
+Turns = tuple[ref[CallersTurns], ...]
+"""The outermost first. They keep nothing alive."""
+
+
+class _HeldTurns(threading.local):
+    turns: Turns = ()
+
+
+_HELD = _HeldTurns()
+
+
+@contextmanager
+def holding_turn(turns: CallersTurns) -> Iterator[None]:
+    """Say that this thread has the turn of a session in the block, in which it runs another."""
+    before = _HELD.turns
+    _HELD.turns = (*before, ref(turns))
+    try:
+        yield
+    finally:
+        _HELD.turns = before
 
 
 class WatchedRuns:
@@ -74,7 +114,7 @@ class WatchedRuns:
         """
         self._check_not_lost()
         if self._least_s < _LONG_S and self.watch.is_timed and current_token() is None:
-            self._around = turns_around()
+            self._around = _HELD.turns
             self._is_here = True
             try:
                 runs.run()

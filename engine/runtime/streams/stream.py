@@ -17,7 +17,6 @@ import numpy as np
 from trireme.runtime.execute import finish
 from trireme.runtime.failures import interrupt_of
 from trireme.runtime.streams.dispatcher import Dispatcher, Item
-from trireme.runtime.streams.open_stream import OpenStream
 from trireme.support.closing import Closing
 from trireme.support.dtypes import Array
 from trireme.support.errors import RunError, TriremeError
@@ -187,6 +186,53 @@ class RunsAgain(Protocol):
 
     def run(self, error: BaseException, feeds: Feeds) -> dict[str, Array] | None:
         """Return the outputs of an item that failed; None where its error is no device's."""
+
+
+class OpenStream(Closing, Iterator[dict[str, Array]]):
+    """The outputs of inputs of differing shapes, in order; read by one thread at a time.
+
+    Runs go one at a time, each at its own shape: a pipeline is planned for one program. What
+    overlaps is the caller: the next input is asked for when a result is read.
+    An item that fails raises RunError with its number, from what went wrong; `next` goes on with
+    the item after it.
+
+    run: runs one item
+    """
+
+    def __init__(self, run: Callable[[Feeds], dict[str, Array]], feeds: Iterable[Feeds]) -> None:
+        self._run, self._feeds = run, iter(feeds)
+        self._count = 0
+        self.closed = False
+        self._reading = threading.Lock()
+
+    def __next__(self) -> dict[str, Array]:
+        if not self._reading.acquire(blocking=False):
+            raise RunError("the stream is being read already", fix="read it in one thread")
+        try:
+            return self._next()
+        finally:
+            self._reading.release()
+
+    def _next(self) -> dict[str, Array]:
+        if self.closed:
+            raise StopIteration
+        try:
+            feeds = next(self._feeds)
+        except BaseException:
+            self.close()
+            raise
+        number, self._count = self._count, self._count + 1
+        try:
+            return self._run(feeds)
+        except TriremeError as error:
+            raise RunError(f"item {number} of the stream: {error}") from error
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Begin nothing more."""
+        self.closed = True
 
 
 class Streams:
