@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, NoReturn
 
 from trireme.support.errors import DeviceError, FaultKind, TriremeError
@@ -66,22 +67,19 @@ def launch_error(where: Sequence[str], error: Exception) -> Exception:
 
 def raise_named(plan: Plan, tasks: Sequence[int], error: Exception) -> NoReturn:
     """Raise the error of a launch with the launched task, or the interrupt that caused it."""
-    found = interrupt_of(error)
-    if isinstance(found, Exception):
-        raise_known(task_error(plan, tasks, found), found)
-    raise found from None
+    _raise_as(partial(task_error, plan, tasks), error)
 
 
 def raise_at(where: Sequence[str], error: Exception) -> NoReturn:
     """Raise the error of a launch with the tasks, described, or the interrupt that caused it."""
+    _raise_as(partial(launch_error, where), error)
+
+
+def _raise_as(name: Callable[[Exception], Exception], error: Exception) -> NoReturn:
     found = interrupt_of(error)
-    if isinstance(found, Exception):
-        raise_known(launch_error(where, found), found)
-    raise found from None
-
-
-def raise_known(named: Exception, found: Exception) -> NoReturn:
-    """Raise an error that was made of another, or is the same."""
+    if not isinstance(found, Exception):
+        raise found from None
+    named = name(found)
     if named is found:
         raise found
     raise named from found

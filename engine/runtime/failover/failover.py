@@ -284,7 +284,7 @@ def _shares_memory(fed: Any, given: Sequence[Array]) -> bool:
 
 
 class StreamFailover:
-    """The RunsAgain of a session without states.
+    """Runs items of a stream again without the devices that failed; a stream has no states.
 
     finish: returns when no launch of the session is under way
     """
@@ -293,11 +293,11 @@ class StreamFailover:
         self._failover, self._finish = failover, finish
 
     def check(self) -> None:
-        """See RunsAgain."""
+        """Errors: DeviceOut, if an item is not to begin because a device is passed over"""
         self._failover.check()
 
     def run(self, error: BaseException, feeds: Mapping[str, Any]) -> Results | None:
-        """See RunsAgain."""
+        """Return the outputs of an item that failed; None where its error is no device's."""
         if not self._failover.is_fault(error):
             return None
         self._finish()

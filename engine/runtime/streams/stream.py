@@ -10,7 +10,7 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -21,6 +21,9 @@ from trireme.support.closing import Closing
 from trireme.support.dtypes import Array
 from trireme.support.errors import RunError, TriremeError
 from trireme.support.forks import register_at_fork
+
+if TYPE_CHECKING:
+    from trireme.runtime.failover.failover import StreamFailover
 
 Feeds = Mapping[str, Any]
 
@@ -42,7 +45,7 @@ class Stream(Closing, Iterator[dict[str, Array]]):
         dispatcher: Dispatcher,
         feeds: Iterable[Feeds],
         owner: object = None,
-        again: RunsAgain | None = None,
+        again: StreamFailover | None = None,
     ) -> None:
         self.dispatcher, self.flow, self._owner = dispatcher, dispatcher.flow, owner
         self._again = again
@@ -178,16 +181,6 @@ class Stream(Closing, Iterator[dict[str, Array]]):
         self._flying.clear()
 
 
-class RunsAgain(Protocol):
-    """Runs an item without the devices that failed."""
-
-    def check(self) -> None:
-        """Raise the error of an item that is not to begin, because a device is passed over."""
-
-    def run(self, error: BaseException, feeds: Feeds) -> dict[str, Array] | None:
-        """Return the outputs of an item that failed; None where its error is no device's."""
-
-
 class OpenStream(Closing, Iterator[dict[str, Array]]):
     """The outputs of inputs of differing shapes, in order; read by one thread at a time.
 
@@ -253,7 +246,7 @@ class Streams:
         feeds: Iterable[Feeds],
         depth: int | None,
         owner: object,
-        again: RunsAgain | None = None,
+        again: StreamFailover | None = None,
     ) -> Stream:
         """Return a stream; one that is being closed is waited for.
 
