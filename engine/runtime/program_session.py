@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from trireme.profiling.profile import Profile
     from trireme.profiling.spans import TaskSpan
     from trireme.runtime.executors import Executors
-    from trireme.runtime.failover.events import Listener
     from trireme.runtime.failover.failover import StreamFailover
     from trireme.runtime.interactive import Watcher
     from trireme.runtime.options import ExecutionOptions
@@ -45,7 +44,7 @@ if TYPE_CHECKING:
     from trireme.runtime.states.snapshot import StateSnapshot
     from trireme.runtime.streams.stream import OpenStream, Stream, Streams
     from trireme.support.dtypes import Array
-    from trireme.support.fault_events import FaultEvent
+    from trireme.support.fault_events import FaultEvent, Listener
 
     Served = tuple[
         "ProgramSession", Mapping[str, Any], Callable[[Mapping[str, Array]], dict[str, Array]]

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from trireme.runtime.failover.events import EventLog
+from trireme.support.fault_events import EventLog
 
 if TYPE_CHECKING:
     from threading import Lock

@@ -23,7 +23,6 @@ from trireme.ir.graph import Graph
 from trireme.ir.op import get_op
 from trireme.ir.selectors import unpinned
 from trireme.ops.repeats import bodies_of
-from trireme.runtime.failover.events import EventLog, event_of, fault_kind
 from trireme.support.dtypes import Array
 from trireme.support.errors import (
     CompileError,
@@ -31,7 +30,7 @@ from trireme.support.errors import (
     PlanError,
     TriremeError,
 )
-from trireme.support.fault_events import Action
+from trireme.support.fault_events import Action, EventLog, event_of, fault_kind
 from trireme.support.forks import register_at_fork
 
 if TYPE_CHECKING:

@@ -24,6 +24,8 @@ from trireme.support.errors import DeviceError, FaultKind
 
 LEAST_S, TIMES = 1.0, 20.0
 """A task may take so many seconds, and so often what is predicted or was seen."""
+LOOK_S = 0.25
+"""Seconds between two looks at the tasks under way."""
 _KEPT: list[object] = []
 
 

@@ -19,6 +19,7 @@ its launch, takes its turn again and runs on the other devices. A run of one ses
 
 from __future__ import annotations
 
+import logging
 import math
 import threading
 import time
@@ -30,15 +31,16 @@ from weakref import ref
 from trireme.backend.device import Device
 from trireme.profiling.spans import TaskSpan
 from trireme.runtime.executors import Executors
-from trireme.runtime.failover.task_watch import StuckTasks, TaskWatch, keep_for_ever, lose
-from trireme.runtime.failover.watcher import LOOK_S, WATCHER
+from trireme.runtime.failover.task_watch import LOOK_S, StuckTasks, TaskWatch, keep_for_ever, lose
 from trireme.runtime.failures import interrupt_of
 from trireme.support.cancel import current_token, working_for
-from trireme.support.errors import DeviceError, FaultKind, InternalError
+from trireme.support.errors import DeviceError, FaultKind, InternalError, RunError
 from trireme.support.forks import register_at_fork
+from trireme.support.live_objects import LiveObjects
 from trireme.support.locks import taking
-from trireme.support.threads import TaskThreads
+from trireme.support.threads import TaskThreads, start_thread
 
+_log = logging.getLogger(__name__)
 _LONG_S = 4e-3
 """A run of so many seconds takes a hundredth longer, or less, for a hand-over."""
 
@@ -80,6 +82,71 @@ def holding_turn(turns: CallersTurns) -> Iterator[None]:
         yield
     finally:
         _HELD.turns = before
+
+
+class Watched(Protocol):
+    """Runs that may hang on their callers' threads."""
+
+    def look(self) -> None:
+        """Give up what hangs."""
+
+
+class Watcher:
+    """Looks, four times a second, at runs on their callers' threads; ends when there are none.
+
+    A run notes what is under way anyway. So to be looked at costs it nothing, and nobody is woken.
+    """
+
+    def __init__(self) -> None:
+        self.reset_after_fork()
+        register_at_fork(self)
+
+    def reset_after_fork(self) -> None:
+        """Look at nothing in a forked child: its sessions add themselves again."""
+        self._lock = threading.Lock()
+        self._watched = LiveObjects[Watched]()
+        self._thread: threading.Thread | None = None
+
+    def add(self, one: Watched) -> bool:
+        """Look at runs from now on. False where the system starts no thread."""
+        with self._lock:
+            self._watched.add(one)
+            if self._thread is None:
+                thread = threading.Thread(target=self._serve, name="trireme-watcher", daemon=True)
+                try:
+                    start_thread(thread)
+                except RunError as error:
+                    self._watched.discard(one)
+                    _log.info("short runs go to a thread of their own: %s", error.summary)
+                    return False
+                self._thread = thread
+            return True
+
+    def drop(self, one: Watched) -> None:
+        """Look at runs no more."""
+        with self._lock:
+            self._watched.discard(one)
+
+    def _serve(self) -> None:
+        while watched := self._left():
+            for one in watched:
+                try:
+                    one.look()
+                except Exception:  # the thread serves all sessions of the process
+                    _log.exception("runs cannot be looked at")
+            del watched, one
+            time.sleep(LOOK_S)
+
+    def _left(self) -> list[Watched]:
+        """Return what to look at; where there is nothing the thread ends."""
+        with self._lock:
+            found = list(self._watched)
+            if not found:
+                self._thread = None
+            return found
+
+
+WATCHER = Watcher()
 
 
 class WatchedRuns:

@@ -23,8 +23,7 @@ from typing import Any
 from trireme.backend.device import Event
 from trireme.plan.flow import Flow
 from trireme.runtime.context import ExecutionContext
-from trireme.runtime.failover.task_watch import TaskWatch, lose
-from trireme.runtime.failover.watcher import LOOK_S
+from trireme.runtime.failover.task_watch import LOOK_S, TaskWatch, lose
 from trireme.runtime.io_binding import Given
 from trireme.runtime.program import Program
 from trireme.support.cached import cached_property
