@@ -25,7 +25,7 @@ from trireme.backend.device import HOST, BoundCall, Done, Event
 from trireme.plan.plan import Plan
 from trireme.profiling.spans import TaskSpan, span_of
 from trireme.runtime.execute import TaskListener, launch_behind
-from trireme.runtime.failures import interrupt_of, task_error
+from trireme.runtime.failures import named_error, task_error
 from trireme.support.cancel import CancelToken, current_token, working_for
 from trireme.support.errors import RunError
 from trireme.support.forks import register_at_fork
@@ -239,13 +239,7 @@ class ParallelRunner:
 
     def _named(self, index: int, error: BaseException) -> BaseException:
         """Return an error with the launched task; an interrupt is unchanged."""
-        error = interrupt_of(error)
-        if not isinstance(error, Exception):
-            return error
-        named = task_error(self.plan, [index], error)
-        if named is not error:
-            named.__cause__ = error
-        return named
+        return named_error(partial(task_error, self.plan, [index]), error)
 
     def _chain(self, index: int, event: Event, mine: list[int]) -> None:
         """Free the queue of a task under way, and share out what may be launched behind it."""

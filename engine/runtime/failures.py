@@ -67,22 +67,24 @@ def launch_error(where: Sequence[str], error: Exception) -> Exception:
 
 def raise_named(plan: Plan, tasks: Sequence[int], error: Exception) -> NoReturn:
     """Raise the error of a launch with the launched task, or the interrupt that caused it."""
-    _raise_as(partial(task_error, plan, tasks), error)
+    raise named_error(partial(task_error, plan, tasks), error)
 
 
 def raise_at(where: Sequence[str], error: Exception) -> NoReturn:
     """Raise the error of a launch with the tasks, described, or the interrupt that caused it."""
-    _raise_as(partial(launch_error, where), error)
+    raise named_error(partial(launch_error, where), error)
 
 
-def _raise_as(name: Callable[[Exception], Exception], error: Exception) -> NoReturn:
+def named_error(name: Callable[[Exception], Exception], error: BaseException) -> BaseException:
+    """Return the interrupt that an error comes of, else the error by another name, its cause."""
     found = interrupt_of(error)
     if not isinstance(found, Exception):
-        raise found from None
+        found.__suppress_context__ = True
+        return found
     named = name(found)
-    if named is found:
-        raise found
-    raise named from found
+    if named is not found:
+        named.__cause__ = found
+    return named
 
 
 def task_error(plan: Plan, tasks: Sequence[int], error: Exception) -> Exception:
