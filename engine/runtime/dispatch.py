@@ -16,6 +16,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Sequence
+from functools import partial
 from queue import SimpleQueue
 from typing import Any
 
@@ -23,12 +24,12 @@ from trireme.backend.capabilities import driver_queue_of
 from trireme.backend.device import HOST, BoundCall, Done, Event
 from trireme.plan.plan import Plan
 from trireme.profiling.spans import TaskSpan, span_of
-from trireme.runtime.execute import TaskListener
-from trireme.runtime.failures import interrupt_of, task_error
+from trireme.runtime.execute import TaskListener, launch_behind
+from trireme.runtime.failures import named_error, task_error
 from trireme.support.cancel import CancelToken, current_token, working_for
 from trireme.support.errors import RunError
 from trireme.support.forks import register_at_fork
-from trireme.support.threads import start_thread
+from trireme.support.threads import TaskThreads
 
 CHEAP_S = 30e-6
 """Predicted seconds below which a task runs where it became ready: about twice what waking another
@@ -79,6 +80,7 @@ class ParallelRunner:
         self.token: CancelToken | None = None
         self.profiles = False
         self.seen: list[tuple[int, Event, float, float, str]] = []
+        self.threads = [TaskThreads(f"trireme-{name}") for name in self.names]
         self.reset_after_fork()
         register_at_fork(self)
 
@@ -91,8 +93,6 @@ class ParallelRunner:
         """Start afresh: no thread, no task waiting for one."""
         self.pending: list[deque[int]] = [deque() for _ in self.names]
         self.busy = [False] * len(self.names)
-        self.inboxes: list[SimpleQueue[int | None]] = [SimpleQueue() for _ in self.names]
-        self.threads: dict[int, threading.Thread] = {}
         self.lock = threading.Lock()
         self.over: SimpleQueue[None] = SimpleQueue()
         self.broken = False
@@ -143,9 +143,7 @@ class ParallelRunner:
         error: BaseException | None = None
         self.dispatches = 0
         try:
-            for call, waits in zip(self.calls, self.waits, strict=True):
-                after = [events[i] for i in waits if type(events[i]) is not Done]
-                events.append(call.launch(False, after))
+            launch_behind(self.plan, self.calls, events)
         except BaseException as caught:
             error = self._named(len(events), caught)
         for index, event in reversed(list(enumerate(events))):
@@ -159,17 +157,13 @@ class ParallelRunner:
 
     def close(self) -> None:
         """Stop the threads, which finish their tasks; a further run starts others."""
-        for queue in self.threads:
-            self.inboxes[queue].put(None)
-        for thread in self.threads.values():
-            if thread is not threading.current_thread():  # a collector may run this anywhere
-                thread.join()
+        for threads in self.threads:
+            threads.end()
         self.reset_after_fork()
 
-    def _serve(self, queue: int) -> None:
-        while (index := self.inboxes[queue].get()) is not None:
-            with working_for(self.token):
-                self._work([index])
+    def _serve(self, index: int) -> None:
+        with working_for(self.token):
+            self._work([index])
 
     def _work(self, mine: list[int]) -> None:
         """Run the tasks that this thread holds, last first, and those that they make ready.
@@ -245,13 +239,7 @@ class ParallelRunner:
 
     def _named(self, index: int, error: BaseException) -> BaseException:
         """Return an error with the launched task; an interrupt is unchanged."""
-        error = interrupt_of(error)
-        if not isinstance(error, Exception):
-            return error
-        named = task_error(self.plan, [index], error)
-        if named is not error:
-            named.__cause__ = error
-        return named
+        return named_error(partial(task_error, self.plan, [index]), error)
 
     def _chain(self, index: int, event: Event, mine: list[int]) -> None:
         """Free the queue of a task under way, and share out what may be launched behind it."""
@@ -314,14 +302,8 @@ class ParallelRunner:
     def _dispatch(self, queue: int, index: int, mine: list[int]) -> None:
         """Hand a task over. Where no thread starts, the run fails: `mine` passes over the task."""
         self.dispatches += 1
-        if queue not in self.threads:
-            name = f"trireme-{self.names[queue]}"
-            thread = threading.Thread(target=self._serve, args=(queue,), name=name, daemon=True)
-            try:
-                start_thread(thread)
-            except RunError as error:
-                self.error = self.error or self._named(index, error)
-                mine.append(index)
-                return
-            self.threads[queue] = thread
-        self.inboxes[queue].put(index)
+        try:
+            self.threads[queue].submit(partial(self._serve, index))
+        except RunError as error:
+            self.error = self.error or self._named(index, error)
+            mine.append(index)

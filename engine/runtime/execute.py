@@ -50,7 +50,7 @@ def serial_runner(
     if watch is None:
         each = [run for _, run in batches]
     else:
-        each = [_noted(run, group, watch) for group, run in batches]
+        each = [noted(run, group, watch) for group, run in batches]
     if len(each) == 1:
         return each[0]
 
@@ -62,15 +62,15 @@ def serial_runner(
     return run
 
 
-def _noted(
-    run: Callable[[], None], tasks: Sequence[int], watch: TaskListener
-) -> Callable[[], None]:
-    def noted() -> None:
+def noted(run: Callable[[], None], tasks: Sequence[int], watch: TaskListener) -> Callable[[], None]:
+    """Return a function that runs tasks, and tells `watch` when they begin and end."""
+
+    def whole() -> None:
         watch.begin(tasks)
         run()
         watch.end(tasks)
 
-    return noted
+    return whole
 
 
 def launch_batches(
@@ -82,7 +82,7 @@ def launch_batches(
             group,
             _chain(plan, calls, group, watch)
             if len(group) > 1
-            else _alone(plan, calls, group[0], watch),
+            else task_runner(plan, calls, group[0], watch),
         )
         for group in _groups(serial_order(plan, calls), calls)
     ]
@@ -138,9 +138,10 @@ def _gathered(plan: Plan, driver_queues: Sequence[object | None], first: int) ->
     return order
 
 
-def _alone(
-    plan: Plan, calls: Sequence[BoundCall], index: int, watch: TaskListener | None
+def task_runner(
+    plan: Plan, calls: Sequence[BoundCall], index: int, watch: TaskListener | None = None
 ) -> Callable[[], None]:
+    """Return a function that runs one task and waits for it; its errors name the task."""
     call = calls[index]
     whole = runner_of(call)
     spec = plan.placement.specs.get(plan.tasks[index].device)
@@ -189,6 +190,16 @@ def _chain(
             raise_named(plan, group, error)
 
     return run
+
+
+def launch_behind(plan: Plan, calls: Sequence[Any], events: list[Event]) -> None:
+    """Launch every task behind those it waits for, all of one driver queue.
+
+    events: gets the event of each task as soon as it is launched
+    """
+    for task, call in zip(plan.tasks, calls, strict=True):
+        after = [events[index] for index in task.waits if type(events[index]) is not Done]
+        events.append(call.launch(False, after))
 
 
 def run_profiled(

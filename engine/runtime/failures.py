@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, NoReturn
 
 from trireme.support.errors import DeviceError, FaultKind, TriremeError
@@ -66,25 +67,24 @@ def launch_error(where: Sequence[str], error: Exception) -> Exception:
 
 def raise_named(plan: Plan, tasks: Sequence[int], error: Exception) -> NoReturn:
     """Raise the error of a launch with the launched task, or the interrupt that caused it."""
-    found = interrupt_of(error)
-    if isinstance(found, Exception):
-        raise_known(task_error(plan, tasks, found), found)
-    raise found from None
+    raise named_error(partial(task_error, plan, tasks), error)
 
 
 def raise_at(where: Sequence[str], error: Exception) -> NoReturn:
     """Raise the error of a launch with the tasks, described, or the interrupt that caused it."""
+    raise named_error(partial(launch_error, where), error)
+
+
+def named_error(name: Callable[[Exception], Exception], error: BaseException) -> BaseException:
+    """Return the interrupt that an error comes of, else the error by another name, its cause."""
     found = interrupt_of(error)
-    if isinstance(found, Exception):
-        raise_known(launch_error(where, found), found)
-    raise found from None
-
-
-def raise_known(named: Exception, found: Exception) -> NoReturn:
-    """Raise an error that was made of another, or is the same."""
-    if named is found:
-        raise found
-    raise named from found
+    if not isinstance(found, Exception):
+        found.__suppress_context__ = True
+        return found
+    named = name(found)
+    if named is not found:
+        named.__cause__ = found
+    return named
 
 
 def task_error(plan: Plan, tasks: Sequence[int], error: Exception) -> Exception:

@@ -14,7 +14,7 @@ import numpy as np
 from trireme.backend.device import BoundCall
 from trireme.ir.graph import Graph, Node
 from trireme.plan.plan import Plan, Task
-from trireme.runtime.failures import raise_named
+from trireme.runtime.execute import task_runner
 from trireme.support.dtypes import Array
 
 
@@ -62,10 +62,7 @@ def run_steps(
     """
     for index in order:
         task = plan.tasks[index]
-        try:
-            calls[index].launch().wait()
-        except Exception as error:
-            raise_named(plan, [index], error)
+        task_runner(plan, calls, index)()
         watch(WatchedTask(task, plan.graph, {value: read(value) for value in task.outputs}))
 
 

@@ -34,7 +34,6 @@ from trireme.runtime.compile import compile_plan
 from trireme.runtime.context import ExecutionContext
 from trireme.runtime.dynamic.stage import is_open
 from trireme.runtime.execute import close_unless_lost
-from trireme.runtime.failover.events import EventLog, event_of
 from trireme.runtime.options import ExecutionOptions
 from trireme.runtime.program import Program
 from trireme.runtime.resolved_options import ResolvedOptions
@@ -42,6 +41,7 @@ from trireme.runtime.states.held import TiedStates
 from trireme.runtime.states.rules import StateRules, ties_of
 from trireme.runtime.states.variables import as_variables
 from trireme.support.errors import CompileError, DeviceError, PlanError, TriremeError
+from trireme.support.fault_events import EventLog, event_of
 from trireme.support.mapped import OpenFile
 from trireme.support.records import dataclass
 

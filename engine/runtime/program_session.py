@@ -37,16 +37,14 @@ if TYPE_CHECKING:
     from trireme.profiling.profile import Profile
     from trireme.profiling.spans import TaskSpan
     from trireme.runtime.executors import Executors
-    from trireme.runtime.failover.events import Listener
-    from trireme.runtime.failover.in_streams import StreamFailover
+    from trireme.runtime.failover.failover import StreamFailover
     from trireme.runtime.interactive import Watcher
     from trireme.runtime.options import ExecutionOptions
     from trireme.runtime.program import Program
     from trireme.runtime.states.snapshot import StateSnapshot
-    from trireme.runtime.streams.open_stream import OpenStream
-    from trireme.runtime.streams.stream import Stream, Streams
+    from trireme.runtime.streams.stream import OpenStream, Stream, Streams
     from trireme.support.dtypes import Array
-    from trireme.support.fault_events import FaultEvent
+    from trireme.support.fault_events import FaultEvent, Listener
 
     Served = tuple[
         "ProgramSession", Mapping[str, Any], Callable[[Mapping[str, Array]], dict[str, Array]]
@@ -57,7 +55,7 @@ __getattr__ = later_names(
     __name__,
     {
         "Array": "trireme.support.dtypes",
-        "OpenStream": "trireme.runtime.streams.open_stream",
+        "OpenStream": "trireme.runtime.streams.stream",
         "Profile": "trireme.profiling.profile",
         "Progress": "trireme.backend.device",
         "StateSnapshot": "trireme.runtime.states.snapshot",
@@ -443,8 +441,7 @@ class ProgramSession(Shown, Closing):
         Errors: RunError, if a stream is under way, or shapes are open and `depth` is above 1;
         PlanError, if `depth` runs do not fit memory
         """
-        from trireme.runtime.streams.pipeline import pipeline
-        from trireme.runtime.streams.round_robin import pipeline_or_round_robin
+        from trireme.runtime.streams.round_robin import pipeline, pipeline_or_round_robin
 
         is_sized = self.ready.is_sized
         if is_sized and depth not in (None, 1):

@@ -220,7 +220,7 @@ class Session(ProgramSession):
 
     def _fail_over(self, made: ReadyModel) -> None:
         """Have runs that a device fails go on without it."""
-        from trireme.runtime.failover.opening import open_failover
+        from trireme.runtime.failover.failover import open_failover
 
         mine = ref(self)
 

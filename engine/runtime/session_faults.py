@@ -8,14 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from trireme.runtime.failover.events import EventLog
+from trireme.support.fault_events import EventLog
 
 if TYPE_CHECKING:
     from threading import Lock
 
     from trireme.runtime.contexts import ContextQueue
-    from trireme.runtime.failover.failover import Failover
-    from trireme.runtime.failover.in_streams import StreamFailover
+    from trireme.runtime.failover.failover import Failover, StreamFailover
     from trireme.support.dtypes import Array
     from trireme.support.errors import DeviceError
 
@@ -52,7 +51,7 @@ class SessionFaults:
         failover = self.failover
         if failover is None or not failover.is_fault(error):
             return None
-        from trireme.runtime.failover.turns import holding_turn
+        from trireme.runtime.failover.watchdog import holding_turn
 
         with holding_turn(self):
             return failover.run_again(error, feeds, out)
@@ -61,7 +60,7 @@ class SessionFaults:
         """Return what runs items of a stream again; None where nothing does."""
         if self.failover is None:
             return None
-        from trireme.runtime.failover.in_streams import StreamFailover
+        from trireme.runtime.failover.failover import StreamFailover
 
         return StreamFailover(self.failover, finish)
 

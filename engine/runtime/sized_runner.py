@@ -96,7 +96,7 @@ class SizedRunner:
     def _run(self, feeds: Mapping[str, Any], out: Mapping[str, Array] | None) -> dict[str, Array]:
         self._faults.begin()
         if self._regions_are_watched:
-            from trireme.runtime.failover.turns import holding_turn
+            from trireme.runtime.failover.watchdog import holding_turn
 
             with holding_turn(self._faults):
                 results = self.program.run(feeds, out)

@@ -22,7 +22,7 @@ KNOWN = {
     "engine/runtime/contexts.py widen": "reset_after_fork makes all of them",
     "engine/runtime/failover/watchdog.py _run_beside": "of one call, whose thread a child lacks",
     "engine/runtime/stored.py __init__": "a fork waits until it is set",
-    "engine/runtime/streams/open_stream.py __init__": "nobody waits for it",
+    "engine/runtime/streams/stream.py __init__": "nobody waits for it",
     "engine/runtime/waiting_calls.py __init__": "of one call, whose thread a child lacks",
     "engine/support/locks.py __init__": "a latch; who holds it forgets it after a fork",
 }

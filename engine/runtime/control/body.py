@@ -16,8 +16,7 @@ from trireme.runtime.compile import compile_plan
 from trireme.runtime.context import ExecutionContext
 from trireme.runtime.control.watched import watch_calls
 from trireme.runtime.execute import serial_runner
-from trireme.runtime.failover.lost import lose
-from trireme.runtime.failover.task_watch import TaskWatch, works_beside_host
+from trireme.runtime.failover.task_watch import TaskWatch, lose, works_beside_host
 from trireme.runtime.options import ExecutionOptions
 from trireme.runtime.program import Program
 from trireme.support.dtypes import Array

@@ -19,10 +19,10 @@ from typing import Any
 
 from trireme.ir.graph import Graph, Node
 from trireme.runtime.dataflow.graph import DataflowGraph, Port, Primitive
-from trireme.runtime.dataflow.workers import OpThreads
 from trireme.support.cancel import check_cancelled, current_token
 from trireme.support.dtypes import Array
 from trireme.support.errors import DeviceError, FaultKind, InternalError, RunError
+from trireme.support.threads import TaskThreads
 
 _LOOK_S = 0.05
 """Seconds between looks whether the threads that are waited for live."""
@@ -137,8 +137,8 @@ class Executor:
         self._root, self._frames, self._targets = _frames_of(graph)
         self._counts = [self._made_inside(one) for one in graph.primitives]
         self._left = list(self._counts)
-        self._pool = self._threads = OpThreads("dataflow", workers) if workers else None
-        self._beside: OpThreads | None = None
+        self._workers, self._are_beside = workers, False
+        self._threads = TaskThreads("dataflow", max(workers, 1))
         self._check_ops: Callable[[], None] | None = None
         self.spans: deque[PrimitiveSpan] = deque(maxlen=MOST_SPANS)
 
@@ -148,23 +148,18 @@ class Executor:
         Without workers, ops of a run with a token go to a thread that can be left behind.
         """
         self._check_ops = check
-        if self._pool is None:
-            self._beside = OpThreads("dataflow", 1)
 
     def close(self) -> None:
         """End the threads."""
-        for threads in (self._pool, self._beside):
-            if threads is not None:
-                threads.end()
+        self._threads.end()
 
     def run(self, feeds: Mapping[int, Array]) -> list[Any]:
         """Return the outputs in order, given arrays by value id of the lowered graph's inputs.
 
         Errors: RunError, if the run takes longer than it may; those of the ops
         """
-        self._threads = self._pool
-        if self._beside is not None and current_token() is not None:
-            self._threads = self._beside
+        is_watched = self._check_ops is not None and current_token() is not None
+        self._are_beside = bool(self._workers) or is_watched
         self._ready: deque[int] = deque()
         self._done: queue.SimpleQueue[tuple[Primitive, Any]] = queue.SimpleQueue()
         self._busy = 0
@@ -192,7 +187,7 @@ class Executor:
             if self._root.unfinished:
                 raise InternalError(f"{self.graph.name}: a primitive waits for no token")
         except BaseException as error:
-            if self._threads is not None and _is_hang(error):
+            if _is_hang(error):
                 self._threads.leave()
             self.close()  # no other work of this run is left behind
             raise
@@ -205,8 +200,7 @@ class Executor:
             except queue.Empty:
                 if self._check_ops is not None:
                     self._check_ops()
-                threads = self._threads
-                if threads is not None and not threads.are_alive and self._done.empty():
+                if not self._threads.are_alive and self._done.empty():
                     raise RunError(
                         f"{self.graph.name}: a thread ended before its op was over",
                         fix="run again: other threads are started",
@@ -243,7 +237,7 @@ class Executor:
             self._finish(primitive, [next((one for one in tokens if one is not DEAD), DEAD)])
         elif any(one is DEAD for one in tokens):
             self._finish(primitive, [DEAD] * primitive.outputs)
-        elif primitive.kind == "op" and self._threads is not None:
+        elif primitive.kind == "op" and self._are_beside:
             self._busy += 1
             self._threads.submit(partial(self._work, primitive, tokens, self._done))
         else:

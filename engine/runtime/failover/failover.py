@@ -12,12 +12,17 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
 
+from trireme.backend.device import HOST, Device
 from trireme.ir.effects import States
-from trireme.runtime.failover.events import EventLog, event_of, fault_kind
+from trireme.ir.graph import Graph
+from trireme.ir.op import get_op
+from trireme.ir.selectors import unpinned
+from trireme.ops.repeats import bodies_of
 from trireme.support.dtypes import Array
 from trireme.support.errors import (
     CompileError,
@@ -25,12 +30,16 @@ from trireme.support.errors import (
     PlanError,
     TriremeError,
 )
-from trireme.support.fault_events import Action
+from trireme.support.fault_events import Action, EventLog, event_of, fault_kind
 from trireme.support.forks import register_at_fork
 
 if TYPE_CHECKING:
     from trireme.backend.device import Progress
+    from trireme.placement.options import PlacementOptions
     from trireme.profiling.profile import Profile
+    from trireme.runtime.options import ExecutionOptions
+    from trireme.runtime.prepare import Prepared
+    from trireme.runtime.session_arguments import SessionArguments
 
 _log = logging.getLogger(__name__)
 Made = TypeVar("Made")
@@ -271,3 +280,78 @@ def kept_apart(feeds: Any, out: Any) -> Any:
 def _shares_memory(fed: Any, given: Sequence[Array]) -> bool:
     is_array = isinstance(fed, np.ndarray)
     return is_array and any(np.may_share_memory(fed, array) for array in given)
+
+
+class StreamFailover:
+    """Runs items of a stream again without the devices that failed; a stream has no states.
+
+    finish: returns when no launch of the session is under way
+    """
+
+    def __init__(self, failover: Failover, finish: Callable[[], None]) -> None:
+        self._failover, self._finish = failover, finish
+
+    def check(self) -> None:
+        """Errors: DeviceOut, if an item is not to begin because a device is passed over"""
+        self._failover.check()
+
+    def run(self, error: BaseException, feeds: Mapping[str, Any]) -> Results | None:
+        """Return the outputs of an item that failed; None where its error is no device's."""
+        if not self._failover.is_fault(error):
+            return None
+        self._finish()
+        return self._failover.run_again(error, feeds, None)
+
+
+def open_failover(
+    open_session: Callable[..., FallbackSession],
+    arguments: SessionArguments,
+    prepared: Prepared,
+    devices: Mapping[str, Device],
+    how: tuple[ExecutionOptions, PlacementOptions],
+    log: EventLog,
+    on_change: Callable[[], None],
+) -> Failover | None:
+    """Return the failover of a session; None where no device can be done without.
+
+    devices: those that the session runs on, the host device that it may have added too
+    how: its options of execution and of placement; a fixed placement has no say without a device
+    on_change: see Failover
+    """
+    names = [name for name in devices if name != HOST or _asked_for_host(arguments)]
+    if len(names) < 2:
+        return None
+    execution = replace(how[0], passes=(), passes_off=(), signature=None, optional_inputs=())
+    placement = replace(how[1], pins={}, fixed=None)
+    has_variables = prepared.tied is not None and prepared.tied.are_variables
+
+    def open_on(left: Sequence[str]) -> FallbackSession:
+        kept = [one for name, one in devices.items() if name in left or name not in names]
+        opened = open_session(
+            unpinned(prepared.graph, set(names) - set(left)),
+            devices=kept,
+            mode=arguments.mode,
+            calibration=prepared.calibration,
+            states=None if has_variables else arguments.states,
+            buckets=arguments.buckets,
+            placement_options=placement.without(set(names) - set(left)),
+            execution_options=execution,
+        )
+        opened.watch_tasks()
+        return opened
+
+    writes = _writes_states(prepared.graph)
+    return Failover(names, open_on, prepared.states, writes, log, on_change)
+
+
+def _asked_for_host(arguments: SessionArguments) -> bool:
+    given = arguments.devices or ()
+    return any((one if isinstance(one, str) else one.spec.name) == HOST for one in given)
+
+
+def _writes_states(graph: Graph) -> bool:
+    """Whether a run can leave states of the graph, or of a body in it, half written."""
+    return any(
+        get_op(node.op).effect or any(map(_writes_states, bodies_of(node).values()))
+        for node in graph.nodes
+    )

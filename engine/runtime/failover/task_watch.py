@@ -1,19 +1,19 @@
 """The tasks of a plan that are under way, since when, and how long they may take.
 
 A task that takes more than max(1 s, 20 x predicted) is a HANG. What the watch finds, watchdog.py
-acts on.
+acts on. A device that hangs is never asked again, and what its task may write to is kept for ever.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 from weakref import ref
 
 from trireme.backend.capabilities import TimedEvent
-from trireme.backend.device import HOST, Done, Event
+from trireme.backend.device import HOST, Device, Done, Event
 from trireme.backend.links import link_ends
 from trireme.ir.op import get_op
 from trireme.plan.plan import Plan, Task
@@ -24,6 +24,9 @@ from trireme.support.errors import DeviceError, FaultKind
 
 LEAST_S, TIMES = 1.0, 20.0
 """A task may take so many seconds, and so often what is predicted or was seen."""
+LOOK_S = 0.25
+"""Seconds between two looks at the tasks under way."""
+_KEPT: list[object] = []
 
 
 class TaskWatch:
@@ -201,3 +204,15 @@ def _may_take_any_time(task: Task) -> bool:
 def _crosses_devices(task: Task) -> bool:
     """Whether a task copies between two devices: its launch waits for the first half."""
     return task.is_copy and HOST not in link_ends(task.device)
+
+
+def lose(devices: Mapping[str, Device], hung: DeviceError, used: object) -> None:
+    """Never ask a device again that hangs, and keep what its task may still touch."""
+    if hung.device in devices:
+        devices[hung.device].is_lost = True
+    keep_for_ever(used)
+
+
+def keep_for_ever(used: object) -> None:
+    """Keep the memory of a task that hangs."""
+    _KEPT.append(used)

@@ -13,34 +13,140 @@ there, too, where that is less than a hundredth of it, and where an event cannot
 
 A shorter plain run stays on its caller's thread. Where its launch does not return, Watcher takes
 the caller's turn away: the device is lost, and other callers run without it. The caller waits for
-its launch, takes its turn again and runs on the other devices.
+its launch, takes its turn again and runs on the other devices. A run of one session may run another
+(of a region, or on other devices after a fault): then all turns around it are left, too.
 """
 
 from __future__ import annotations
 
+import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from queue import SimpleQueue
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Protocol
 from weakref import ref
 
 from trireme.backend.device import Device
 from trireme.profiling.spans import TaskSpan
 from trireme.runtime.executors import Executors
-from trireme.runtime.failover.lost import keep_for_ever, lose
-from trireme.runtime.failover.task_watch import StuckTasks, TaskWatch
-from trireme.runtime.failover.turns import CallersTurns, Turns, turns_around
-from trireme.runtime.failover.watcher import LOOK_S, WATCHER
+from trireme.runtime.failover.task_watch import LOOK_S, StuckTasks, TaskWatch, keep_for_ever, lose
 from trireme.runtime.failures import interrupt_of
 from trireme.support.cancel import current_token, working_for
-from trireme.support.errors import DeviceError, FaultKind, InternalError
+from trireme.support.errors import DeviceError, FaultKind, InternalError, RunError
 from trireme.support.forks import register_at_fork
+from trireme.support.live_objects import LiveObjects
 from trireme.support.locks import taking
-from trireme.support.threads import start_thread
+from trireme.support.threads import TaskThreads, start_thread
 
+_log = logging.getLogger(__name__)
 _LONG_S = 4e-3
 """A run of so many seconds takes a hundredth longer, or less, for a hand-over."""
+
+
+class CallersTurns(Protocol):
+    """What lets one run after another go through a plan.
+
+    turn: the lock of the run that has the turn
+    """
+
+    @property
+    def turn(self) -> threading.Lock:
+        """See above."""
+
+    def leave_turn(self, hung: DeviceError) -> None:
+        """Let others run: the run that has the turn hangs on its caller's thread."""
+
+    def begin_turn(self) -> None:
+        """Prepare for what the caller that hung does next: it has the turn again."""
+
+
+Turns = tuple[ref[CallersTurns], ...]
+"""The outermost first. They keep nothing alive."""
+
+
+class _HeldTurns(threading.local):
+    turns: Turns = ()
+
+
+_HELD = _HeldTurns()
+
+
+@contextmanager
+def holding_turn(turns: CallersTurns) -> Iterator[None]:
+    """Say that this thread has the turn of a session in the block, in which it runs another."""
+    before = _HELD.turns
+    _HELD.turns = (*before, ref(turns))
+    try:
+        yield
+    finally:
+        _HELD.turns = before
+
+
+class Watched(Protocol):
+    """Runs that may hang on their callers' threads."""
+
+    def look(self) -> None:
+        """Give up what hangs."""
+
+
+class Watcher:
+    """Looks, four times a second, at runs on their callers' threads; ends when there are none.
+
+    A run notes what is under way anyway. So to be looked at costs it nothing, and nobody is woken.
+    """
+
+    def __init__(self) -> None:
+        self.reset_after_fork()
+        register_at_fork(self)
+
+    def reset_after_fork(self) -> None:
+        """Look at nothing in a forked child: its sessions add themselves again."""
+        self._lock = threading.Lock()
+        self._watched = LiveObjects[Watched]()
+        self._thread: threading.Thread | None = None
+
+    def add(self, one: Watched) -> bool:
+        """Look at runs from now on. False where the system starts no thread."""
+        with self._lock:
+            self._watched.add(one)
+            if self._thread is None:
+                thread = threading.Thread(target=self._serve, name="trireme-watcher", daemon=True)
+                try:
+                    start_thread(thread)
+                except RunError as error:
+                    self._watched.discard(one)
+                    _log.info("short runs go to a thread of their own: %s", error.summary)
+                    return False
+                self._thread = thread
+            return True
+
+    def drop(self, one: Watched) -> None:
+        """Look at runs no more."""
+        with self._lock:
+            self._watched.discard(one)
+
+    def _serve(self) -> None:
+        while watched := self._left():
+            for one in watched:
+                try:
+                    one.look()
+                except Exception:  # the thread serves all sessions of the process
+                    _log.exception("runs cannot be looked at")
+            del watched, one
+            time.sleep(LOOK_S)
+
+    def _left(self) -> list[Watched]:
+        """Return what to look at; where there is nothing the thread ends."""
+        with self._lock:
+            found = list(self._watched)
+            if not found:
+                self._thread = None
+            return found
+
+
+WATCHER = Watcher()
 
 
 class WatchedRuns:
@@ -57,19 +163,15 @@ class WatchedRuns:
         self.lost: DeviceError | None = None
         self._runs: Executors | None = None
         self._around: Turns = ()
+        self._beside = TaskThreads("trireme-watched")
         self.reset_after_fork()
         register_at_fork(self)
 
     def reset_after_fork(self) -> None:
-        """Have no thread in a forked child."""
+        """Run nothing in a forked child."""
         self._least_s = math.inf
         self._is_here = self._is_taken = False
         self._claiming = threading.Lock()
-        self._have_no_thread()
-
-    def _have_no_thread(self) -> None:
-        self._thread: threading.Thread | None = None
-        self._work: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
 
     def run(self, runs: Executors, borrowed: object) -> None:
         """Run a plan once.
@@ -79,7 +181,7 @@ class WatchedRuns:
         """
         self._check_not_lost()
         if self._least_s < _LONG_S and self.watch.is_timed and current_token() is None:
-            self._around = turns_around()
+            self._around = _HELD.turns
             self._is_here = True
             try:
                 runs.run()
@@ -187,11 +289,13 @@ class WatchedRuns:
             over.release()
 
         self.watch.reset()
-        self._submit(work)
+        if not self._beside.are_alive:
+            self._beside.leave()
+        self._beside.submit(work)
         stuck = self._wait(over)
         hung = self.watch.hung if stuck is None else stuck.give_up()
         if hung is not None:
-            self._lose(hung, runs, (borrowed, self._thread))
+            self._lose(hung, runs, borrowed)
             raise hung
         if failed:
             raise failed[0]
@@ -199,17 +303,10 @@ class WatchedRuns:
     def close(self) -> None:
         """Let the thread end, unless it hangs."""
         WATCHER.drop(self)
-        self._work.put(None)
-        if self._thread is not None and self.lost is None:
-            self._thread.join()
-
-    def _submit(self, work: Callable[[], None]) -> None:
-        if self._thread is None or not self._thread.is_alive():
-            self._have_no_thread()
-            name, args = "trireme-watched", (self._work,)
-            self._thread = threading.Thread(target=_serve, name=name, args=args, daemon=True)
-            start_thread(self._thread)
-        self._work.put(work)
+        if self.lost is None:
+            self._beside.end()
+        else:
+            self._beside.leave()
 
     def _wait(self, over: threading.Lock) -> StuckTasks | None:
         """Return when a run is over, None; an interrupt waits for that, too. Or tasks that hang."""
@@ -233,9 +330,3 @@ class WatchedRuns:
         self.lost = hung
         lose(self._devices, hung, (borrowed, runs.runner))
         runs.abandon()
-
-
-def _serve(work: SimpleQueue[Callable[[], None] | None]) -> None:
-    while (one := work.get()) is not None:
-        one()
-        del one

@@ -16,20 +16,20 @@ import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from queue import Empty, SimpleQueue
 from typing import Any
 
 from trireme.backend.device import Event
 from trireme.plan.flow import Flow
 from trireme.runtime.context import ExecutionContext
-from trireme.runtime.failover.lost import lose
-from trireme.runtime.failover.task_watch import TaskWatch
-from trireme.runtime.failover.watcher import LOOK_S
+from trireme.runtime.failover.task_watch import LOOK_S, TaskWatch, lose
 from trireme.runtime.io_binding import Given
 from trireme.runtime.program import Program
 from trireme.support.cached import cached_property
 from trireme.support.errors import DeviceError, FaultKind
 from trireme.support.forks import register_at_fork
-from trireme.support.threads import start_thread
+from trireme.support.threads import TaskThreads
 
 
 @dataclass(frozen=True)
@@ -63,6 +63,13 @@ class StreamContext:
     launch: Callable[[list[Event]], None] | None = None
     watch: TaskWatch | None = None
 
+    def forget(self, step: int) -> None:
+        """Note that a step that failed is under way no more."""
+        if self.watch is not None and len(self.steps) == 1:
+            self.watch.reset()  # the step is a whole run
+        elif self.watch is not None:
+            self.watch.claim((step,))
+
     @cached_property
     def followers(self) -> list[list[int]]:
         """The steps that wait for each step."""
@@ -88,6 +95,7 @@ class Item:
         self.over: set[int] = set()
         self.unfinished = 0
         self.later: dict[int, list[tuple[Item, int]]] = {}
+        self.done: SimpleQueue[None] = SimpleQueue()
         self.events: list[Event] = []
         self.given: Given = (None, [])
         self.error: BaseException | None = None
@@ -106,7 +114,8 @@ class Dispatcher:
     ) -> None:
         self.flow, self.contexts, self.queues = flow, contexts, queues
         self.lost: DeviceError | None = None
-        self._is_watched = any(one.watch is not None for one in contexts)
+        self.threads = [TaskThreads(f"trireme-stream-{name}") for name in queues]
+        self._look_s = LOOK_S if any(one.watch is not None for one in contexts) else None
         self.reset_after_fork()
         register_at_fork(self)
 
@@ -119,11 +128,8 @@ class Dispatcher:
     def reset_after_fork(self) -> None:
         """Start afresh: no thread, no step waiting for one."""
         self.lock = threading.Lock()
-        self.calls = [threading.Condition(self.lock) for _ in self.queues]
-        self.done = threading.Condition(self.lock)
         self.ready: list[list[tuple[int, int, Item]]] = [[] for _ in self.queues]
         self.busy = [False] * len(self.queues)
-        self.threads: list[threading.Thread] = []
         self.stopping = False
         self._items: list[Item] = []
         self._running: list[tuple[StreamContext, int] | None] = [None for _ in self.queues]
@@ -135,11 +141,8 @@ class Dispatcher:
             return
         if self.stopping:
             self.end()  # an interrupt kept the last from its end
-        for queue in range(len(self.threads), len(self.queues)):
-            name = f"trireme-stream-{self.queues[queue]}"
-            thread = threading.Thread(target=self._serve, args=(queue,), name=name, daemon=True)
-            start_thread(thread)
-            self.threads.append(thread)
+        for threads in self.threads:
+            threads.start()
 
     def end(self) -> None:
         """Stop the threads; what runs is waited for, what is ready is not begun.
@@ -148,23 +151,21 @@ class Dispatcher:
         """
         with self.lock:
             self.stopping = True
-            for steps, call in zip(self.ready, self.calls, strict=True):
+            for steps in self.ready:
                 steps.clear()
-                call.notify()
-            self.done.notify_all()
-        for queue, thread in enumerate(self.threads):
-            if thread is not threading.current_thread():  # a collector may run this anywhere
-                self._join(queue, thread)
+            for item in self._items:
+                item.done.put(None)
+        for queue, threads in enumerate(self.threads):
+            threads.end(partial(self._is_stuck, queue), self._look_s)
         if self.lost is None:
             self.reset_after_fork()
 
-    def _join(self, queue: int, thread: threading.Thread) -> None:
-        """Return when the thread of a queue has ended, or hangs."""
-        while thread.is_alive() and queue not in self._stuck:
-            thread.join(LOOK_S if self._is_watched else None)
-            with self.lock:
-                if self.lost is None and thread.is_alive():
-                    self._look()
+    def _is_stuck(self, queue: int) -> bool:
+        """Whether the thread of a queue hangs."""
+        with self.lock:
+            if self.lost is None:
+                self._look()
+        return queue in self._stuck
 
     def submit(self, item: Item, before: Item | None) -> None:
         """Begin a run, whose inputs are in its context; `before` is the run before it."""
@@ -181,8 +182,7 @@ class Dispatcher:
             if self.lost is not None:
                 item.error, item.unfinished = self._lost_error(), 0
                 return
-            if self._is_watched:
-                self._items.append(item)
+            self._items.append(item)
             for a, b in context.between:
                 if before is not None and a not in before.over:
                     item.left[b] += 1
@@ -199,10 +199,14 @@ class Dispatcher:
             except Exception as error:
                 item.error = item.error or error
         item.events = []
-        with self.lock:
-            while item.unfinished > 0:
-                if not self.done.wait(LOOK_S if self._is_watched else None):
+        while item.unfinished > 0:
+            try:
+                item.done.put(item.done.get(timeout=self._look_s))  # others may wait, too
+                break
+            except Empty:
+                with self.lock:
                     self._look()
+        with self.lock:
             if item in self._items:
                 self._items.remove(item)
 
@@ -225,10 +229,8 @@ class Dispatcher:
         for item in self._items:
             error = hung if item.context is context else self._lost_error()
             item.error, item.unfinished = item.error or error, 0
+            item.done.put(None)
         self._items.clear()
-        for call in self.calls:
-            call.notify()
-        self.done.notify_all()
 
     def _lost_error(self) -> DeviceError:
         assert self.lost is not None
@@ -239,31 +241,31 @@ class Dispatcher:
     def _push(self, item: Item, step: int) -> None:
         queue = item.context.steps[step].queue
         heapq.heappush(self.ready[queue], (item.number, step, item))
-        if not self.busy[queue]:
-            self.calls[queue].notify()
+        self._begin_oldest(queue)
 
-    def _serve(self, queue: int) -> None:
-        while True:
-            with self.lock:
-                while not self.stopping and (self.busy[queue] or not self.ready[queue]):
-                    self.calls[queue].wait()
-                if self.stopping:
-                    return
-                _, step, item = heapq.heappop(self.ready[queue])
-                self.busy[queue] = True
-            mine = deque([(step, item)])
-            while mine and not self.stopping:
-                step, item = mine.popleft()
-                if item.error is None:
-                    self._running[queue] = item.context, step
-                    try:
-                        item.context.steps[step].run()
-                    except BaseException as error:
-                        if isinstance(error, DeviceError) and error.kind is FaultKind.HANG:
-                            lose(item.context.execution.program.devices, error, self)
-                        item.error = item.error or error
-                    self._running[queue] = None
-                self._finish(step, item, mine)
+    def _begin_oldest(self, queue: int) -> None:
+        """Hand the oldest item's ready step over to the thread of its queue where that is free."""
+        if self.ready[queue] and not self.busy[queue] and not self.stopping:
+            _, step, item = heapq.heappop(self.ready[queue])
+            self.busy[queue] = True
+            self.threads[queue].submit(partial(self._serve, queue, step, item))
+
+    def _serve(self, queue: int, step: int, item: Item) -> None:
+        """Run a step, and the cheap ones that it makes ready."""
+        mine = deque([(step, item)])
+        while mine and not self.stopping:
+            step, item = mine.popleft()
+            if item.error is None:
+                self._running[queue] = item.context, step
+                try:
+                    item.context.steps[step].run()
+                except BaseException as error:
+                    item.context.forget(step)
+                    if isinstance(error, DeviceError) and error.kind is FaultKind.HANG:
+                        lose(item.context.execution.program.devices, error, self)
+                    item.error = item.error or error
+                self._running[queue] = None
+            self._finish(step, item, mine)
 
     def _finish(self, step: int, item: Item, mine: deque[tuple[int, Item]]) -> None:
         """Free the step's queue; claim the cheap steps that became ready where nothing waits."""
@@ -284,7 +286,6 @@ class Dispatcher:
                     mine.append((follower, one))
                 else:
                     self._push(one, follower)
-            if self.ready[queue] and not self.busy[queue]:
-                self.calls[queue].notify()
+            self._begin_oldest(queue)
             if not item.unfinished:
-                self.done.notify_all()
+                item.done.put(None)

@@ -13,9 +13,8 @@ from typing import Any
 
 from trireme.plan.flow import Flow, flow_of
 from trireme.runtime.session import Session
-from trireme.runtime.streams.open_stream import OpenStream
 from trireme.runtime.streams.replicas import Replicas
-from trireme.runtime.streams.stream import Stream
+from trireme.runtime.streams.stream import OpenStream, Stream
 from trireme.support.dtypes import Array
 from trireme.support.errors import InternalError, RunError
 from trireme.support.timing import RepeatLimits, seconds_of, time_calls

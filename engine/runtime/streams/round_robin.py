@@ -1,4 +1,4 @@
-"""Whole runs of a stream on programs of one model in turn, side by side.
+"""Streams of a program: a pipeline, or whole runs on programs of one model in turn, side by side.
 
 Instances of one kind of device can each run the whole model: a stream then needs no stage to be as
 long as another. The instances are alike, so the bits are those of a run on any one of them.
@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from trireme.backend.capabilities import QueuedCall, driver_queue_of
+from trireme.backend.capabilities import driver_queue_of
 from trireme.backend.device import HOST, Device, DeviceSpec, Event
 from trireme.cost.calibration import Calibration
 from trireme.cost.model import CostModel
@@ -18,16 +18,16 @@ from trireme.ir.effects import States, uses_state
 from trireme.ir.graph import Graph
 from trireme.placement.options import PLAIN
 from trireme.placement.place import place
-from trireme.plan.flow import Flow, flow_of
+from trireme.plan.flow import Flow, flow_of, state_waits
 from trireme.plan.plan import Plan, make_plan
 from trireme.runtime.compile import compile_plan
 from trireme.runtime.context import ExecutionContext
-from trireme.runtime.execute import serial_runner
+from trireme.runtime.dispatch import CHEAP_S
+from trireme.runtime.execute import launch_behind, noted, serial_runner, task_runner
 from trireme.runtime.failover.task_watch import TaskWatch
 from trireme.runtime.failures import raise_named
 from trireme.runtime.program import Program
 from trireme.runtime.streams.dispatcher import Dispatcher, StreamContext, StreamStep
-from trireme.runtime.streams.pipeline import pipeline
 from trireme.support.errors import PlacementError
 from trireme.support.units import time_text
 
@@ -105,6 +105,53 @@ def round_robin_flow(plans: Sequence[Plan], over: str) -> Flow:
     )
 
 
+def pipeline(
+    program: Program,
+    depth: int | None = None,
+    states: States | None = None,
+    new_watch: Callable[[Plan], TaskWatch] | None = None,
+) -> Dispatcher:
+    """Return what runs a program with `depth` runs in flight; None for the least that is enough.
+
+    Run k + 1 is on a device while run k is on the next one. A step is a task, and a queue is a
+    device or a link between memories. The bits are those of one run after another, states included.
+    states: those of the session, which all runs share
+    new_watch: makes what gives up tasks of each run in flight that hang; None for nothing
+    Errors: PlanError, if the contexts do not fit a device's memory
+    """
+    plan = program.plan
+    flow = flow_of(plan, [task.estimate_s for task in plan.tasks], depth)
+    queues = list(dict.fromkeys(task.device for task in plan.tasks))
+    first = ExecutionContext(program, states=states)
+    others = [ExecutionContext(program, first.scratch, states=states) for _ in range(1, flow.depth)]
+    between = state_waits(plan)
+    contexts = []
+    for one in (first, *others):
+        watch = None if new_watch is None else new_watch(plan)
+        contexts.append(StreamContext(one, _steps(one, queues, watch), between, watch=watch))
+    return Dispatcher(flow, contexts, queues)
+
+
+def _steps(
+    context: ExecutionContext, queues: Sequence[str], watch: TaskWatch | None
+) -> list[StreamStep]:
+    """Return a step for each task."""
+    return [
+        StreamStep(
+            queues.index(task.device),
+            task.waits,
+            task.estimate_s < CHEAP_S,
+            _step(context, task.index, watch),
+        )
+        for task in context.program.plan.tasks
+    ]
+
+
+def _step(context: ExecutionContext, task: int, watch: TaskWatch | None) -> Callable[[], None]:
+    run = task_runner(context.program.plan, context.calls, task, watch)
+    return run if watch is None else noted(run, (task,), watch)
+
+
 def pipeline_or_round_robin(
     graph: Graph,
     program: Program,
@@ -152,26 +199,15 @@ def round_robin(
         plan = one.program.plan
         watch = None if new_watch is None else new_watch(plan)
         run = serial_runner(plan, one.calls, watch)
-        if watch is not None:
-            run = partial(_run_watched, run, watch)
         steps = [StreamStep(number % len(programs), (), False, run)]
         contexts.append(StreamContext(one, steps, watch=watch))
     return Dispatcher(flow, contexts, [f"replica-{number}" for number in range(len(programs))])
 
 
-def _run_watched(run: Callable[[], None], watch: TaskWatch) -> None:
-    try:
-        run()
-    finally:
-        watch.reset()  # of a run that failed nothing is under way any more
-
-
 def _launch(context: ExecutionContext, events: list[Event]) -> None:
     """Launch every task of a context behind those it waits for."""
     plan = context.program.plan
-    calls: Sequence[QueuedCall] = context.calls  # type: ignore[assignment]
     try:
-        for task, call in zip(plan.tasks, calls, strict=True):
-            events.append(call.launch(False, [events[index] for index in task.waits]))
+        launch_behind(plan, context.calls, events)
     except Exception as error:
         raise_named(plan, [len(events)], error)

@@ -10,18 +10,20 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from trireme.runtime.execute import finish
 from trireme.runtime.failures import interrupt_of
 from trireme.runtime.streams.dispatcher import Dispatcher, Item
-from trireme.runtime.streams.open_stream import OpenStream
 from trireme.support.closing import Closing
 from trireme.support.dtypes import Array
 from trireme.support.errors import RunError, TriremeError
 from trireme.support.forks import register_at_fork
+
+if TYPE_CHECKING:
+    from trireme.runtime.failover.failover import StreamFailover
 
 Feeds = Mapping[str, Any]
 
@@ -43,7 +45,7 @@ class Stream(Closing, Iterator[dict[str, Array]]):
         dispatcher: Dispatcher,
         feeds: Iterable[Feeds],
         owner: object = None,
-        again: RunsAgain | None = None,
+        again: StreamFailover | None = None,
     ) -> None:
         self.dispatcher, self.flow, self._owner = dispatcher, dispatcher.flow, owner
         self._again = again
@@ -179,14 +181,51 @@ class Stream(Closing, Iterator[dict[str, Array]]):
         self._flying.clear()
 
 
-class RunsAgain(Protocol):
-    """Runs an item without the devices that failed."""
+class OpenStream(Closing, Iterator[dict[str, Array]]):
+    """The outputs of inputs of differing shapes, in order; read by one thread at a time.
 
-    def check(self) -> None:
-        """Raise the error of an item that is not to begin, because a device is passed over."""
+    Runs go one at a time, each at its own shape: a pipeline is planned for one program. What
+    overlaps is the caller: the next input is asked for when a result is read.
+    An item that fails raises RunError with its number, from what went wrong; `next` goes on with
+    the item after it.
 
-    def run(self, error: BaseException, feeds: Feeds) -> dict[str, Array] | None:
-        """Return the outputs of an item that failed; None where its error is no device's."""
+    run: runs one item
+    """
+
+    def __init__(self, run: Callable[[Feeds], dict[str, Array]], feeds: Iterable[Feeds]) -> None:
+        self._run, self._feeds = run, iter(feeds)
+        self._count = 0
+        self.closed = False
+        self._reading = threading.Lock()
+
+    def __next__(self) -> dict[str, Array]:
+        if not self._reading.acquire(blocking=False):
+            raise RunError("the stream is being read already", fix="read it in one thread")
+        try:
+            return self._next()
+        finally:
+            self._reading.release()
+
+    def _next(self) -> dict[str, Array]:
+        if self.closed:
+            raise StopIteration
+        try:
+            feeds = next(self._feeds)
+        except BaseException:
+            self.close()
+            raise
+        number, self._count = self._count, self._count + 1
+        try:
+            return self._run(feeds)
+        except TriremeError as error:
+            raise RunError(f"item {number} of the stream: {error}") from error
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Begin nothing more."""
+        self.closed = True
 
 
 class Streams:
@@ -207,7 +246,7 @@ class Streams:
         feeds: Iterable[Feeds],
         depth: int | None,
         owner: object,
-        again: RunsAgain | None = None,
+        again: StreamFailover | None = None,
     ) -> Stream:
         """Return a stream; one that is being closed is waited for.
 

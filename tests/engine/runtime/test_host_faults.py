@@ -16,8 +16,8 @@ from trireme.ir.graph import TensorType
 from trireme.ir.interpreter import evaluate
 from trireme.runtime.dataflow.executor import Executor
 from trireme.runtime.dataflow.lower import lower
-from trireme.runtime.dataflow.workers import OpThreads
 from trireme.support.errors import RunError, TriremeError
+from trireme.support.threads import TaskThreads
 
 X = {"x": np.linspace(-1, 1, 64 * 256, dtype=np.float32).reshape(64, 256)}
 START = threading.Thread.start
@@ -113,9 +113,9 @@ def kill(thread):
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_a_dead_thread_of_the_dataflow_form_is_an_error_and_is_replaced():
-    """Its job is lost: the caller is told instead of waiting for ever, and the next run works."""
-    pool, done = OpThreads("doomed", 1), threading.Event()
+def test_a_dead_thread_is_noticed_and_replaced():
+    """Its job is lost: the caller can tell, and the next job works."""
+    pool, done = TaskThreads("doomed", 1), threading.Event()
     pool.submit(done.set)
     assert done.wait(10) and pool.are_alive
     (thread,) = pool._threads
@@ -135,7 +135,7 @@ def test_a_run_whose_thread_dies_with_an_op_ends_with_an_error(monkeypatch):
     """A thread that dies between taking a job and running it loses the job."""
     small = graph()
     executor = Executor(lower(small), lambda graph, node, arrays: evaluate(graph, node, arrays), 1)
-    submit = OpThreads.submit
+    submit = TaskThreads.submit
 
     def lose(pool, job):
         submit(pool, lambda: None)
@@ -144,7 +144,7 @@ def test_a_run_whose_thread_dies_with_an_op_ends_with_an_error(monkeypatch):
 
     feeds = {small.inputs[0]: X["x"]}
     with monkeypatch.context() as patched:
-        patched.setattr(OpThreads, "submit", lose)
+        patched.setattr(TaskThreads, "submit", lose)
         error = bounded(lambda: executor.run(feeds))
     assert isinstance(error, RunError) and "a thread ended before its op was over" in str(error)
     (found,) = bounded(lambda: executor.run(feeds))
@@ -152,9 +152,9 @@ def test_a_run_whose_thread_dies_with_an_op_ends_with_an_error(monkeypatch):
     executor.close()
 
 
-def test_threads_of_the_dataflow_form_that_cannot_be_started_leave_the_pool_usable(monkeypatch):
+def test_threads_that_cannot_be_started_leave_the_others_usable(monkeypatch):
     starts = Starts(monkeypatch)
-    pool = OpThreads("few", 2)
+    pool = TaskThreads("few", 2)
     for at in range(2):
         starts.count, starts.fails_at = 0, at
         with pytest.raises(RunError, match="cannot be started"):

@@ -149,7 +149,7 @@ import atexit, sys
 
 @atexit.register  # first of all, and so called last
 def told():
-    print("threads", len(stream.dispatcher.threads), flush=True)
+    print("threads", sum(len(one._threads) for one in stream.dispatcher.threads), flush=True)
 
 import numpy as np
 from trireme.ir.builder import GraphBuilder

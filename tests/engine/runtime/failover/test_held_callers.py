@@ -16,7 +16,7 @@ from trireme.ir.graph import TensorType
 from trireme.placement.options import PlacementOptions
 from trireme.runtime.failover import watchdog
 from trireme.runtime.failover.task_watch import LEAST_S
-from trireme.runtime.failover.watcher import WATCHER, Watcher
+from trireme.runtime.failover.watchdog import WATCHER, Watcher
 from trireme.runtime.options import ExecutionOptions
 from trireme.runtime.session import Session
 from trireme.support.errors import DeviceError, FaultKind
