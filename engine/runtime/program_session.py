@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from trireme.runtime.interactive import Watcher
     from trireme.runtime.options import ExecutionOptions
     from trireme.runtime.program import Program
+    from trireme.runtime.sibling_sessions import GraphChoice, SiblingSessions
     from trireme.runtime.states.snapshot import StateSnapshot
     from trireme.runtime.streams.open_stream import OpenStream
     from trireme.runtime.streams.stream import Stream, Streams
@@ -88,6 +89,7 @@ class ProgramSession(Shown, Closing):
         self._runner: Runner = ClosedRunner()
         self._direct: DirectRun | None = None
         self._streams: Streams | None = None
+        self._siblings: SiblingSessions | None = None
         self._count = ContextCount(1, "nothing is prepared")
         self._closing = ExitStack()
         self._closing.callback(self._contexts.stop)
@@ -240,12 +242,14 @@ class ProgramSession(Shown, Closing):
         return self._count.why
 
     def reset(self) -> None:
-        """Give every state its initial value.
+        """Give every state its initial value, those of other graphs of the model too.
 
         Errors: RunError, if a stream is under way
         """
         with self._at_rest():
             self.states.clear()
+        if self._siblings is not None:
+            self._siblings.reset()
 
     def get_state(self) -> StateSnapshot:
         """Return copies of the states; those that have had no value yet may be missing.
@@ -303,7 +307,9 @@ class ProgramSession(Shown, Closing):
             return self._run_in_time(timeout_s, partial(self.run, feeds, out, signature))
         if signature is not None:
             check_arguments(ProgramSession.run, {"signature": signature}, RunError)
-            return self._run_signature(signature, feeds, out)
+            own = self.execution_options if self._siblings is None else self._siblings
+            if signature != own.signature:
+                return self._run_sibling(signature, feeds, out)
         if out is not None and self.faults.failover is not None:
             from trireme.runtime.failover.failover import kept_apart
 
@@ -331,16 +337,11 @@ class ProgramSession(Shown, Closing):
             return made
         except FeedError as error:  # optional inputs are fed in a session of their own
             refused = error
-        fed = self._run_fed(refused.unknown, feeds, out)
-        if fed is None:
+        siblings = self._siblings
+        choice = None if siblings is None else siblings.feeding(refused.unknown)
+        if choice is None:
             raise refused
-        return fed
-
-    def _run_fed(
-        self, unknown: tuple[str, ...], feeds: Mapping[str, Any], out: Mapping[str, Array] | None
-    ) -> dict[str, Array] | None:
-        """Return the outputs of feeds of optional inputs; None where `unknown` are none."""
-        return None
+        return self._run_sibling(choice, feeds, out)
 
     def _run_on_arrays(self, runner: Runner, run: Callable[[], None]) -> bool:
         """Run what is bound to arrays in a runner's turn; False where `run` has to do it."""
@@ -401,13 +402,14 @@ class ProgramSession(Shown, Closing):
         results = self.faults.run_again(error, feeds, out)
         return None if results is None else tied.keep(results, asked)
 
-    def _run_signature(
-        self, signature: str, feeds: Mapping[str, Any], out: Mapping[str, Array] | None
+    def _run_sibling(
+        self, choice: GraphChoice, feeds: Mapping[str, Any], out: Mapping[str, Array] | None
     ) -> dict[str, Array]:
-        """Return the outputs of one of several graphs of the model."""
-        if signature == self.execution_options.signature:
-            return self.run(feeds, out)
-        raise RunError(f"the session holds one graph, signature {signature!r} was asked for")
+        """Return the outputs of another graph of the model."""
+        self._check_open()
+        if self._siblings is not None:
+            return self._siblings.run(self, choice, feeds, out)
+        raise RunError(f"the session holds one graph, signature {choice!r} was asked for")
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
