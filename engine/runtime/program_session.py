@@ -16,11 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 from trireme.runtime.contexts import ContextCount, ContextQueue
 from trireme.runtime.io_binding import DirectRun
-from trireme.runtime.requests.checks import checked_timeout
 from trireme.runtime.runners import ClosedRunner, ReadyModel, Runner, SessionState
 from trireme.runtime.session_faults import SessionFaults
 from trireme.support.arguments import check_arguments, checked, later_names
-from trireme.support.cancel import CancelToken, current_token, working_for
+from trireme.support.cancel import CancelToken, checked_timeout, current_token, working_for
 from trireme.support.closing import Closing
 from trireme.support.errors import FeedError, RunError
 from trireme.support.forks import register_at_fork

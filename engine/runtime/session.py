@@ -26,7 +26,7 @@ from trireme.runtime.session_arguments import SessionArguments
 from trireme.runtime.shared_programs import PROGRAMS
 from trireme.runtime.sibling_sessions import SiblingSessions
 from trireme.runtime.stored import stored_key
-from trireme.runtime.stored_runner import StoredRunner
+from trireme.runtime.stored_runner import BackgroundPreparation, StoredRunner
 from trireme.support.arguments import check_arguments, checked, later_names
 from trireme.support.errors import RunError
 
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from trireme.placement.options import FixedPlacement, PlacementOptions
     from trireme.placement.placement import Placement
     from trireme.profiling.staged import StagedProfile
-    from trireme.runtime.background_prepare import BackgroundPreparation
     from trireme.runtime.dataflow.executor import PrimitiveSpan
     from trireme.runtime.dynamic.ahead import PreparedShapes
     from trireme.runtime.dynamic.program import OpenProgram
@@ -268,8 +267,6 @@ class Session(ProgramSession):
         """See PreparesModel."""
         if self.behind is not None:
             return
-        from trireme.runtime.background_prepare import BackgroundPreparation
-
         with self._preparing:
             if self.behind is None and self._state is not SessionState.CLOSED:
                 self.behind = BackgroundPreparation(partial(_prepared, self._arguments))
