@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from trireme.profiling.spans import TaskSpan
     from trireme.runtime.executors import Executors
     from trireme.runtime.failover.events import Listener
-    from trireme.runtime.failover.in_streams import StreamFailover
     from trireme.runtime.interactive import Watcher
     from trireme.runtime.options import ExecutionOptions
     from trireme.runtime.program import Program
@@ -99,14 +98,9 @@ class ProgramSession(Shown, Closing):
 
     def _keep(self, made: ReadyModel) -> None:
         """Have runs go through a model that is prepared."""
-        self._made = made
-        self._widen(made.count)
+        self._made, self._count = made, made.count
+        self._contexts.widen(made.count.most, made.count.workers)
         self._choose_direct()
-
-    def _widen(self, found: ContextCount) -> None:
-        """Have so many calls run at once."""
-        self._count = found
-        self._contexts.widen(found.most, found.workers)
 
     def _choose_direct(self) -> None:
         """Have runs go the shortest way that there is now."""
@@ -395,11 +389,7 @@ class ProgramSession(Shown, Closing):
         """
         self._finish()
         tied = None if self._made is None else self._made.prepared.tied
-        if tied is None or not tied.are_variables:
-            return self.faults.run_again(error, feeds, out)
-        out, asked = tied.outputs_asked(out)  # the other plans have variables, not outputs
-        results = self.faults.run_again(error, feeds, out)
-        return None if results is None else tied.keep(results, asked)
+        return self.faults.run_again(error, feeds, out, tied)
 
     def _run_sibling(
         self, choice: GraphChoice, feeds: Mapping[str, Any], out: Mapping[str, Array] | None
@@ -475,7 +465,7 @@ class ProgramSession(Shown, Closing):
             from trireme.runtime.failover.task_watch import TaskWatch
 
             make = partial(make, new_watch=TaskWatch)
-            return streams.begin(make, feeds, depth, self, self._stream_failover())
+            return streams.begin(make, feeds, depth, self, self.faults.in_stream(self._finish))
 
     def _own_streams(self) -> Streams:
         from trireme.runtime.streams.stream import Streams
@@ -483,10 +473,6 @@ class ProgramSession(Shown, Closing):
         if self._streams is None:
             self._streams = Streams("this session")
         return self._streams
-
-    def _stream_failover(self) -> StreamFailover | None:
-        """Return what runs items of a stream again; None where nothing does."""
-        return self.faults.in_stream(self._finish)
 
     def close(self) -> None:
         """Give back threads, memory and the devices that this session opened."""
@@ -506,9 +492,15 @@ class ProgramSession(Shown, Closing):
         if self._state is SessionState.CLOSED:
             raise RunError("the session is closed")
 
+    @checked(RunError)
     def at(self, feeds: Mapping[str, Any]) -> ProgramSession:
-        """Return the session that serves the shapes of these feeds: this one."""
-        return self
+        """Return the session that serves the shapes of these feeds: this one where they are fixed.
+
+        With open shapes it is the one that `run` uses for them, opened when there is none. It has a
+        placement, a plan and a profile of its own, and closes when other shapes take its place.
+        Errors: as `run`; RunError, if shapes depend on values, so that no one program runs them all
+        """
+        return self._served(feeds)[0]
 
     def _served(self, feeds: Mapping[str, Any]) -> Served:
         """Return the session that serves feeds, what to feed it, and what finishes its outputs."""
@@ -526,13 +518,11 @@ class ProgramSession(Shown, Closing):
         Errors: as `run`
         """
         served, given, finished = self._served(feeds)
-        if served is not self:
-            outputs, spans = served.run_traced(given)
-            return finished(outputs), spans
-        with self._alone():
-            one = self.ready.latest()
-            one.choose_executor(feeds)
-            return one.profiled(feeds)
+        with served._alone():
+            one = served.ready.latest()
+            one.choose_executor(given)
+            outputs, spans = one.profiled(given)
+        return finished(outputs), spans
 
     @checked(RunError)
     def run_in_order(self, feeds: Mapping[str, Any], order: Sequence[int]) -> dict[str, Array]:
@@ -541,16 +531,9 @@ class ProgramSession(Shown, Closing):
         Errors: RunError, if the order leaves a task out or breaks a wait
         """
         served, given, finished = self._served(feeds)
-        if served is not self:
-            return finished(served.run_in_order(given, order))
-        from trireme.runtime.execute import check_order, run_profiled
-
-        with self._alone():
-            one = self.ready.latest()
-            check_order(self.plan, order)
-            results = one.binding.bind(feeds)
-            run_profiled(self.plan, one.calls, order)
-            return one.binding.collect(results)
+        with served._alone():
+            outputs = served.ready.latest().run_in_order(given, order)
+        return finished(outputs)
 
     @checked(RunError)
     def run_nodes(
@@ -562,18 +545,9 @@ class ProgramSession(Shown, Closing):
         Errors: as `run` and, given an order, as `run_in_order`
         """
         served, given, finished = self._served(feeds)
-        if served is not self:
-            return finished(served.run_nodes(given, watch, order))
-        from trireme.runtime.execute import check_order
-        from trireme.runtime.interactive import run_steps
-
-        with self._alone():
-            one = self.ready.latest()
-            chosen = range(len(one.calls)) if order is None else order
-            check_order(self.plan, chosen)
-            results = one.binding.bind(feeds, in_place=False)
-            run_steps(self.plan, one.calls, one.context.read, watch, chosen)
-            return one.binding.collect(results)
+        with served._alone():
+            outputs = served.ready.latest().run_nodes(given, watch, order)
+        return finished(outputs)
 
     @checked(RunError)
     def profile(

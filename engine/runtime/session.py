@@ -179,7 +179,8 @@ class Session(ProgramSession):
                 self._state = SessionState.STORED
                 self._stored = self._runner = StoredRunner(stored, ref(self))
                 self._direct = self._stored.direct
-                self._widen(stored.count(checked_contexts(arguments.contexts)))
+                self._count = stored.count(checked_contexts(arguments.contexts))
+                self._contexts.widen(self._count.most, self._count.workers)
                 self._closing.callback(self._stored.closing.close)
         except BaseException:
             self.close()
@@ -418,16 +419,6 @@ class Session(ProgramSession):
         """What became of the shapes that were to be prepared."""
         served = self._open_program
         return () if served is None else tuple(served.ahead.reports)
-
-    @checked(RunError)
-    def at(self, feeds: Mapping[str, Any]) -> ProgramSession:
-        """Return the session that serves the shapes of these feeds: this one where they are fixed.
-
-        With open shapes it is the one that `run` uses for them, opened when there is none. It has a
-        placement, a plan and a profile of its own, and closes when other shapes take its place.
-        Errors: as `run`; RunError, if shapes depend on values, so that no one program runs them all
-        """
-        return self._served(feeds)[0]
 
     def _served(self, feeds: Mapping[str, Any]) -> Served:
         sized = self._sized
