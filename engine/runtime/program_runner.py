@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from trireme.runtime.context import ExecutionContext
-from trireme.runtime.execute import serial_runner
+from trireme.runtime.execute import check_order, run_profiled, serial_runner
 from trireme.runtime.executors import Executors
 from trireme.runtime.io_binding import DirectRun, RunInContext, Runs, TasksInOrder
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from trireme.profiling.spans import TaskSpan
     from trireme.runtime.executors import Mode
     from trireme.runtime.failover.watchdog import WatchedRuns
+    from trireme.runtime.interactive import Watcher
     from trireme.runtime.program import Program
     from trireme.runtime.session_faults import SessionFaults
     from trireme.runtime.states.held import TiedStates
@@ -153,6 +154,27 @@ class ProgramRunner:
         else:
             spans = self.watched.profiled(self.runs, (self.context, given, feeds))
         return self.binding.collect(given), spans
+
+    def run_in_order(self, feeds: Mapping[str, Any], order: Sequence[int]) -> dict[str, Array]:
+        """Return the outputs of a run whose tasks go in the given order, one after another."""
+        plan = self.program.plan
+        check_order(plan, order)
+        given = self.binding.bind(feeds)
+        run_profiled(plan, self.calls, order)
+        return self.binding.collect(given)
+
+    def run_nodes(
+        self, feeds: Mapping[str, Any], watch: Watcher, order: Sequence[int] | None
+    ) -> dict[str, Array]:
+        """Return the outputs of a run, task after task, of which `watch` sees what each made."""
+        from trireme.runtime.interactive import run_steps
+
+        plan = self.program.plan
+        chosen = range(len(self.calls)) if order is None else order
+        check_order(plan, chosen)
+        given = self.binding.bind(feeds, in_place=False)
+        run_steps(plan, self.calls, self.context.read, watch, chosen)
+        return self.binding.collect(given)
 
     def choose_executor(self, feeds: Mapping[str, Any]) -> None:
         """Have a mode chosen; what the tries write their outputs into is held meanwhile."""

@@ -16,11 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 from trireme.runtime.contexts import ContextCount, ContextQueue
 from trireme.runtime.io_binding import DirectRun
-from trireme.runtime.requests.checks import checked_timeout
 from trireme.runtime.runners import ClosedRunner, ReadyModel, Runner, SessionState
 from trireme.runtime.session_faults import SessionFaults
 from trireme.support.arguments import check_arguments, checked, later_names
-from trireme.support.cancel import CancelToken, current_token, working_for
+from trireme.support.cancel import CancelToken, checked_timeout, current_token, working_for
 from trireme.support.closing import Closing
 from trireme.support.errors import FeedError, RunError
 from trireme.support.forks import register_at_fork
@@ -37,10 +36,10 @@ if TYPE_CHECKING:
     from trireme.profiling.profile import Profile
     from trireme.profiling.spans import TaskSpan
     from trireme.runtime.executors import Executors
-    from trireme.runtime.failover.failover import StreamFailover
     from trireme.runtime.interactive import Watcher
     from trireme.runtime.options import ExecutionOptions
     from trireme.runtime.program import Program
+    from trireme.runtime.sibling_sessions import GraphChoice, SiblingSessions
     from trireme.runtime.states.snapshot import StateSnapshot
     from trireme.runtime.streams.stream import OpenStream, Stream, Streams
     from trireme.support.dtypes import Array
@@ -86,6 +85,7 @@ class ProgramSession(Shown, Closing):
         self._runner: Runner = ClosedRunner()
         self._direct: DirectRun | None = None
         self._streams: Streams | None = None
+        self._siblings: SiblingSessions | None = None
         self._count = ContextCount(1, "nothing is prepared")
         self._closing = ExitStack()
         self._closing.callback(self._contexts.stop)
@@ -96,14 +96,9 @@ class ProgramSession(Shown, Closing):
 
     def _keep(self, made: ReadyModel) -> None:
         """Have runs go through a model that is prepared."""
-        self._made = made
-        self._widen(made.count)
+        self._made, self._count = made, made.count
+        self._contexts.widen(made.count.most, made.count.workers)
         self._choose_direct()
-
-    def _widen(self, found: ContextCount) -> None:
-        """Have so many calls run at once."""
-        self._count = found
-        self._contexts.widen(found.most, found.workers)
 
     def _choose_direct(self) -> None:
         """Have runs go the shortest way that there is now."""
@@ -238,12 +233,14 @@ class ProgramSession(Shown, Closing):
         return self._count.why
 
     def reset(self) -> None:
-        """Give every state its initial value.
+        """Give every state its initial value, those of other graphs of the model too.
 
         Errors: RunError, if a stream is under way
         """
         with self._at_rest():
             self.states.clear()
+        if self._siblings is not None:
+            self._siblings.reset()
 
     def get_state(self) -> StateSnapshot:
         """Return copies of the states; those that have had no value yet may be missing.
@@ -301,7 +298,9 @@ class ProgramSession(Shown, Closing):
             return self._run_in_time(timeout_s, partial(self.run, feeds, out, signature))
         if signature is not None:
             check_arguments(ProgramSession.run, {"signature": signature}, RunError)
-            return self._run_signature(signature, feeds, out)
+            own = self.execution_options if self._siblings is None else self._siblings
+            if signature != own.signature:
+                return self._run_sibling(signature, feeds, out)
         if out is not None and self.faults.failover is not None:
             from trireme.runtime.failover.failover import kept_apart
 
@@ -329,16 +328,11 @@ class ProgramSession(Shown, Closing):
             return made
         except FeedError as error:  # optional inputs are fed in a session of their own
             refused = error
-        fed = self._run_fed(refused.unknown, feeds, out)
-        if fed is None:
+        siblings = self._siblings
+        choice = None if siblings is None else siblings.feeding(refused.unknown)
+        if choice is None:
             raise refused
-        return fed
-
-    def _run_fed(
-        self, unknown: tuple[str, ...], feeds: Mapping[str, Any], out: Mapping[str, Array] | None
-    ) -> dict[str, Array] | None:
-        """Return the outputs of feeds of optional inputs; None where `unknown` are none."""
-        return None
+        return self._run_sibling(choice, feeds, out)
 
     def _run_on_arrays(self, runner: Runner, run: Callable[[], None]) -> bool:
         """Run what is bound to arrays in a runner's turn; False where `run` has to do it."""
@@ -393,19 +387,16 @@ class ProgramSession(Shown, Closing):
         """
         self._finish()
         tied = None if self._made is None else self._made.prepared.tied
-        if tied is None or not tied.are_variables:
-            return self.faults.run_again(error, feeds, out)
-        out, asked = tied.outputs_asked(out)  # the other plans have variables, not outputs
-        results = self.faults.run_again(error, feeds, out)
-        return None if results is None else tied.keep(results, asked)
+        return self.faults.run_again(error, feeds, out, tied)
 
-    def _run_signature(
-        self, signature: str, feeds: Mapping[str, Any], out: Mapping[str, Array] | None
+    def _run_sibling(
+        self, choice: GraphChoice, feeds: Mapping[str, Any], out: Mapping[str, Array] | None
     ) -> dict[str, Array]:
-        """Return the outputs of one of several graphs of the model."""
-        if signature == self.execution_options.signature:
-            return self.run(feeds, out)
-        raise RunError(f"the session holds one graph, signature {signature!r} was asked for")
+        """Return the outputs of another graph of the model."""
+        self._check_open()
+        if self._siblings is not None:
+            return self._siblings.run(self, choice, feeds, out)
+        raise RunError(f"the session holds one graph, signature {choice!r} was asked for")
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
@@ -471,7 +462,7 @@ class ProgramSession(Shown, Closing):
             from trireme.runtime.failover.task_watch import TaskWatch
 
             make = partial(make, new_watch=TaskWatch)
-            return streams.begin(make, feeds, depth, self, self._stream_failover())
+            return streams.begin(make, feeds, depth, self, self.faults.in_stream(self._finish))
 
     def _own_streams(self) -> Streams:
         from trireme.runtime.streams.stream import Streams
@@ -479,10 +470,6 @@ class ProgramSession(Shown, Closing):
         if self._streams is None:
             self._streams = Streams("this session")
         return self._streams
-
-    def _stream_failover(self) -> StreamFailover | None:
-        """Return what runs items of a stream again; None where nothing does."""
-        return self.faults.in_stream(self._finish)
 
     def close(self) -> None:
         """Give back threads, memory and the devices that this session opened."""
@@ -502,9 +489,15 @@ class ProgramSession(Shown, Closing):
         if self._state is SessionState.CLOSED:
             raise RunError("the session is closed")
 
+    @checked(RunError)
     def at(self, feeds: Mapping[str, Any]) -> ProgramSession:
-        """Return the session that serves the shapes of these feeds: this one."""
-        return self
+        """Return the session that serves the shapes of these feeds: this one where they are fixed.
+
+        With open shapes it is the one that `run` uses for them, opened when there is none. It has a
+        placement, a plan and a profile of its own, and closes when other shapes take its place.
+        Errors: as `run`; RunError, if shapes depend on values, so that no one program runs them all
+        """
+        return self._served(feeds)[0]
 
     def _served(self, feeds: Mapping[str, Any]) -> Served:
         """Return the session that serves feeds, what to feed it, and what finishes its outputs."""
@@ -522,13 +515,11 @@ class ProgramSession(Shown, Closing):
         Errors: as `run`
         """
         served, given, finished = self._served(feeds)
-        if served is not self:
-            outputs, spans = served.run_traced(given)
-            return finished(outputs), spans
-        with self._alone():
-            one = self.ready.latest()
-            one.choose_executor(feeds)
-            return one.profiled(feeds)
+        with served._alone():
+            one = served.ready.latest()
+            one.choose_executor(given)
+            outputs, spans = one.profiled(given)
+        return finished(outputs), spans
 
     @checked(RunError)
     def run_in_order(self, feeds: Mapping[str, Any], order: Sequence[int]) -> dict[str, Array]:
@@ -537,16 +528,9 @@ class ProgramSession(Shown, Closing):
         Errors: RunError, if the order leaves a task out or breaks a wait
         """
         served, given, finished = self._served(feeds)
-        if served is not self:
-            return finished(served.run_in_order(given, order))
-        from trireme.runtime.execute import check_order, run_profiled
-
-        with self._alone():
-            one = self.ready.latest()
-            check_order(self.plan, order)
-            results = one.binding.bind(feeds)
-            run_profiled(self.plan, one.calls, order)
-            return one.binding.collect(results)
+        with served._alone():
+            outputs = served.ready.latest().run_in_order(given, order)
+        return finished(outputs)
 
     @checked(RunError)
     def run_nodes(
@@ -558,18 +542,9 @@ class ProgramSession(Shown, Closing):
         Errors: as `run` and, given an order, as `run_in_order`
         """
         served, given, finished = self._served(feeds)
-        if served is not self:
-            return finished(served.run_nodes(given, watch, order))
-        from trireme.runtime.execute import check_order
-        from trireme.runtime.interactive import run_steps
-
-        with self._alone():
-            one = self.ready.latest()
-            chosen = range(len(one.calls)) if order is None else order
-            check_order(self.plan, chosen)
-            results = one.binding.bind(feeds, in_place=False)
-            run_steps(self.plan, one.calls, one.context.read, watch, chosen)
-            return one.binding.collect(results)
+        with served._alone():
+            outputs = served.ready.latest().run_nodes(given, watch, order)
+        return finished(outputs)
 
     @checked(RunError)
     def profile(

@@ -24,9 +24,9 @@ from trireme.runtime.requests.front import MAX_QUEUE, SessionRequests, warm_up
 from trireme.runtime.runners import ReadyModel, Runner, SessionState
 from trireme.runtime.session_arguments import SessionArguments
 from trireme.runtime.shared_programs import PROGRAMS
-from trireme.runtime.sibling_sessions import sibling
+from trireme.runtime.sibling_sessions import SiblingSessions
 from trireme.runtime.stored import stored_key
-from trireme.runtime.stored_runner import StoredRunner
+from trireme.runtime.stored_runner import BackgroundPreparation, StoredRunner
 from trireme.support.arguments import check_arguments, checked, later_names
 from trireme.support.errors import RunError
 
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from trireme.placement.options import FixedPlacement, PlacementOptions
     from trireme.placement.placement import Placement
     from trireme.profiling.staged import StagedProfile
-    from trireme.runtime.background_prepare import BackgroundPreparation
     from trireme.runtime.dataflow.executor import PrimitiveSpan
     from trireme.runtime.dynamic.ahead import PreparedShapes
     from trireme.runtime.dynamic.program import OpenProgram
@@ -49,7 +48,6 @@ if TYPE_CHECKING:
     from trireme.runtime.program_session import Served
     from trireme.runtime.requests.bound_run import BoundRun, MovingIO
     from trireme.runtime.requests.request import RunRequest
-    from trireme.runtime.signatures import GraphChoice, SiblingSessions
     from trireme.runtime.sized_runner import SizedRunner
     from trireme.runtime.states.rules import StateRules
     from trireme.support.dtypes import Array
@@ -164,17 +162,12 @@ class Session(ProgramSession):
         """
         self._begin()
         self._arguments, self._is_sibling = arguments, is_sibling
-        how = arguments.execution_options
-        max_queue = MAX_QUEUE
-        if how is not None:
-            from trireme.runtime.options import ExecutionOptions
-
-            max_queue = how.max_queue if isinstance(how, ExecutionOptions) else max_queue
+        max_queue = getattr(arguments.execution_options, "max_queue", MAX_QUEUE)
         self.requests = SessionRequests(max_queue, self._closing)
+        self._siblings = SiblingSessions(Session, arguments)
+        self._closing.callback(self._siblings.close)
         self.behind: BackgroundPreparation | None = None
         self._stored: StoredRunner | None = None
-        self._siblings: SiblingSessions | None = None
-        self._optional: list[Value] | None = None
         self._key = stored_key(vars(arguments))
         log = LoadLog(arguments)
         shared = self._key is not None and PROGRAMS.has(self._key.key)
@@ -186,7 +179,8 @@ class Session(ProgramSession):
                 self._state = SessionState.STORED
                 self._stored = self._runner = StoredRunner(stored, ref(self))
                 self._direct = self._stored.direct
-                self._widen(stored.count(checked_contexts(arguments.contexts)))
+                self._count = stored.count(checked_contexts(arguments.contexts))
+                self._contexts.widen(self._count.most, self._count.workers)
                 self._closing.callback(self._stored.closing.close)
         except BaseException:
             self.close()
@@ -274,8 +268,6 @@ class Session(ProgramSession):
         """See PreparesModel."""
         if self.behind is not None:
             return
-        from trireme.runtime.background_prepare import BackgroundPreparation
-
         with self._preparing:
             if self.behind is None and self._state is not SessionState.CLOSED:
                 self.behind = BackgroundPreparation(partial(_prepared, self._arguments))
@@ -309,14 +301,8 @@ class Session(ProgramSession):
         constants in this session; a run that feeds some has a session of its own, which the first
         such run opens. `ExecutionOptions(optional_inputs=...)` makes them inputs of this one.
         """
-        if self._optional is None:
-            from trireme.model_file.convert import optional_inputs
-
-            how = self._arguments.execution_options
-            fed = () if how is None else how.optional_inputs
-            found = optional_inputs(self._arguments.model)
-            self._optional = [value for value in found if value.name not in fed]
-        return list(self._optional)
+        assert self._siblings is not None
+        return self._siblings.optional_inputs
 
     @property
     def is_stored(self) -> bool:
@@ -433,16 +419,6 @@ class Session(ProgramSession):
         """What became of the shapes that were to be prepared."""
         served = self._open_program
         return () if served is None else tuple(served.ahead.reports)
-
-    @checked(RunError)
-    def at(self, feeds: Mapping[str, Any]) -> ProgramSession:
-        """Return the session that serves the shapes of these feeds: this one where they are fixed.
-
-        With open shapes it is the one that `run` uses for them, opened when there is none. It has a
-        placement, a plan and a profile of its own, and closes when other shapes take its place.
-        Errors: as `run`; RunError, if shapes depend on values, so that no one program runs them all
-        """
-        return self._served(feeds)[0]
 
     def _served(self, feeds: Mapping[str, Any]) -> Served:
         sized = self._sized
@@ -594,44 +570,6 @@ class Session(ProgramSession):
             runner = self.ready.latest()
             run = runner.on_arrays(inputs, outputs)
         return None if run is None else partial(self._run_on_arrays, runner, run)
-
-    def _run_signature(
-        self, signature: str, feeds: Mapping[str, Any], out: Mapping[str, Array] | None
-    ) -> dict[str, Array]:
-        own = self._arguments.execution_options
-        if own is not None and signature == own.signature:
-            return self.run(feeds, out)
-        return self._run_sibling(signature, feeds, out)
-
-    def _run_fed(
-        self, unknown: tuple[str, ...], feeds: Mapping[str, Any], out: Mapping[str, Array] | None
-    ) -> dict[str, Array] | None:
-        known = {value.name for value in self.optional_inputs} if unknown else set()
-        if not unknown or not known.issuperset(unknown):
-            return None
-        return self._run_sibling(tuple(sorted(unknown)), feeds, out)
-
-    def _run_sibling(
-        self, choice: GraphChoice, feeds: Mapping[str, Any], out: Mapping[str, Array] | None
-    ) -> dict[str, Array]:
-        """Return the outputs of another graph of the model."""
-        from trireme.runtime.signatures import SiblingSessions
-
-        self._check_open()
-        with self._contexts.alone():
-            if self._siblings is None:
-                self._siblings = SiblingSessions(partial(sibling, Session, self._arguments))
-                self._closing.callback(self._siblings.close)
-        return self._siblings.run(self, choice, feeds, out)
-
-    def reset(self) -> None:
-        """Give every state its initial value, those of other graphs of the model too.
-
-        Errors: RunError, if a stream is under way
-        """
-        super().reset()
-        if self._siblings is not None:
-            self._siblings.reset()
 
 
 def open_sibling(model: Model, **options: Any) -> Session:

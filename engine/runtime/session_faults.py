@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from trireme.runtime.contexts import ContextQueue
     from trireme.runtime.failover.failover import Failover, StreamFailover
+    from trireme.runtime.states.held import TiedStates
     from trireme.support.dtypes import Array
     from trireme.support.errors import DeviceError
 
@@ -41,11 +42,16 @@ class SessionFaults:
             self.failover.begin()
 
     def run_again(
-        self, error: BaseException, feeds: Mapping[str, Any], out: Mapping[str, Array] | None
+        self,
+        error: BaseException,
+        feeds: Mapping[str, Any],
+        out: Mapping[str, Array] | None,
+        tied: TiedStates | None,
     ) -> dict[str, Array] | None:
         """After an error: return the outputs of a run on other devices, None where there is none.
 
         Nothing of the run that failed is under way then.
+        tied: of the session; the other plans have variables where it has variables, not outputs
         Errors: DeviceError with all causes, if other devices fail too
         """
         failover = self.failover
@@ -54,7 +60,10 @@ class SessionFaults:
         from trireme.runtime.failover.watchdog import holding_turn
 
         with holding_turn(self):
-            return failover.run_again(error, feeds, out)
+            if tied is None or not tied.are_variables:
+                return failover.run_again(error, feeds, out)
+            out, asked = tied.outputs_asked(out)
+            return tied.keep(failover.run_again(error, feeds, out), asked)
 
     def in_stream(self, finish: Callable[[], None]) -> StreamFailover | None:
         """Return what runs items of a stream again; None where nothing does."""

@@ -3,7 +3,7 @@
 A session whose model is a file, and whose program is one task of one device that can store its
 tasks (`backend.image`), leaves an entry. A later session with the same file and arguments opens the
 entry: nothing is read, placed, planned, lowered or packed, and most of the engine is not even
-imported. An entry of open shapes serves other shapes too where it can (stored_shapes.py). Whatever
+imported. An entry of open shapes serves other shapes too where it can (StoredShapes). Whatever
 such a session is asked beside runs, it then makes as any other session.
 
 An entry is valid while the model's files, the code and the machine are the same; its key and its

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
@@ -23,7 +24,7 @@ from trireme.support.errors import RunError
 from trireme.support.mapped import aligned, open_file, stamp_of
 
 if TYPE_CHECKING:
-    from trireme.runtime.stored_shapes import StoredShapes
+    from trireme.ir.dim_values import Numbers
 
 MOST_SHAPES = 8
 """Shapes with memory, beside the stored one; the one that ran longest ago makes room."""
@@ -205,8 +206,6 @@ class StoredProgram:
 
     @cached_property
     def _taken(self) -> StoredShapes | None:
-        from trireme.runtime.stored_shapes import StoredShapes
-
         told = self._entry.told["sizing"]
         return None if told is None else StoredShapes(self.inputs, self.outputs, told)
 
@@ -258,3 +257,48 @@ def _value(id: int, name: str, dims: Sequence[int], dtype: str, quant: Any) -> V
         rounding = None if quant[3] is None else Rounding(quant[3])
         how = Quant(tuple(quant[0]), tuple(quant[1]), quant[2], rounding)
     return Value(id, name, TensorType(tuple(dims), dtype, how))
+
+
+class StoredShapes:
+    """The shapes that the graph of a stored program takes.
+
+    Nothing is inferred: the entry says which sizes go together (dynamic/stored_sizing.py).
+    inputs, outputs: of the graph, with symbols; told: the symbols, their bounds and what must agree
+    """
+
+    def __init__(
+        self, inputs: Sequence[Value], outputs: Sequence[Value], told: Mapping[str, Any]
+    ) -> None:
+        from trireme.ir.dim_values import evaluator
+
+        names, self._ends = told["names"], [*inputs, *outputs]
+        axes = [dim for value in inputs for dim in value.shape]
+        self._places = [axes.index(name) for name in names]
+        self._axes = evaluator(axes, names)
+        self._bounds = [(low, math.inf if high is None else high) for low, high in told["bounds"]]
+        self._agree = evaluator([dim for pair in told["agree"] for dim in pair], names)
+        self._shapes = [evaluator(value.shape, names) for value in self._ends]
+        self._fed = {v.name: (len(v.shape), numpy_dtype(v.dtype)) for v in inputs}
+
+    def sizes(self, feeds: Mapping[str, Any]) -> Numbers | None:
+        """Return the sizes of the symbols, None where feeds do not fit the graph."""
+        if not isinstance(feeds, dict) or feeds.keys() != self._fed.keys():
+            return None
+        axes: tuple[int, ...] = ()
+        for name, kind in self._fed.items():
+            array = feeds[name]
+            if not isinstance(array, np.ndarray) or (array.ndim, array.dtype) != kind:
+                return None
+            axes += array.shape
+        sizes = tuple([axes[place] for place in self._places])
+        within = all(low <= n <= high for n, (low, high) in zip(sizes, self._bounds, strict=True))
+        if not within or self._axes(*sizes) != axes:
+            return None
+        agree = self._agree(*sizes)
+        pairs = zip(agree[::2], agree[1::2], strict=True)
+        return sizes if all(a in (1, b) for a, b in pairs) else None
+
+    def at(self, sizes: Numbers) -> dict[str, tuple[int, ...]]:
+        """Return the shapes of inputs and outputs, by name."""
+        pairs = zip(self._ends, self._shapes, strict=True)
+        return {value.name: shape(*sizes) for value, shape in pairs}

@@ -8,12 +8,13 @@ an attribute of its thread, so no layer between hands it on. A thread without a 
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from trireme.support.errors import CancelledError, DeadlineError
+from trireme.support.errors import CancelledError, DeadlineError, RunError
 
 Clock = Callable[[], float]
 
@@ -93,3 +94,14 @@ def working_for(token: CancelToken | None) -> Iterator[None]:
         yield
     finally:
         _HERE.token = before
+
+
+def checked_timeout(timeout_s: object) -> float | None:
+    """Return seconds until a deadline. Errors: RunError, if they are no number from 0 on"""
+    if timeout_s is None:
+        return None
+    if isinstance(timeout_s, bool) or not isinstance(timeout_s, int | float):
+        raise RunError(f"timeout_s is a {type(timeout_s).__name__}, expected seconds or None")
+    if not 0 <= timeout_s < math.inf:
+        raise RunError(f"timeout_s is {timeout_s}, expected seconds from 0 on or None")
+    return float(timeout_s)

@@ -13,9 +13,8 @@ from collections.abc import Callable, Hashable, Iterator, Mapping
 from itertools import count
 from typing import Any
 
-from trireme.runtime.requests.checks import checked_priority, checked_timeout
 from trireme.runtime.requests.request import Result, RunRequest
-from trireme.support.cancel import CancelToken
+from trireme.support.cancel import CancelToken, checked_timeout
 from trireme.support.errors import QueueFullError, RunError
 from trireme.support.forks import register_at_fork
 from trireme.support.timers import TIMERS, Timers
@@ -98,7 +97,7 @@ class RequestQueue:
         ends_early: see RunRequest
         Errors: RunError, for a wrong argument or a closed queue; QueueFullError
         """
-        timeout_s, priority = checked_timeout(timeout_s), checked_priority(priority)
+        timeout_s, priority = checked_timeout(timeout_s), _checked_priority(priority)
         clock = self.timers.clock
         token = CancelToken(timeout_s, clock)
         with self.changed:
@@ -179,3 +178,10 @@ class RequestQueue:
             request.refuse_late()
         else:
             request.expire()
+
+
+def _checked_priority(priority: object) -> int:
+    """Return a priority. Errors: RunError, if it is no whole number"""
+    if isinstance(priority, bool) or not isinstance(priority, int):
+        raise RunError(f"priority is {priority!r}, expected a whole number")
+    return priority

@@ -74,7 +74,8 @@ class Replicas(Closing):
 
         Errors: RunError, if a stream is under way
         """
-        again = self.sessions[0]._stream_failover()
+        first = self.sessions[0]
+        again = first.faults.in_stream(first._finish)
         return self._streams.begin(lambda _: self._dispatcher, feeds, None, self, again)
 
     def close(self) -> None:

@@ -12,8 +12,8 @@ from weakref import ref
 import pytest
 from open_graphs import ids_of, save_words
 
-from trireme.runtime import background_prepare
 from trireme.runtime import stored as stored_module
+from trireme.runtime import stored_runner
 from trireme.runtime.options import ExecutionOptions
 from trireme.runtime.prepare import Preparation
 from trireme.runtime.session import Session
@@ -199,7 +199,7 @@ def test_the_thread_is_waited_for_before_a_fork(monkeypatch):
         def close(self):
             ended.append("closed")
 
-    behind = background_prepare.BackgroundPreparation(lambda: go.wait(60) and Closable())
+    behind = stored_runner.BackgroundPreparation(lambda: go.wait(60) and Closable())
     threading.Timer(0.1, go.set).start()
     child = os.fork()
     if not child:

@@ -8,7 +8,7 @@ import pytest
 
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import TensorType
-from trireme.runtime.requests.batch_gain import BatchGain
+from trireme.runtime.requests.batch_statistics import BatchGain
 from trireme.runtime.requests.batcher import Batcher
 from trireme.runtime.session import Session
 from trireme.support.errors import RunError
