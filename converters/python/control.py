@@ -1,7 +1,7 @@
 """Branches of a captured program as nodes, by what their paths do to the variables.
 
-`branch` runs both paths on copies of the variables, and joins what differs into the outputs of an
-`if`.
+`branch` runs one path after the other from the same variables, and joins what differs into the
+outputs of an `if`.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,20 +18,17 @@ from trireme.converters.python.dtypes import common, is_weak, to_type, type_of, 
 from trireme.converters.python.scope import GraphScope, Recorder, RowList, Traced
 from trireme.converters.python.state import (
     UNSET,
-    Copies,
     Frame,
     Join,
     Lost,
     Maybe,
     Names,
     Path,
+    Snapshot,
     is_numeric,
     shape_of,
 )
 from trireme.ir.graph import TensorType
-
-_MOST_PASSES = 50
-"""The most times that a loop's body is read until its variables settle; each adds one at least."""
 
 
 class Refused(Exception):
@@ -54,13 +52,6 @@ class _Slot:
     joined: Any = None
 
 
-@dataclass(eq=False)
-class _Side:
-    scope: GraphScope
-    names: Names
-    originals: dict[int, Any]
-
-
 class Control:
     """The frames of a program that is being captured, and its branches and loops."""
 
@@ -81,9 +72,8 @@ class Control:
 
     def trial(self, run: Callable[[], Any]) -> Any:
         """Return what a function returns, and undo all that it does."""
-        outer, before, places = self.recorder.scope, self.names(), dict(self.places)
-        self.install(Copies(before).names)
-        self.recorder.scope = GraphScope("trial", outer, before)
+        outer, before, places = self.recorder.scope, Snapshot(self.names()), dict(self.places)
+        self.recorder.scope = GraphScope("trial", outer, before.leaves)
         try:
             return run()
         except Exception:  # what depends on a refused place says nothing of it
@@ -91,36 +81,34 @@ class Control:
             raise
         finally:
             self.recorder.scope, self.places = outer, places
-            self.install(before)
+            self.install(before.restore())
 
     def branch(self, condition: Traced, then: Callable[[], Any], other: Callable[[], Any]) -> Any:
         """Return what the path taken returns; the variables hold what that path leaves in them."""
-        outer, before = self.recorder.scope, self.names()
-        sides = []
+        outer, before = self.recorder.scope, Snapshot(self.names())
+        scopes, ends = [], []
         for label, run in (("then", then), ("else", other)):
-            copies = Copies(before)
-            self.install(copies.names)
-            self.recorder.scope = GraphScope(f"{label}_branch", outer, before)
+            self.recorder.scope = GraphScope(f"{label}_branch", outer, before.leaves)
+            scopes.append(self.recorder.scope)
             try:
                 result = run()
-                names = [*self.names()[: len(before)], {"": result}]
+                ends.append(Snapshot([*self.names()[: len(before.names)], {"": result}]))
             finally:
-                scope, self.recorder.scope = self.recorder.scope, outer
-                self.install(before)
-            sides.append(_Side(scope, names, copies.originals))
+                self.recorder.scope = outer
+                self.install(before.restore())
         slots: list[_Slot] = []
-        join = Join(
-            lambda path, a, b: _joined_leaf(slots, path, a, b, sides),
-            lambda path, a, b: Lost(two_forms(path, a, b, "on one path", "on another")),
-            (sides[0].originals, sides[1].originals),
-        )
-        joined = join.names(sides[0].names, sides[1].names)
-        self._emit_if(condition, sides, slots)
-        *final, results = join.fill(lambda x: x.joined if isinstance(x, _Slot) else x, joined)
+
+        def differ(path: Path, a: Any, b: Any) -> Lost:
+            versions = ends[0].as_was(a), ends[1].as_was(b)
+            return Lost(two_forms(path, *versions, "on one path", "on another"))
+
+        join = Join(before, *ends, partial(_joined_leaf, slots, scopes), differ)
+        self._emit_if(condition, scopes, slots)
+        *final, results = join.finished(lambda x: x.joined if isinstance(x, _Slot) else x)
         self.install(final)
         return results[""]
 
-    def _emit_if(self, condition: Traced, sides: Sequence[_Side], slots: list[_Slot]) -> None:
+    def _emit_if(self, condition: Traced, scopes: Sequence[GraphScope], slots: list[_Slot]) -> None:
         outputs: list[list[Traced]] = [[], []]
         made: list[tuple[_Slot, bool]] = []
         for slot in slots:
@@ -135,8 +123,8 @@ class Control:
                 slot.joined = Maybe(truth) if slot.maybe else truth
                 continue
             made.append((slot, weak))
-            for side, out, version in zip(sides, outputs, slot.versions, strict=True):
-                outer, self.recorder.scope = self.recorder.scope, side.scope
+            for scope, out, version in zip(scopes, outputs, slot.versions, strict=True):
+                outer, self.recorder.scope = self.recorder.scope, scope
                 unset = version is UNSET
                 one = (
                     zeros(self.recorder, type)
@@ -147,13 +135,9 @@ class Control:
                 self.recorder.scope = outer
         if not made:
             return
-        ids = [
-            [side.scope.find(one) for one in out] for side, out in zip(sides, outputs, strict=True)
-        ]
-        captures = list(dict.fromkeys(c for side in sides for c in side.scope.captures))
-        graphs = [
-            side.scope.finish(out, [], captures) for side, out in zip(sides, ids, strict=True)
-        ]
+        ids = [[scope.find(one) for one in out] for scope, out in zip(scopes, outputs, strict=True)]
+        captures = list(dict.fromkeys(c for scope in scopes for c in scope.captures))
+        graphs = [scope.finish(out, [], captures) for scope, out in zip(scopes, ids, strict=True)]
         attrs = {"then_branch": graphs[0], "else_branch": graphs[1]}
         values = [condition, *map(self.recorder.traced, captures)]
         results = self.recorder.apply("if", values, attrs, len(made))
@@ -165,7 +149,9 @@ class Control:
             slot.joined = Maybe(one) if slot.maybe else one
 
 
-def _joined_leaf(slots: list[_Slot], path: Path, a: Any, b: Any, sides: Sequence[_Side]) -> Any:
+def _joined_leaf(
+    slots: list[_Slot], scopes: Sequence[GraphScope], path: Path, a: Any, b: Any
+) -> Any:
     """Return what a leaf is after a branch: a slot for an output of the `if`, or what is known."""
     for one in (a, b):
         if isinstance(one, Lost):
@@ -174,7 +160,7 @@ def _joined_leaf(slots: list[_Slot], path: Path, a: Any, b: Any, sides: Sequence
     x, y = (one.value if isinstance(one, Maybe) else one for one in (a, b))
     if x is UNSET or y is UNSET:
         known = y if x is UNSET else x
-        inside = isinstance(known, Traced) and any(known.scope is side.scope for side in sides)
+        inside = isinstance(known, Traced) and any(known.scope is one for one in scopes)
         if not inside:
             return Maybe(known)
     elif not (is_numeric(x) and is_numeric(y)):

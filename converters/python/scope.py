@@ -135,7 +135,7 @@ class RowList(Traced):
 class GraphScope:
     """A graph or a body under construction, and the outer values that it reads.
 
-    before: the variables of every frame when the body began
+    before: what the variables held when the body began
     captured: for each outer value that is read here, by its id there, its id here
     examples: elements of some inputs, from which `Recorder.example` computes the others
     rows: for each input that holds rows of an outer tensor, one a turn, that tensor
@@ -145,7 +145,7 @@ class GraphScope:
         self,
         name: str,
         parent: GraphScope | None = None,
-        before: Sequence[Mapping[str, Any]] = (),
+        before: Sequence[Any] = (),
     ) -> None:
         self.builder = GraphBuilder(name)
         self.before = before

@@ -27,15 +27,19 @@ from trireme.converters.python.lists import depth_of, item_of, items_of, joined_
 from trireme.converters.python.scope import GraphScope, Recorder, RowList, Traced
 from trireme.converters.python.state import (
     UNSET,
-    Copies,
     Growing,
     Join,
     Lost,
     Maybe,
     Names,
     Path,
+    Snapshot,
+    changed,
     is_numeric,
     is_same,
+    like,
+    parts_of,
+    shape_of,
 )
 from trireme.ir.graph import TensorType
 
@@ -54,22 +58,20 @@ class _Carried:
 
 @dataclass(eq=False)
 class _Pass:
-    """One reading of a loop's body."""
+    """One reading of a body: the variables before the loop, as a turn has them, and after it.
+
+    ends: what the turn leaves in each part that it changes
+    """
 
     scope: GraphScope
-    start: Copies
-    pristine: Copies
-    formals: dict[Path, Traced] = field(default_factory=dict)
-    own: list[Traced] = field(default_factory=list)
-    growing: dict[int, Growing] = field(default_factory=dict)
-    end: Names = field(default_factory=list)
-    going: Any = True
+    before: Snapshot
+    start: Snapshot
+    end: Snapshot
+    going: Any
+    formals: dict[Path, Traced]
+    own: list[Traced]
+    growing: dict[int, Growing]
     ends: dict[Path, Any] = field(default_factory=dict)
-
-    def originals(self) -> dict[int, Any]:
-        """Return the container of before the loop for each copy, by the copy's identity."""
-        first = self.start.originals
-        return {key: first[id(old)] for key, old in self.pristine.originals.items()}
 
 
 @dataclass
@@ -153,8 +155,9 @@ class Repetitions(Control):
 
     def _read_body(self, plan: LoopPlan, changes: _Changes) -> _Pass:
         """Run the body once on variables that stand for any turn."""
-        outer, before = self.recorder.scope, self.names()
-        self.recorder.scope = scope = GraphScope("body", outer, before)
+        outer, names = self.recorder.scope, self.names()
+        before = Snapshot([{**own, **new} for own, new in zip(names, changes.new, strict=True)])
+        self.recorder.scope = scope = GraphScope("body", outer, before.leaves)
         formals: dict[Path, Traced] = {}
         own = []
         if plan.scanned:
@@ -171,8 +174,17 @@ class Repetitions(Control):
                 self.recorder.input("going", TensorType((), "bool"), np.ones((), np.bool_)),
             ]
 
+        growing = {
+            key: Growing(name_of(path), scope, self.recorder)
+            for key, (path, _) in changes.growing.items()
+        }
+
         def entering(path: Path, leaf: Any) -> Any:
             carried = changes.carried
+            if path in changes.lost:
+                return Lost(changes.lost[path])
+            if id(leaf) in growing:
+                return growing[id(leaf)]
             may_change = path[:2] in plan.assigned and path not in changes.fixed
             if path not in carried and may_change and is_numeric(leaf):
                 carried[path] = _carried(leaf)
@@ -185,22 +197,16 @@ class Repetitions(Control):
             one = self.recorder.alike(self.recorder.traced(formal.id, entry.weak), initial)
             return Maybe(one) if is_maybe(entry.initial) else one
 
-        merged = [{**frame, **extra} for frame, extra in zip(before, changes.new, strict=True)]
-        growing = {
-            key: Growing(name_of(path), scope, self.recorder)
-            for key, (path, _) in changes.growing.items()
-        }
-        start = Copies(merged, entering, changes.lost, growing)
-        one = _Pass(scope, start, Copies(start.names), formals, own, growing)
-        self.install(start.names)
         try:
-            turn = None if plan.scanned else own[0]
-            one.going = plan.body(turn, own if plan.scanned else [])
-            one.end = self.names()[: len(before)]
+            self.install(changed(before.restore(), entering))
+            start = Snapshot(self.names())
+            going = plan.body(None if plan.scanned else own[0], own if plan.scanned else [])
+            end = Snapshot(self.names()[: len(names)])
         finally:
             self.recorder.scope = outer
-            self.install(before)
-        return one
+            before.restore()
+            self.install(names)
+        return _Pass(scope, before, start, end, going, formals, own, growing)
 
     def _initial_example(self, entry: _Carried) -> Any:
         if entry.initial is UNSET:
@@ -211,7 +217,7 @@ class Repetitions(Control):
 
     def _compare(self, one: _Pass, changes: _Changes) -> None:
         """Find what a turn changes: more carried variables, wider types, and lost variables."""
-        carried, lost, before = changes.carried, changes.lost, one.originals()
+        carried, lost = changes.carried, changes.lost
 
         def leaf(path: Path, start: Any, end: Any) -> Any:
             one.ends[path] = end
@@ -230,21 +236,20 @@ class Repetitions(Control):
                 carried.pop(path, None)
             return end
 
-        def differ(path: Path, start: Any, end: Any) -> Any:
-            old = before.get(id(start))
+        def differ(path: Path, old: Any, new: Any) -> Any:
+            start, end = one.start.as_was(old), one.end.as_was(new)
             if isinstance(start, Lost) or isinstance(end, Lost):
                 changes.lose(path, (start if isinstance(start, Lost) else end).why)
-            elif isinstance(old, list) and isinstance(end, list) and _grows(start, end):
+            elif one.before.holds(old) and _grows(start, end):
                 changes.growing[id(old)] = path, old
             else:
                 why = two_forms(path, start, end, "before the loop", "after a turn")
                 more = isinstance(start, list) and isinstance(end, list) and len(end) > len(start)
                 rule = "; append one item a turn, which may be a tuple, and join them later"
                 changes.lose(path, why + rule * more)
-            return end
+            return new
 
-        join = Join(leaf, differ, ({}, {}))
-        join.names(one.pristine.names, one.end)
+        Join(one.before, one.start, one.end, leaf, differ)
         for key, growing in one.growing.items():
             if len(growing.items) != 1:
                 path, _ = changes.growing.pop(key)
@@ -256,11 +261,9 @@ class Repetitions(Control):
                     why = f"not every turn appends an item to {growing.name} outside its branches"
                     rule = "choose the item in the branch, and append it once after that"
                 changes.lose(path, f"{why}; {rule}")
-        for i, (start, end) in enumerate(zip(one.pristine.names, one.end, strict=True)):
+        for new, start, end in zip(changes.new, one.start.names, one.end.names, strict=True):
             for name in end.keys() - start.keys():
-                changes.new[i][name] = Copies([{name: end[name]}], lambda path, x: UNSET).names[0][
-                    name
-                ]
+                new[name] = _unset(one.end, end[name])
 
     def _emit_loop(self, plan: LoopPlan, one: _Pass, changes: _Changes) -> None:
         recorder, carried = self.recorder, changes.carried
@@ -331,16 +334,25 @@ class Repetitions(Control):
         def differ(path: Path, start: Any, end: Any) -> Any:
             return Lost(lost[path])
 
-        originals = one.originals()
-        join = Join(leaf, differ, (originals, one.start.originals))
-        joined = join.names(one.pristine.names, one.end)
+        join = Join(one.before, one.start, one.end, leaf, differ)
         rows = {id(value): results[key] for key, value in one.growing.items()}
-        self.install(join.fill(lambda value: rows.get(id(value), value), joined))
+        self.install(join.finished(lambda value: rows.get(id(value), value)))
 
 
-def _grows(before: list[Any], after: list[Any]) -> bool:
+def _unset(end: Snapshot, value: Any) -> Any:
+    """Return a variable that a turn sets first as it is before: with nothing in its containers."""
+    value = end.as_was(value)
+    if isinstance(value, set):
+        return value
+    if shape_of(value) is None:
+        return UNSET
+    return like(value, {key: _unset(end, part) for key, part in parts_of(value)})
+
+
+def _grows(before: Any, after: Any) -> bool:
     """Whether a list is the one of before with one more item."""
-    return len(after) == len(before) + 1 and all(map(is_same, before, after))
+    both = isinstance(before, list) and isinstance(after, list)
+    return both and len(after) == len(before) + 1 and all(map(is_same, before, after))
 
 
 def _carried(leaf: Any, unset: bool = False) -> _Carried:
