@@ -7,14 +7,15 @@ outputs of an `if`.
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from trireme.converters.python.dtypes import common, is_weak, to_type, type_of, zeros
+from trireme.converters.python.dtypes import common, to_type, type_of, typed, zeros
 from trireme.converters.python.scope import GraphScope, Recorder, RowList, Traced
 from trireme.converters.python.state import (
     UNSET,
@@ -26,6 +27,7 @@ from trireme.converters.python.state import (
     Path,
     Snapshot,
     is_numeric,
+    known,
     shape_of,
 )
 from trireme.ir.graph import TensorType
@@ -51,6 +53,10 @@ class _Slot:
     maybe: bool
     joined: Any = None
 
+    def set_ones(self) -> list[Any]:
+        """Return the versions of the paths that set it."""
+        return [one for one in self.versions if one is not UNSET]
+
 
 class Control:
     """The frames of a program that is being captured, and its branches and loops."""
@@ -70,32 +76,43 @@ class Control:
         for frame, own in zip(self.frames, names, strict=True):
             frame.names = own
 
+    @contextmanager
+    def apart(self, name: str, new: Names | None = None) -> Iterator[tuple[GraphScope, Snapshot]]:
+        """Open a body, for a while; after it, all variables are as before.
+
+        new: variables that the body has beside them
+        """
+        names = self.names()
+        before = Snapshot([own | more for own, more in zip(names, new or names, strict=True)])
+        scope = GraphScope(name, self.recorder.scope, before.leaves)
+        self.install([dict(frame) for frame in before.names])
+        try:
+            with self.recorder.inside(scope):
+                yield scope, before
+        finally:
+            before.restore()
+            self.install(names)
+
     def trial(self, run: Callable[[], Any]) -> Any:
         """Return what a function returns, and undo all that it does."""
-        outer, before, places = self.recorder.scope, Snapshot(self.names()), dict(self.places)
-        self.recorder.scope = GraphScope("trial", outer, before.leaves)
+        places = dict(self.places)
         try:
-            return run()
+            with self.apart("trial"):
+                return run()
         except Exception:  # what depends on a refused place says nothing of it
             places |= self.places
             raise
         finally:
-            self.recorder.scope, self.places = outer, places
-            self.install(before.restore())
+            self.places = places
 
     def branch(self, condition: Traced, then: Callable[[], Any], other: Callable[[], Any]) -> Any:
         """Return what the path taken returns; the variables hold what that path leaves in them."""
-        outer, before = self.recorder.scope, Snapshot(self.names())
         scopes, ends = [], []
         for label, run in (("then", then), ("else", other)):
-            self.recorder.scope = GraphScope(f"{label}_branch", outer, before.leaves)
-            scopes.append(self.recorder.scope)
-            try:
+            with self.apart(f"{label}_branch") as (scope, before):
                 result = run()
                 ends.append(Snapshot([*self.names()[: len(before.names)], {"": result}]))
-            finally:
-                self.recorder.scope = outer
-                self.install(before.restore())
+            scopes.append(scope)
         slots: list[_Slot] = []
 
         def differ(path: Path, a: Any, b: Any) -> Lost:
@@ -112,27 +129,20 @@ class Control:
         outputs: list[list[Traced]] = [[], []]
         made: list[tuple[_Slot, bool]] = []
         for slot in slots:
-            type, weak = _type_of_slot(slot)
+            type = _type_of_slot(slot)
             if type is None:
                 slot.joined = Lost(_two_types(slot))
                 continue
             if all(isinstance(version, bool) for version in slot.versions):
-                truth = (
-                    condition if slot.versions[0] else self.recorder.apply("not", [condition], {})
-                )
+                truth = condition
+                if not slot.versions[0]:
+                    truth = self.recorder.apply("not", [condition], {})
                 slot.joined = Maybe(truth) if slot.maybe else truth
                 continue
-            made.append((slot, weak))
+            made.append((slot, type[1]))
             for scope, out, version in zip(scopes, outputs, slot.versions, strict=True):
-                outer, self.recorder.scope = self.recorder.scope, scope
-                unset = version is UNSET
-                one = (
-                    zeros(self.recorder, type)
-                    if unset
-                    else to_type(self.recorder, version, type.dtype)
-                )
-                out.append(one)
-                self.recorder.scope = outer
+                with self.recorder.inside(scope):
+                    out.append(self.held(version, type[0]))
         if not made:
             return
         ids = [[scope.find(one) for one in out] for scope, out in zip(scopes, outputs, strict=True)]
@@ -142,11 +152,23 @@ class Control:
         values = [condition, *map(self.recorder.traced, captures)]
         results = self.recorder.apply("if", values, attrs, len(made))
         several = results if isinstance(results, tuple) else (results,)
-        for (slot, weak), result in zip(made, several, strict=True):
-            model = slot.versions[0] if slot.versions[1] is UNSET else slot.versions[1]
-            one = self.recorder.alike(self.recorder.traced(result.id, weak), model)
-            self.recorder.name(one, slot.name)
-            slot.joined = Maybe(one) if slot.maybe else one
+        for (slot, weak), made_one in zip(made, several, strict=True):
+            slot.joined = self.given(made_one, weak, slot.set_ones()[-1], slot.name, slot.maybe)
+
+    def held(self, value: Any, type: TensorType) -> Traced:
+        """Return a leaf as a tensor of a type; of one that is not set, zeros that nothing reads."""
+        if value is UNSET:
+            return zeros(self.recorder, type)
+        return to_type(self.recorder, known(value), type.dtype)
+
+    def given(self, made: Traced, weak: bool, model: Any, name: str, maybe: bool) -> Any:
+        """Return an output of a branch or a loop as the value of a variable.
+
+        model: what the variable holds in the body
+        """
+        one = self.recorder.alike(self.recorder.traced(made.id, weak), known(model))
+        self.recorder.name(one, name)
+        return Maybe(one) if maybe else one
 
 
 def _joined_leaf(
@@ -157,12 +179,11 @@ def _joined_leaf(
         if isinstance(one, Lost):
             return one
     maybe = any(one is UNSET or isinstance(one, Maybe) for one in (a, b))
-    x, y = (one.value if isinstance(one, Maybe) else one for one in (a, b))
+    x, y = known(a), known(b)
     if x is UNSET or y is UNSET:
-        known = y if x is UNSET else x
-        inside = isinstance(known, Traced) and any(known.scope is one for one in scopes)
-        if not inside:
-            return Maybe(known)
+        one = y if x is UNSET else x
+        if not isinstance(one, Traced) or all(one.scope is not scope for scope in scopes):
+            return Maybe(one)
     elif not (is_numeric(x) and is_numeric(y)):
         why = two_forms(path, x, y, "on one path", "on another")
         return Lost(why + in_place_of_none(x, y))
@@ -170,15 +191,11 @@ def _joined_leaf(
     return slots[-1]
 
 
-def _type_of_slot(slot: _Slot) -> tuple[TensorType | None, bool]:
-    known = [one for one in slot.versions if one is not UNSET]
-    types = [type_of(one) for one in known]
-    weak = [is_weak(one) and type_of(one).dtype != "bool" for one in known]
-    if len(known) == 1:
-        return types[0], weak[0]
-    if isinstance(known[0], RowList) != isinstance(known[1], RowList):
-        return None, False
-    return common(types[0], weak[0], types[1], weak[1]), all(weak)
+def _type_of_slot(slot: _Slot) -> tuple[TensorType, bool] | None:
+    versions = slot.set_ones()
+    if len({isinstance(one, RowList) for one in versions}) > 1:
+        return None
+    return common(typed(versions[0]), typed(versions[-1]))
 
 
 def is_maybe(initial: Any) -> bool:
@@ -193,8 +210,7 @@ def name_of(path: Path) -> str:
 
 def described(value: Any) -> str:
     """Return a value in words, for a message."""
-    if isinstance(value, Maybe):
-        return described(value.value)
+    value = known(value)
     if isinstance(value, (Traced, np.ndarray, np.generic)):
         return "a list as " * isinstance(value, RowList) + str(type_of(value))
     if value is UNSET:

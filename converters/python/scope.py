@@ -7,6 +7,7 @@ outer value that a body reads becomes an extra input of the body and of its node
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -232,6 +233,15 @@ class Recorder:
         self.on_rows: Callable[[Traced], None] | None = None
         self.like_arrays: ArrayRules | None = None
         self.eager = False
+
+    @contextmanager
+    def inside(self, scope: GraphScope) -> Iterator[None]:
+        """Add nodes to a scope for a while."""
+        outer, self.scope = self.scope, scope
+        try:
+            yield
+        finally:
+            self.scope = outer
 
     def call(self, function: Any, args: Sequence[Any], options: Mapping[str, Any]) -> Any:
         """Return what a function of numpy gives; raise GraphError if no op stands for it."""

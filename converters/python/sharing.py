@@ -18,7 +18,7 @@ from trireme.converters.python.control import Refused
 from trireme.converters.python.iteration import Numbered, Zipped
 from trireme.converters.python.scope import GraphScope, Traced
 from trireme.converters.python.source import base_name, changed_names, stored_names
-from trireme.converters.python.state import Maybe, Names, parts_of, shape_of
+from trireme.converters.python.state import Names, known, parts_of, shape_of
 from trireme.ir.graph import Graph, Node
 from trireme.ir.op import get_op
 from trireme.ops.repeats import bodies_of, repeat_of
@@ -146,10 +146,8 @@ def _shares(one: Any, other: Any, roots: frozenset[Root]) -> bool:
 
 
 def _leaves(value: Any) -> Iterator[Any]:
-    if isinstance(value, Maybe):
-        value = value.value
     if shape_of(value) is None:
-        yield value
+        yield known(value)
     else:
         for _, part in parts_of(value):
             yield from _leaves(part)

@@ -157,11 +157,10 @@ class Snapshot:
             return value
         return like(value, self.parts(value))
 
-    def restore(self) -> Names:
-        """Put back what the containers held; return the variables."""
+    def restore(self) -> None:
+        """Put back what the containers held."""
         for container, parts in self._held.values():
             _refill(container, parts)
-        return [dict(frame) for frame in self.names]
 
 
 def changed(names: Names, change: Callable[[Path, Any], Any]) -> Names:
@@ -236,17 +235,18 @@ def is_same(a: Any, b: Any) -> bool:
 
 def is_numeric(value: Any) -> bool:
     """Whether a leaf can be a value of a graph."""
-    if isinstance(value, Maybe):
-        value = value.value
-    return isinstance(value, (Traced, *NUMBERS))
+    return isinstance(known(value), (Traced, *NUMBERS))
+
+
+def known(value: Any) -> Any:
+    """Return a leaf without its mark of being set on some paths only."""
+    return value.value if isinstance(value, Maybe) else value
 
 
 def plain(value: Any) -> Any:
     """Return a value without its marks of being set on some paths only."""
-    if isinstance(value, Maybe):
-        return value.value
     if shape_of(value) is None:
-        return value
+        return known(value)
     return like(value, {key: plain(part) for key, part in parts_of(value)})
 
 

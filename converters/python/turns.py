@@ -21,10 +21,10 @@ from trireme.converters.python.control import (
     name_of,
     two_forms,
 )
-from trireme.converters.python.dtypes import as_weak, common, is_weak, to_type, type_of, zeros
+from trireme.converters.python.dtypes import as_weak, common, type_of, typed
 from trireme.converters.python.lifting import leaves_of
 from trireme.converters.python.lists import depth_of, item_of, items_of, joined_lists
-from trireme.converters.python.scope import GraphScope, Recorder, RowList, Traced
+from trireme.converters.python.scope import GraphScope, RowList, Traced
 from trireme.converters.python.state import (
     UNSET,
     Growing,
@@ -37,6 +37,7 @@ from trireme.converters.python.state import (
     changed,
     is_numeric,
     is_same,
+    known,
     like,
     parts_of,
     shape_of,
@@ -155,64 +156,56 @@ class Repetitions(Control):
 
     def _read_body(self, plan: LoopPlan, changes: _Changes) -> _Pass:
         """Run the body once on variables that stand for any turn."""
-        outer, names = self.recorder.scope, self.names()
-        before = Snapshot([{**own, **new} for own, new in zip(names, changes.new, strict=True)])
-        self.recorder.scope = scope = GraphScope("body", outer, before.leaves)
-        formals: dict[Path, Traced] = {}
-        own = []
-        if plan.scanned:
-            rows = [TensorType(x.type.shape[1:], x.type.dtype) for x in plan.scanned]
-            own = [self.recorder.input(f"row_{i}", type) for i, type in enumerate(rows)]
-            for row, tensor in zip(own, plan.scanned, strict=True):
-                scope.rows[row.id] = tensor
-                whole = self.recorder.example(tensor)
-                if whole is not None and len(whole):
-                    scope.examples[row.id] = whole[0]
-        else:
-            own = [
+        with self.apart("body", changes.new) as (scope, before):
+            own = self._own_inputs(scope, plan)
+            formals: dict[Path, Traced] = {}
+            growing = {
+                key: Growing(name_of(path), scope, self.recorder)
+                for key, (path, _) in changes.growing.items()
+            }
+
+            def entering(path: Path, leaf: Any) -> Any:
+                if path in changes.lost:
+                    return Lost(changes.lost[path])
+                if id(leaf) in growing:
+                    return growing[id(leaf)]
+                may_change = path[:2] in plan.assigned and path not in changes.fixed
+                if path not in changes.carried and may_change and is_numeric(leaf):
+                    changes.carried[path] = _Carried(leaf, *typed(known(leaf)))
+                if path not in changes.carried:
+                    return leaf
+                one = changes.carried[path]
+                example = self._initial_example(one)
+                formals[path] = self.recorder.input(name_of(path), one.type, example)
+                maybe = is_maybe(one.initial)
+                return self.given(formals[path], one.weak, one.initial, name_of(path), maybe)
+
+            self.install(changed(self.names(), entering))
+            start = Snapshot(self.names())
+            going = plan.body(None if plan.scanned else own[0], own if plan.scanned else [])
+            end = Snapshot(self.names()[: len(start.names)])
+        return _Pass(scope, before, start, end, going, formals, own, growing)
+
+    def _own_inputs(self, scope: GraphScope, plan: LoopPlan) -> list[Traced]:
+        """Return the inputs of a body that every loop has, or the rows of a scan."""
+        if not plan.scanned:
+            return [
                 self.recorder.input("turn", TensorType((), "int64"), np.zeros((), np.int64)),
                 self.recorder.input("going", TensorType((), "bool"), np.ones((), np.bool_)),
             ]
-
-        growing = {
-            key: Growing(name_of(path), scope, self.recorder)
-            for key, (path, _) in changes.growing.items()
-        }
-
-        def entering(path: Path, leaf: Any) -> Any:
-            carried = changes.carried
-            if path in changes.lost:
-                return Lost(changes.lost[path])
-            if id(leaf) in growing:
-                return growing[id(leaf)]
-            may_change = path[:2] in plan.assigned and path not in changes.fixed
-            if path not in carried and may_change and is_numeric(leaf):
-                carried[path] = _carried(leaf)
-            if path not in carried:
-                return leaf
-            entry = carried[path]
-            formal = self.recorder.input(name_of(path), entry.type, self._initial_example(entry))
-            formals[path] = formal
-            initial = entry.initial.value if isinstance(entry.initial, Maybe) else entry.initial
-            one = self.recorder.alike(self.recorder.traced(formal.id, entry.weak), initial)
-            return Maybe(one) if is_maybe(entry.initial) else one
-
-        try:
-            self.install(changed(before.restore(), entering))
-            start = Snapshot(self.names())
-            going = plan.body(None if plan.scanned else own[0], own if plan.scanned else [])
-            end = Snapshot(self.names()[: len(names)])
-        finally:
-            self.recorder.scope = outer
-            before.restore()
-            self.install(names)
-        return _Pass(scope, before, start, end, going, formals, own, growing)
+        rows = [TensorType(x.type.shape[1:], x.type.dtype) for x in plan.scanned]
+        own = [self.recorder.input(f"row_{i}", type) for i, type in enumerate(rows)]
+        for row, tensor in zip(own, plan.scanned, strict=True):
+            scope.rows[row.id] = tensor
+            whole = self.recorder.example(tensor)
+            if whole is not None and len(whole):
+                scope.examples[row.id] = whole[0]
+        return own
 
     def _initial_example(self, entry: _Carried) -> Any:
         if entry.initial is UNSET:
             return None
-        initial = entry.initial.value if isinstance(entry.initial, Maybe) else entry.initial
-        found = self.recorder.example(initial)
+        found = self.recorder.example(known(entry.initial))
         return None if found is None else found.astype(entry.type.dtype)
 
     def _compare(self, one: _Pass, changes: _Changes) -> None:
@@ -230,7 +223,7 @@ class Repetitions(Control):
             elif start is not UNSET and not is_numeric(start) or not is_numeric(end):
                 lost[path] = _two_kinds(path, start, end)
             else:
-                carried[path] = _carried(end if start is UNSET else start, start is UNSET)
+                carried[path] = _Carried(start, *typed(known(end if start is UNSET else start)))
                 _widen(carried[path], path, end, lost)
             if path in lost:
                 carried.pop(path, None)
@@ -267,23 +260,19 @@ class Repetitions(Control):
 
     def _emit_loop(self, plan: LoopPlan, one: _Pass, changes: _Changes) -> None:
         recorder, carried = self.recorder, changes.carried
-        initial = [_initial(recorder, entry) for entry in carried.values()]
-        outer, recorder.scope = recorder.scope, one.scope
-        ends = []
-        for path, entry in carried.items():
-            end = one.ends[path]
-            value = end.value if isinstance(end, Maybe) else end
-            ends.append(recorder.use(to_type(recorder, value, entry.type.dtype)))
-        ends += [recorder.use(item_of(recorder, each.items[0])) for each in one.growing.values()]
-        if not plan.scanned:
-            going = one.going if isinstance(one.going, Traced) else np.array(bool(one.going))
-            ends.insert(0, recorder.use(going))
-        recorder.scope = outer
+        initial = [self.held(entry.initial, entry.type) for entry in carried.values()]
+        items = [item for each in one.growing.values() for item in each.items]
+        with recorder.inside(one.scope):
+            ends = [self.held(one.ends[path], entry.type) for path, entry in carried.items()]
+            ends += [item_of(recorder, item) for item in items]
+            if not plan.scanned:
+                ends.insert(0, recorder.lift(one.going))
+            results_of_body = list(map(recorder.use, ends))
         captures = one.scope.captures
         states = [one.formals[path].id for path in carried]
         own = [value.id for value in one.own]
         formal = [*states, *own] if plan.scanned else [*own, *states]
-        attrs: dict[str, Any] = {"body": one.scope.finish(ends, formal, captures)}
+        attrs: dict[str, Any] = {"body": one.scope.finish(results_of_body, formal, captures)}
         attrs["carried"] = len(carried)
         outside = [recorder.traced(value) for value in captures]
         results: Any = ()
@@ -324,12 +313,10 @@ class Repetitions(Control):
         def leaf(path: Path, start: Any, end: Any) -> Any:
             if path not in carried:
                 return Lost(lost.get(path, f"{name_of(path)} changes in a loop"))
-            entry, last = carried[path], results[path]
-            model = end.value if isinstance(end, Maybe) else end
-            value = self.recorder.alike(self.recorder.traced(last.id, entry.weak), model)
-            self.recorder.name(value, name_of(path))
+            entry = carried[path]
             plain = plan.surely and not isinstance(end, Maybe)
-            return value if plain or not is_maybe(entry.initial) else Maybe(value)
+            maybe = not plain and is_maybe(entry.initial)
+            return self.given(results[path], entry.weak, end, name_of(path), maybe)
 
         def differ(path: Path, start: Any, end: Any) -> Any:
             return Lost(lost[path])
@@ -355,36 +342,21 @@ def _grows(before: Any, after: Any) -> bool:
     return both and len(after) == len(before) + 1 and all(map(is_same, before, after))
 
 
-def _carried(leaf: Any, unset: bool = False) -> _Carried:
-    value = leaf.value if isinstance(leaf, Maybe) else leaf
-    type = type_of(value).without_quant()
-    return _Carried(UNSET if unset else leaf, type, is_weak(value) and type.dtype != "bool")
-
-
 def _widen(entry: _Carried, path: Path, end: Any, lost: dict[Path, str]) -> None:
     """Give a carried variable the type that also holds its value after a turn."""
-    value = end.value if isinstance(end, Maybe) else end
-    first = entry.initial.value if isinstance(entry.initial, Maybe) else entry.initial
+    value, first = known(end), known(entry.initial)
     is_list = isinstance(value, RowList)
     if not is_numeric(value) or (first is not UNSET and is_list != isinstance(first, RowList)):
         lost[path] = _two_kinds(path, entry.initial, value)
         return
-    other, weak = type_of(value), is_weak(value) and type_of(value).dtype != "bool"
-    type = common(entry.type, entry.weak, other, weak)
+    type = common((entry.type, entry.weak), typed(value))
     if type is None:
         lost[path] = (
-            f"{name_of(path)} is {entry.type} before a turn of the loop and {other} after it; "
-            "a tensor keeps its dtype and rank"
+            f"{name_of(path)} is {entry.type} before a turn of the loop and {type_of(value)} after "
+            "it; a tensor keeps its dtype and rank"
         )
         return
-    entry.type, entry.weak = type, entry.weak and weak
-
-
-def _initial(recorder: Recorder, entry: _Carried) -> Traced:
-    if entry.initial is UNSET:
-        return zeros(recorder, entry.type)
-    value = entry.initial.value if isinstance(entry.initial, Maybe) else entry.initial
-    return to_type(recorder, value, entry.type.dtype)
+    entry.type, entry.weak = type
 
 
 def _two_kinds(path: Path, start: Any, end: Any) -> str:
