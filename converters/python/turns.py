@@ -255,7 +255,7 @@ class Repetitions(Control):
                     rule = "choose the item in the branch, and append it once after that"
                 changes.lose(path, f"{why}; {rule}")
         for new, start, end in zip(changes.new, one.start.names, one.end.names, strict=True):
-            for name in end.keys() - start.keys():
+            for name in (one for one in end if one not in start):
                 new[name] = _unset(one.end, end[name])
 
     def _emit_loop(self, plan: LoopPlan, one: _Pass, changes: _Changes) -> None:
