@@ -119,7 +119,7 @@ class Control:
             versions = ends[0].as_was(a), ends[1].as_was(b)
             return Lost(two_forms(path, *versions, "on one path", "on another"))
 
-        join = Join(before, *ends, partial(_joined_leaf, slots, scopes), differ)
+        join = Join(before, ends[0], ends[1], partial(_joined_leaf, slots, scopes), differ)
         self._emit_if(condition, scopes, slots)
         *final, results = join.finished(lambda x: x.joined if isinstance(x, _Slot) else x)
         self.install(final)

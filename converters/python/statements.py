@@ -99,10 +99,16 @@ class Statements(Expressions, ABC):
     def _statement(self, statement: ast.stmt) -> None:
         self.node = statement
         reader = self.readers.get(type(statement))
-        try:
+        with self.reported(statement):
             if reader is None:
                 raise Refused(f"a `{_WORDS.get(type(statement), 'statement')}` cannot be captured")
             reader(statement)
+
+    @contextmanager
+    def reported(self, statement: ast.stmt) -> Iterator[None]:
+        """Run in Python, or note as refused, a statement that cannot be read."""
+        try:
+            yield
         except InternalError:
             raise
         except Exception as error:  # the program's own code may raise anything
