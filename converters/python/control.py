@@ -77,6 +77,15 @@ class Control:
             frame.names = own
 
     @contextmanager
+    def inside(self, scope: GraphScope) -> Iterator[None]:
+        """Add nodes to a scope for a while."""
+        outer, self.recorder.scope = self.recorder.scope, scope
+        try:
+            yield
+        finally:
+            self.recorder.scope = outer
+
+    @contextmanager
     def apart(self, name: str, new: Names | None = None) -> Iterator[tuple[GraphScope, Snapshot]]:
         """Open a body, for a while; after it, all variables are as before.
 
@@ -87,7 +96,7 @@ class Control:
         scope = GraphScope(name, self.recorder.scope, before.leaves)
         self.install([dict(frame) for frame in before.names])
         try:
-            with self.recorder.inside(scope):
+            with self.inside(scope):
                 yield scope, before
         finally:
             before.restore()
@@ -141,7 +150,7 @@ class Control:
                 continue
             made.append((slot, type[1]))
             for scope, out, version in zip(scopes, outputs, slot.versions, strict=True):
-                with self.recorder.inside(scope):
+                with self.inside(scope):
                     out.append(self.held(version, type[0]))
         if not made:
             return

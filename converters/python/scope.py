@@ -7,7 +7,6 @@ outer value that a body reads becomes an extra input of the body and of its node
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -122,15 +121,14 @@ class RowList(Traced):
 
     def __getitem__(self, key: Any) -> Traced:  # type: ignore[override]
         made = super().__getitem__(key)
-        return self._rows(made, self.depth) if isinstance(key, slice) else self.as_item(made)
+        if isinstance(key, slice):
+            return self.recorder.rows(replace(made, weak=self.weak), self.depth)
+        return self.as_item(made)
 
     def as_item(self, made: Traced) -> Traced:
         """Return an item as what it is in Python."""
         one = replace(made, weak=self.weak)
-        return self._rows(one, self.depth - 1) if self.depth > 1 else one
-
-    def _rows(self, made: Traced, depth: int) -> RowList:
-        return RowList(made.scope, made.id, made.type, self.recorder, self.weak, depth)
+        return self.recorder.rows(one, self.depth - 1) if self.depth > 1 else one
 
 
 class GraphScope:
@@ -233,15 +231,6 @@ class Recorder:
         self.on_rows: Callable[[Traced], None] | None = None
         self.like_arrays: ArrayRules | None = None
         self.eager = False
-
-    @contextmanager
-    def inside(self, scope: GraphScope) -> Iterator[None]:
-        """Add nodes to a scope for a while."""
-        outer, self.scope = self.scope, scope
-        try:
-            yield
-        finally:
-            self.scope = outer
 
     def call(self, function: Any, args: Sequence[Any], options: Mapping[str, Any]) -> Any:
         """Return what a function of numpy gives; raise GraphError if no op stands for it."""

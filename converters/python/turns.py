@@ -262,7 +262,7 @@ class Repetitions(Control):
         recorder, carried = self.recorder, changes.carried
         initial = [self.held(entry.initial, entry.type) for entry in carried.values()]
         items = [item for each in one.growing.values() for item in each.items]
-        with recorder.inside(one.scope):
+        with self.inside(one.scope):
             ends = [self.held(one.ends[path], entry.type) for path, entry in carried.items()]
             ends += [item_of(recorder, item) for item in items]
             if not plan.scanned:
