@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
+from trireme.converters.python.array_like import is_library
 from trireme.converters.python.lifting import lifted
-from trireme.converters.python.like_arrays import is_library
 from trireme.converters.python.scope import Recorder, Traced
 from trireme.support.forks import register_at_fork
 

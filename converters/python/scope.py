@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from trireme.converters.python.array_like import ArrayLike, ArrayRules
+from trireme.converters.python.array_like import ArrayLike, TensorRules
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import Graph, Node, Quant, TensorType, Value
 from trireme.ir.interpreter import evaluate
@@ -43,7 +43,7 @@ class Traced(ArrayLike):
         if self.recorder.like_arrays is not None:
             self.recorder.like_arrays.note(self)
 
-    def _rules(self) -> ArrayRules | None:
+    def _rules(self) -> TensorRules | None:
         return self.recorder.like_arrays
 
     def _apply(self, op: str, *inputs: Any, **attrs: Any) -> Any:
@@ -229,7 +229,7 @@ class Recorder:
         self.known = known
         self.on_value: Callable[[Traced, str], Array] | None = None
         self.on_rows: Callable[[Traced], None] | None = None
-        self.like_arrays: ArrayRules | None = None
+        self.like_arrays: TensorRules | None = None
         self.eager = False
 
     def call(self, function: Any, args: Sequence[Any], options: Mapping[str, Any]) -> Any:
