@@ -16,6 +16,7 @@ from trireme.converters.python.control import Refused, described
 from trireme.converters.python.dtypes import common, is_weak, to_type, typed
 from trireme.converters.python.lifting import contains_traced, where
 from trireme.converters.python.lists import items_of
+from trireme.converters.python.numpy_calls import in_order
 from trireme.converters.python.python_calls import truth
 from trireme.converters.python.scope import Recorder, Traced
 from trireme.converters.python.state import is_numeric, is_same, like, parts_of, shape_of
@@ -112,9 +113,7 @@ def _sorted_places(recorder: Recorder, keys: Any) -> Any:
     if column.ndim != 1:
         raise Refused(f"rows of {column.type} are sorted")
     column = cast(column, np.dtype(np.int64)) if column.dtype.kind == "b" else column
-    count = np.array([len(column)], np.int64)
-    options = {"axis": 0, "largest": 0, "sorted": 1}
-    return recorder.apply("top_k", [column, count], options, 2)[1]
+    return in_order(column, 0)[1]
 
 
 def taken(recorder: Recorder, items: Sequence[Any], order: Any) -> list[Any]:
