@@ -65,6 +65,24 @@ class Control:
         self.recorder = recorder
         self.frames: list[Frame] = []
         self.places: dict[tuple[str, str], None] = {}
+        self._entered: list[Frame] = []
+
+    @property
+    def frame(self) -> Frame:
+        """The frame of the function that is being read."""
+        return self._entered[-1]
+
+    @contextmanager
+    def entered(self, frame: Frame) -> Iterator[None]:
+        """Make a frame the innermost for a while."""
+        self.frames.append(frame)
+        self._entered.append(frame)
+        try:
+            yield
+        finally:
+            self._entered.pop()
+            if not frame.kept and any(one is frame for one in self.frames):
+                self.frames[:] = [one for one in self.frames if one is not frame]
 
     def names(self) -> Names:
         """Return the variables of every frame."""

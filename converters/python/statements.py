@@ -40,7 +40,6 @@ from trireme.converters.python.source import (
 from trireme.converters.python.state import (
     MUTABLE,
     UNSET,
-    Frame,
     Lost,
     faults_in,
 )
@@ -79,18 +78,6 @@ class Statements(Expressions, ABC):
             ast.Raise: self._raise,
             ast.Delete: self._delete,
         }
-
-    @contextmanager
-    def entered(self, frame: Frame) -> Iterator[None]:
-        """Make a frame the innermost for a while."""
-        self.frames.append(frame)
-        self._entered.append(frame)
-        try:
-            yield
-        finally:
-            self._entered.pop()
-            if not frame.kept and any(one is frame for one in self.frames):
-                self.frames[:] = [one for one in self.frames if one is not frame]
 
     @abstractmethod
     def block(self, statements: Sequence[ast.stmt]) -> None:
