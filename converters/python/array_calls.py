@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from trireme.converters.python.lifting import lifted
-from trireme.converters.python.like_arrays import is_library
+from trireme.converters.python.array_like import is_library
+from trireme.converters.python.lifting import leaves_of, lifted
 from trireme.converters.python.scope import Recorder, Traced
 from trireme.support.forks import register_at_fork
 
@@ -94,7 +94,7 @@ def _recordable(args: Sequence[Any], options: Mapping[str, Any]) -> Recorder | N
     """Return the recorder of a call that a graph can hold; None for another call."""
     if not 1 <= len(args) <= 2 or not _OPTIONS.issuperset(options):
         return None
-    recorder = next((one.recorder for one in _leaves(args[0]) if _is_traced(one)), None)
+    recorder = next((one.recorder for one in leaves_of(args[0]) if _is_traced(one)), None)
     rules = recorder and recorder.like_arrays
     if recorder is None or rules is None or rules.tensors:
         return None
@@ -102,20 +102,12 @@ def _recordable(args: Sequence[Any], options: Mapping[str, Any]) -> Recorder | N
     dtype = args[1] if len(args) > 1 else options.get("dtype")
     try:
         wanted = [] if dtype is None else [np.dtype(dtype)]
-        known = [one for one in _leaves(args[0]) if not _is_traced(one)]
+        known = [one for one in leaves_of(args[0]) if not _is_traced(one)]
         wanted += [np.asarray(one).dtype for one in known]
     except (TypeError, ValueError):
         return None
     is_known = all(isinstance(one, plain) for one in known)
     return recorder if is_known and all(one.kind in "biuf" for one in wanted) else None
-
-
-def _leaves(value: Any) -> Iterator[Any]:
-    if type(value) in (list, tuple):
-        for part in value:
-            yield from _leaves(part)
-    else:
-        yield value
 
 
 def _is_traced(value: Any) -> bool:

@@ -7,50 +7,71 @@
 from __future__ import annotations
 
 import operator
-from abc import ABC, abstractmethod
+import sys
 from collections.abc import Callable
+from types import FrameType
 from typing import Any, Self
 
 import numpy as np
 
+from trireme.runtime.eager import Tensor, tensor
 from trireme.runtime.operators import Operators
 from trireme.support.errors import GraphError
 
+_LIBRARIES = frozenset(
+    ["trireme", "numpy", "abc", "typing", "functools", "contextlib", "dataclasses", "copy"]
+    + ["copyreg", "weakref"]
+)
+_PASSED = ("abc", "typing", "functools", "numpy._core.numeric")
+"""Modules that ask on behalf of their callers, as np.isscalar does."""
 
-class ArrayRules(ABC):
-    """How the values of one recording behave.
+
+def is_library(module: str) -> bool:
+    """Whether code of a module is not the program's own."""
+    return module.partition(".")[0] in _LIBRARIES
+
+
+def asked_by_program(frame: FrameType | None) -> bool:
+    """Whether code of the program asks, from the frame that calls this package."""
+    while frame is not None and frame.f_globals.get("__name__", "") in _PASSED:
+        frame = frame.f_back
+    return frame is not None and not is_library(frame.f_globals.get("__name__", ""))
+
+
+class TensorRules:
+    """How the values of one recording behave: those that stand for eager tensors.
 
     tensors: whether the program calls `trireme.eager`, whose tensors never change
     boxed: the inputs that stand for arrays without axes, by id; other values without axes stand for
         scalars
     """
 
-    tensors: bool
-    boxed: set[int]
+    def __init__(self) -> None:
+        self.tensors = True
+        self.boxed: set[int] = set()
 
-    @abstractmethod
     def note(self, value: Any) -> None:
         """Note a new value."""
 
-    @abstractmethod
     def changed(self, old: Any, made: Any) -> Any:
-        """Return what `x += v` leaves in x, of what x + v makes."""
+        """Return what `x += v` leaves in x, of what x + v makes: another tensor."""
+        return made
 
-    @abstractmethod
     def hashed(self, value: Any) -> int:
-        """Return the hash of a value."""
+        """Return the hash of a value: of its identity."""
+        return object.__hash__(value)
 
-    @abstractmethod
     def beside(self, value: Any, other: Any) -> Any:
         """Return the other operand of a value, which is a list or tuple, as what it counts as."""
+        return other
 
-    @abstractmethod
     def kind(self, value: Any) -> type:
         """Return the class that `isinstance` compares with."""
+        return Tensor if asked_by_program(sys._getframe(2)) else type(value)
 
-    @abstractmethod
     def shown(self, value: Any) -> Any:
         """Return what a text of the program shows; None for texts of others."""
+        return tensor(value._elements("a text")) if asked_by_program(sys._getframe(3)) else None
 
 
 def _in_place(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
@@ -66,7 +87,7 @@ def _in_place(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
 class ArrayLike(Operators):
     """A tensor that behaves as an array where there are rules."""
 
-    def _rules(self) -> ArrayRules | None:
+    def _rules(self) -> TensorRules | None:
         raise NotImplementedError
 
     def __hash__(self) -> int:

@@ -14,7 +14,6 @@ from typing import Any
 from trireme.converters.python.scope import Traced
 from trireme.converters.python.source import always_exits
 from trireme.converters.python.statements import EXITS, Statements
-from trireme.support.errors import InternalError
 
 
 class Branches(Statements):
@@ -64,12 +63,10 @@ class Branches(Statements):
     def _if(self, node: ast.If, rest: Sequence[ast.stmt]) -> bool:
         """Read an `if`; return whether the statements after it were read too."""
         self.node = node
-        try:
+        known = None
+        with self.reported(node):
             known = self.tested(node.test)
-        except InternalError:
-            raise
-        except Exception as error:
-            self._report(node, error)
+        if known is None:
             return False
         if not isinstance(known, Traced):
             self.block(node.body if known else node.orelse)
@@ -80,16 +77,6 @@ class Branches(Statements):
             other += rest
         elif always_exits(other):
             then += rest
-        self._guard(
-            node,
-            lambda: self.branch(known, partial(self.block, then), partial(self.block, other)),
-        )
+        with self.reported(node):
+            self.branch(known, partial(self.block, then), partial(self.block, other))
         return joined
-
-    def _guard(self, node: ast.stmt, run: Callable[[], Any]) -> None:
-        try:
-            run()
-        except InternalError:
-            raise
-        except Exception as error:
-            self._report(node, error)

@@ -21,7 +21,6 @@ from trireme.converters.python.array_calls import numpys_own
 from trireme.converters.python.dtypes import adopt
 from trireme.converters.python.lifting import (
     Known,
-    binary,
     concatenate,
     lifted,
     logical,
@@ -33,36 +32,20 @@ from trireme.converters.python.lifting import (
 from trireme.converters.python.numpy_calls import SEVERAL_OPS
 from trireme.converters.python.numpy_making import MAKING
 from trireme.converters.python.numpy_statistics import STATISTICS
-from trireme.converters.python.python_calls import PYTHON, one_of, real, rows_of, whole
+from trireme.converters.python.python_calls import (
+    PYTHON,
+    UFUNCS,
+    one_of,
+    operator_of,
+    real,
+    rows_of,
+    whole,
+)
 from trireme.converters.python.scope import Recorder, Traced
 from trireme.ir.python_op import PythonOp
 from trireme.runtime.eager import Eager
 from trireme.runtime.operators import Operators
 
-_UNARY: dict[Any, str] = {
-    np.absolute: "abs",
-    np.ceil: "ceil",
-    np.cos: "cos",
-    np.cosh: "cosh",
-    np.exp: "exp",
-    np.floor: "floor",
-    np.isinf: "is_inf",
-    np.isnan: "is_nan",
-    np.log: "log",
-    np.negative: "neg",
-    np.reciprocal: "reciprocal",
-    np.rint: "round",
-    np.sign: "sign",
-    np.sin: "sin",
-    np.sinh: "sinh",
-    np.sqrt: "sqrt",
-    np.square: "square",
-    np.tan: "tan",
-    np.tanh: "tanh",
-    np.arctan: "atan",
-    np.arcsin: "asin",
-    np.arccos: "acos",
-}
 _BINARY: dict[Any, Known] = {
     np.add: operator.add,
     np.subtract: operator.sub,
@@ -78,34 +61,13 @@ _BINARY: dict[Any, Known] = {
     np.greater_equal: operator.ge,
     np.equal: operator.eq,
     np.not_equal: operator.ne,
+    np.dot: operator.matmul,
 }
-_PAIRS: dict[Any, tuple[np.ufunc, str]] = {
-    np.maximum: (np.maximum, "max"),
-    np.minimum: (np.minimum, "min"),
-    np.arctan2: (np.arctan2, "atan2"),
-}
-_METHODS: dict[Any, str] = {
-    np.sum: "sum",
-    np.mean: "mean",
-    np.max: "max",
-    np.min: "min",
-    np.prod: "prod",
-    np.any: "any",
-    np.all: "all",
-    np.argmax: "argmax",
-    np.argmin: "argmin",
-    np.cumsum: "cumsum",
-    np.var: "var",
-    np.std: "std",
-    np.clip: "clip",
-    np.reshape: "reshape",
-    np.transpose: "transpose",
-    np.squeeze: "squeeze",
-    np.ravel: "ravel",
-    np.round: "round",
-    np.swapaxes: "swapaxes",
-    np.take: "take",
-}
+_METHODS = (
+    *("sum", "mean", "max", "min", "prod", "any", "all", "argmax", "argmin", "cumsum", "var"),
+    *("std", "clip", "reshape", "transpose", "squeeze", "ravel", "round", "swapaxes", "take"),
+)
+"""Functions of numpy that are methods of a tensor, by name."""
 
 
 def _append(recorder: Recorder, arr: Any, values: Any, axis: int | None = None) -> Any:
@@ -191,16 +153,13 @@ def _table() -> dict[Any, Known]:
         np.logical_or: partial(logical, "or"),
         np.logical_not: partial(logical, "not"),
         np.logical_xor: partial(logical, "xor"),
-        np.dot: lambda r, x, y: binary(operator.matmul, lifted(r, x), y),
+        np.maximum: partial(pair, np.maximum, "max"),
+        np.minimum: partial(pair, np.minimum, "min"),
+        np.arctan2: partial(pair, np.arctan2, "atan2"),
+        **{function: partial(operator_of, own) for function, own in _BINARY.items()},
+        **{ufunc: partial(unary, ufunc, op) for op, ufunc in UFUNCS.items()},
+        **{getattr(np, name): partial(_method, name) for name in _METHODS},
     }
-    for ufunc, op in _UNARY.items():
-        table[ufunc] = partial(unary, ufunc, op)
-    for function, own in _BINARY.items():
-        table[function] = lambda r, x, y, own=own: binary(own, lifted(r, x), y)
-    for function, both in _PAIRS.items():
-        table[function] = partial(pair, *both)
-    for function, name in _METHODS.items():
-        table[function] = partial(_method, name)
     several = MAKING | STATISTICS | SEVERAL_OPS
     for function, own in several.items():
         own.__qualname__ = function.__name__  # what a TypeError calls it

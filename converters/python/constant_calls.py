@@ -17,7 +17,7 @@ from trireme.converters.python.callables import bound_to, called
 from trireme.converters.python.control import Refused
 from trireme.converters.python.outer import is_fresh
 from trireme.converters.python.scope import GraphScope
-from trireme.converters.python.state import Maybe
+from trireme.converters.python.state import known
 
 
 def call_now(scope: GraphScope, function: Any, args: list[Any], named: dict[str, Any]) -> Any:
@@ -45,9 +45,8 @@ def call_now(scope: GraphScope, function: Any, args: list[Any], named: dict[str,
 def _is_of_before(scope: GraphScope | None, array: Any) -> bool:
     """Whether a variable of before the bodies that are being read holds an array."""
     while scope is not None:
-        for _, value in leaves("", [dict(names) for names in scope.before]):
-            if (value.value if isinstance(value, Maybe) else value) is array:
-                return True
+        if any(known(value) is array for value in scope.before):
+            return True
         scope = scope.parent
     return False
 

@@ -1,36 +1,36 @@
 """Branches of a captured program as nodes, by what their paths do to the variables.
 
-`branch` runs both paths on copies of the variables, and joins what differs into the outputs of an
-`if`.
+`branch` runs one path after the other from the same variables, and joins what differs into the
+outputs of an `if`.
 """
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from trireme.converters.python.dtypes import common, is_weak, to_type, type_of, zeros
+from trireme.converters.python.dtypes import common, to_type, type_of, typed, zeros
 from trireme.converters.python.scope import GraphScope, Recorder, RowList, Traced
 from trireme.converters.python.state import (
     UNSET,
-    Copies,
     Frame,
     Join,
     Lost,
     Maybe,
     Names,
     Path,
+    Snapshot,
     is_numeric,
+    known,
     shape_of,
 )
 from trireme.ir.graph import TensorType
-
-_MOST_PASSES = 50
-"""The most times that a loop's body is read until its variables settle; each adds one at least."""
 
 
 class Refused(Exception):
@@ -53,12 +53,9 @@ class _Slot:
     maybe: bool
     joined: Any = None
 
-
-@dataclass(eq=False)
-class _Side:
-    scope: GraphScope
-    names: Names
-    originals: dict[int, Any]
+    def set_ones(self) -> list[Any]:
+        """Return the versions of the paths that set it."""
+        return [one for one in self.versions if one is not UNSET]
 
 
 class Control:
@@ -68,6 +65,24 @@ class Control:
         self.recorder = recorder
         self.frames: list[Frame] = []
         self.places: dict[tuple[str, str], None] = {}
+        self._entered: list[Frame] = []
+
+    @property
+    def frame(self) -> Frame:
+        """The frame of the function that is being read."""
+        return self._entered[-1]
+
+    @contextmanager
+    def entered(self, frame: Frame) -> Iterator[None]:
+        """Make a frame the innermost for a while."""
+        self.frames.append(frame)
+        self._entered.append(frame)
+        try:
+            yield
+        finally:
+            self._entered.pop()
+            if not frame.kept and any(one is frame for one in self.frames):
+                self.frames[:] = [one for one in self.frames if one is not frame]
 
     def names(self) -> Names:
         """Return the variables of every frame."""
@@ -79,104 +94,123 @@ class Control:
         for frame, own in zip(self.frames, names, strict=True):
             frame.names = own
 
+    @contextmanager
+    def inside(self, scope: GraphScope) -> Iterator[None]:
+        """Add nodes to a scope for a while."""
+        outer, self.recorder.scope = self.recorder.scope, scope
+        try:
+            yield
+        finally:
+            self.recorder.scope = outer
+
+    @contextmanager
+    def apart(self, name: str, new: Names | None = None) -> Iterator[tuple[GraphScope, Snapshot]]:
+        """Open a body, for a while; after it, all variables are as before.
+
+        new: variables that the body has beside them
+        """
+        names = self.names()
+        before = Snapshot([own | more for own, more in zip(names, new or names, strict=True)])
+        scope = GraphScope(name, self.recorder.scope, before.leaves)
+        self.install([dict(frame) for frame in before.names])
+        try:
+            with self.inside(scope):
+                yield scope, before
+        finally:
+            before.restore()
+            self.install(names)
+
     def trial(self, run: Callable[[], Any]) -> Any:
         """Return what a function returns, and undo all that it does."""
-        outer, before, places = self.recorder.scope, self.names(), dict(self.places)
-        self.install(Copies(before).names)
-        self.recorder.scope = GraphScope("trial", outer, before)
+        places = dict(self.places)
         try:
-            return run()
+            with self.apart("trial"):
+                return run()
         except Exception:  # what depends on a refused place says nothing of it
             places |= self.places
             raise
         finally:
-            self.recorder.scope, self.places = outer, places
-            self.install(before)
+            self.places = places
 
     def branch(self, condition: Traced, then: Callable[[], Any], other: Callable[[], Any]) -> Any:
         """Return what the path taken returns; the variables hold what that path leaves in them."""
-        outer, before = self.recorder.scope, self.names()
-        sides = []
+        scopes, ends = [], []
         for label, run in (("then", then), ("else", other)):
-            copies = Copies(before)
-            self.install(copies.names)
-            self.recorder.scope = GraphScope(f"{label}_branch", outer, before)
-            try:
+            with self.apart(f"{label}_branch") as (scope, before):
                 result = run()
-                names = [*self.names()[: len(before)], {"": result}]
-            finally:
-                scope, self.recorder.scope = self.recorder.scope, outer
-                self.install(before)
-            sides.append(_Side(scope, names, copies.originals))
+                ends.append(Snapshot([*self.names()[: len(before.names)], {"": result}]))
+            scopes.append(scope)
         slots: list[_Slot] = []
-        join = Join(
-            lambda path, a, b: _joined_leaf(slots, path, a, b, sides),
-            lambda path, a, b: Lost(two_forms(path, a, b, "on one path", "on another")),
-            (sides[0].originals, sides[1].originals),
-        )
-        joined = join.names(sides[0].names, sides[1].names)
-        self._emit_if(condition, sides, slots)
-        *final, results = join.fill(lambda x: x.joined if isinstance(x, _Slot) else x, joined)
+
+        def differ(path: Path, a: Any, b: Any) -> Lost:
+            versions = ends[0].as_was(a), ends[1].as_was(b)
+            return Lost(two_forms(path, *versions, "on one path", "on another"))
+
+        join = Join(before, ends[0], ends[1], partial(_joined_leaf, slots, scopes), differ)
+        self._emit_if(condition, scopes, slots)
+        *final, results = join.finished(lambda x: x.joined if isinstance(x, _Slot) else x)
         self.install(final)
         return results[""]
 
-    def _emit_if(self, condition: Traced, sides: Sequence[_Side], slots: list[_Slot]) -> None:
+    def _emit_if(self, condition: Traced, scopes: Sequence[GraphScope], slots: list[_Slot]) -> None:
         outputs: list[list[Traced]] = [[], []]
         made: list[tuple[_Slot, bool]] = []
         for slot in slots:
-            type, weak = _type_of_slot(slot)
+            type = _type_of_slot(slot)
             if type is None:
                 slot.joined = Lost(_two_types(slot))
                 continue
             if all(isinstance(version, bool) for version in slot.versions):
-                truth = (
-                    condition if slot.versions[0] else self.recorder.apply("not", [condition], {})
-                )
+                truth = condition
+                if not slot.versions[0]:
+                    truth = self.recorder.apply("not", [condition], {})
                 slot.joined = Maybe(truth) if slot.maybe else truth
                 continue
-            made.append((slot, weak))
-            for side, out, version in zip(sides, outputs, slot.versions, strict=True):
-                outer, self.recorder.scope = self.recorder.scope, side.scope
-                unset = version is UNSET
-                one = (
-                    zeros(self.recorder, type)
-                    if unset
-                    else to_type(self.recorder, version, type.dtype)
-                )
-                out.append(one)
-                self.recorder.scope = outer
+            made.append((slot, type[1]))
+            for scope, out, version in zip(scopes, outputs, slot.versions, strict=True):
+                with self.inside(scope):
+                    out.append(self.held(version, type[0]))
         if not made:
             return
-        ids = [
-            [side.scope.find(one) for one in out] for side, out in zip(sides, outputs, strict=True)
-        ]
-        captures = list(dict.fromkeys(c for side in sides for c in side.scope.captures))
-        graphs = [
-            side.scope.finish(out, [], captures) for side, out in zip(sides, ids, strict=True)
-        ]
+        ids = [[scope.find(one) for one in out] for scope, out in zip(scopes, outputs, strict=True)]
+        captures = list(dict.fromkeys(c for scope in scopes for c in scope.captures))
+        graphs = [scope.finish(out, [], captures) for scope, out in zip(scopes, ids, strict=True)]
         attrs = {"then_branch": graphs[0], "else_branch": graphs[1]}
         values = [condition, *map(self.recorder.traced, captures)]
         results = self.recorder.apply("if", values, attrs, len(made))
         several = results if isinstance(results, tuple) else (results,)
-        for (slot, weak), result in zip(made, several, strict=True):
-            model = slot.versions[0] if slot.versions[1] is UNSET else slot.versions[1]
-            one = self.recorder.alike(self.recorder.traced(result.id, weak), model)
-            self.recorder.name(one, slot.name)
-            slot.joined = Maybe(one) if slot.maybe else one
+        for (slot, weak), made_one in zip(made, several, strict=True):
+            slot.joined = self.given(made_one, weak, slot.set_ones()[-1], slot.name, slot.maybe)
+
+    def held(self, value: Any, type: TensorType) -> Traced:
+        """Return a leaf as a tensor of a type; of one that is not set, zeros that nothing reads."""
+        if value is UNSET:
+            return zeros(self.recorder, type)
+        return to_type(self.recorder, known(value), type.dtype)
+
+    def given(self, made: Traced, weak: bool, model: Any, name: str, maybe: bool) -> Any:
+        """Return an output of a branch or a loop as the value of a variable.
+
+        model: what the variable holds in the body
+        """
+        one = self.recorder.alike(self.recorder.traced(made.id, weak), known(model))
+        self.recorder.name(one, name)
+        return Maybe(one) if maybe else one
 
 
-def _joined_leaf(slots: list[_Slot], path: Path, a: Any, b: Any, sides: Sequence[_Side]) -> Any:
+def _joined_leaf(
+    slots: list[_Slot], scopes: Sequence[GraphScope], path: Path, a: Any, b: Any
+) -> Any:
     """Return what a leaf is after a branch: a slot for an output of the `if`, or what is known."""
     for one in (a, b):
         if isinstance(one, Lost):
             return one
     maybe = any(one is UNSET or isinstance(one, Maybe) for one in (a, b))
-    x, y = (one.value if isinstance(one, Maybe) else one for one in (a, b))
+    x, y = known(a), known(b)
     if x is UNSET or y is UNSET:
-        known = y if x is UNSET else x
-        inside = isinstance(known, Traced) and any(known.scope is side.scope for side in sides)
-        if not inside:
-            return Maybe(known)
+        one = y if x is UNSET else x
+        if not isinstance(one, Traced) or all(one.scope is not scope for scope in scopes):
+            return Maybe(one)
     elif not (is_numeric(x) and is_numeric(y)):
         why = two_forms(path, x, y, "on one path", "on another")
         return Lost(why + in_place_of_none(x, y))
@@ -184,15 +218,11 @@ def _joined_leaf(slots: list[_Slot], path: Path, a: Any, b: Any, sides: Sequence
     return slots[-1]
 
 
-def _type_of_slot(slot: _Slot) -> tuple[TensorType | None, bool]:
-    known = [one for one in slot.versions if one is not UNSET]
-    types = [type_of(one) for one in known]
-    weak = [is_weak(one) and type_of(one).dtype != "bool" for one in known]
-    if len(known) == 1:
-        return types[0], weak[0]
-    if isinstance(known[0], RowList) != isinstance(known[1], RowList):
-        return None, False
-    return common(types[0], weak[0], types[1], weak[1]), all(weak)
+def _type_of_slot(slot: _Slot) -> tuple[TensorType, bool] | None:
+    versions = slot.set_ones()
+    if len({isinstance(one, RowList) for one in versions}) > 1:
+        return None
+    return common(typed(versions[0]), typed(versions[-1]))
 
 
 def is_maybe(initial: Any) -> bool:
@@ -207,8 +237,7 @@ def name_of(path: Path) -> str:
 
 def described(value: Any) -> str:
     """Return a value in words, for a message."""
-    if isinstance(value, Maybe):
-        return described(value.value)
+    value = known(value)
     if isinstance(value, (Traced, np.ndarray, np.generic)):
         return "a list as " * isinstance(value, RowList) + str(type_of(value))
     if value is UNSET:

@@ -6,7 +6,6 @@ import ast
 import operator
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from typing import Any
 
 from trireme.converters.python.control import Refused
@@ -29,11 +28,6 @@ _CONVERSIONS: dict[int, Callable[[Any], Any]] = {
 class Displays(Repetitions, ABC):
     """Evaluates displays in the frame of the function that is being read."""
 
-    @property
-    @abstractmethod
-    def frame(self) -> Frame:
-        """The frame of the function that is being read."""
-
     @abstractmethod
     def evaluate(self, node: ast.expr) -> Any:
         """Return the value of an expression."""
@@ -45,10 +39,6 @@ class Displays(Repetitions, ABC):
     @abstractmethod
     def store(self, target: ast.expr, value: Any) -> None:
         """Assign a value to a target."""
-
-    @abstractmethod
-    def entered(self, frame: Frame) -> AbstractContextManager[None]:
-        """Return a context in which a frame is the innermost."""
 
     def parts(self, nodes: Sequence[ast.expr]) -> list[Any]:
         """Return the values of expressions, in which `*x` stands for the items of x."""

@@ -64,13 +64,22 @@ def type_of(value: Any) -> TensorType:
     return TensorType(array.shape, dtype_name(array.dtype))
 
 
-def common(a: TensorType, weak_a: bool, b: TensorType, weak_b: bool) -> TensorType | None:
+def typed(value: Any) -> tuple[TensorType, bool]:
+    """Return the type that a leaf has as a tensor, and whether it stands for a Python number."""
+    type = type_of(value).without_quant()
+    return type, is_weak(value) and type.dtype != "bool"
+
+
+def common(
+    first: tuple[TensorType, bool], second: tuple[TensorType, bool]
+) -> tuple[TensorType, bool] | None:
     """Return the type that holds two versions of a variable; None when there is none."""
-    if len(a.shape) != len(b.shape):
-        return None
+    (a, weak_a), (b, weak_b) = first, second
     dtype = _common_dtype(a.dtype, weak_a, b.dtype, weak_b)
+    if dtype is None or len(a.shape) != len(b.shape):
+        return None
     dims = tuple(x if x == y else UNKNOWN for x, y in zip(a.shape, b.shape, strict=True))
-    return None if dtype is None else TensorType(dims, dtype)
+    return TensorType(dims, dtype), weak_a and weak_b
 
 
 def _common_dtype(a: str, weak_a: bool, b: str, weak_b: bool) -> str | None:

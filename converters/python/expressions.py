@@ -58,7 +58,6 @@ class Expressions(Displays, ABC):
 
     def __init__(self, recorder: Recorder) -> None:
         super().__init__(recorder)
-        self._entered: list[Frame] = []
         self.node: ast.AST = ast.Pass()
         self.outer: dict[tuple[int, str], OuterName] = {}
         self._evaluators: dict[type[ast.expr], Callable[[Any], Any]] = {
@@ -85,11 +84,6 @@ class Expressions(Displays, ABC):
             ast.NamedExpr: self._named,
             ast.JoinedStr: self._text,
         }
-
-    @property
-    def frame(self) -> Frame:
-        """The frame of the function that is being read."""
-        return self._entered[-1]
 
     def evaluate(self, node: ast.expr) -> Any:
         """Return the value of an expression.

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from trireme.converters.python.arguments import mapped
+from trireme.converters.python.arguments import leaves, mapped
 from trireme.converters.python.control import Refused
 from trireme.converters.python.outer import frozen
 from trireme.converters.python.scope import Recorder, Traced
@@ -44,7 +44,7 @@ def run_in_python(
     _expect_simple(statement)
     values = _read(statement, find)
     stored = [_RESULT] if isinstance(statement, ast.Return) else sorted(stored_names([statement]))
-    inputs = [leaf for value in values.values() for leaf in _traced(value)]
+    inputs = [leaf for _, leaf in leaves("", values) if isinstance(leaf, Traced)]
     if not inputs or not stored:
         raise Refused("it reads or assigns no tensor")
     examples = [recorder.example(one) for one in inputs]
@@ -53,14 +53,14 @@ def run_in_python(
     run = _runner(source, statement, values, stored)
     held = {name: value for name, value in values.items() if name not in stored}
     results = run(*examples, held=held)
-    made = [leaf for value in results for leaf in _leaves(value)]
+    made = [leaf for _, leaf in leaves("", results)]
     if not all(isinstance(one, NUMBERS) for one in made):
         raise Refused("it makes something else than tensors")
     static = all(one.type.is_static for one in inputs)
     types = [_type(one, static) for one in made]
 
     def function(*arrays: Array) -> tuple[Array, ...]:
-        again = [leaf for value in run(*arrays) for leaf in _leaves(value)]
+        again = [leaf for _, leaf in leaves("", run(*arrays))]
         return tuple(_as_declared(one, type.dtype) for one, type in zip(again, types, strict=True))
 
     operator = python_op(
@@ -159,16 +159,6 @@ def _runner(
         return [scope[name] for name in stored]
 
     return run
-
-
-def _leaves(value: Any) -> list[Any]:
-    found: list[Any] = []
-    mapped(lambda name, leaf: found.append(leaf), "", value)
-    return found
-
-
-def _traced(value: Any) -> list[Traced]:
-    return [leaf for leaf in _leaves(value) if isinstance(leaf, Traced)]
 
 
 def _as_declared(value: Any, dtype: str) -> Array:

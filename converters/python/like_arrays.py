@@ -2,7 +2,7 @@
 
 `x += v` changes the value that other names of it see, a number is hashed by its value,
 `isinstance(x, np.ndarray)` holds, and a text shows the elements. `trace.record` sets the rules;
-`scope.Traced` asks them. Where an argument is an eager tensor the rules are those of `LikeTensors`.
+`scope.Traced` asks them. Where an argument is an eager tensor the rules are `TensorRules`.
 """
 
 from __future__ import annotations
@@ -10,36 +10,22 @@ from __future__ import annotations
 import sys
 import weakref
 from collections.abc import Callable
-from types import FrameType
 from typing import Any
 
 import numpy as np
 
-from trireme.converters.python.array_like import ArrayRules
+from trireme.converters.python.array_like import TensorRules, asked_by_program
 from trireme.converters.python.lifting import lifted
 from trireme.converters.python.scope import Traced
 from trireme.converters.python.sharing import arguments_of, roots_of
-from trireme.runtime.eager import Tensor, tensor
 from trireme.runtime.operands import cast
 from trireme.support.errors import GraphError
-
-_LIBRARIES = frozenset(
-    ["trireme", "numpy", "abc", "typing", "functools", "contextlib", "dataclasses", "copy"]
-    + ["copyreg", "weakref"]
-)
-_PASSED = ("abc", "typing", "functools", "numpy._core.numeric")
-"""Modules that ask on behalf of their callers, as np.isscalar does."""
 
 _SILENT = frozenset(["ignore", "warn"])
 """What numpy may do at a floating-point error while a graph is made."""
 
 
-def is_library(module: str) -> bool:
-    """Whether code of a module is not the program's own."""
-    return module.partition(".")[0] in _LIBRARIES
-
-
-class LikeArrays(ArrayRules):
+class LikeArrays(TensorRules):
     """The rules of one recording, and the values of it that are alive.
 
     on_shared: called with a sentence where `x += v` changes an array that others see, and the value
@@ -48,8 +34,8 @@ class LikeArrays(ArrayRules):
     """
 
     def __init__(self, on_shared: Callable[[str], None] | None = None) -> None:
+        super().__init__()
         self.tensors = False
-        self.boxed: set[int] = set()
         self._on_shared = on_shared
         self._alive: list[weakref.ref[Traced]] = []
 
@@ -96,7 +82,7 @@ class LikeArrays(ArrayRules):
 
     def hashed(self, value: Traced) -> int:
         """Return the hash of a value: of its number, as a scalar of numpy has it."""
-        if not _asked_by_program(sys._getframe(2)):
+        if not asked_by_program(sys._getframe(2)):
             return object.__hash__(value)
         if value.type.shape or value.id in self.boxed:
             raise TypeError("unhashable type: 'numpy.ndarray'")
@@ -108,53 +94,14 @@ class LikeArrays(ArrayRules):
 
     def kind(self, value: Traced) -> type:
         """Return the class that `isinstance` compares with."""
-        if not _asked_by_program(sys._getframe(2)):
+        if not asked_by_program(sys._getframe(2)):
             return type(value)
         is_array = value.type.shape or value.id in self.boxed
         return np.ndarray if is_array else value.dtype.type
 
     def shown(self, value: Traced) -> Any:
         """Return what a text of the program shows; None for texts of others."""
-        if not _asked_by_program(sys._getframe(3)):
+        if not asked_by_program(sys._getframe(3)):
             return None
         found = value._elements("a text")
         return found if value.id in self.boxed else found[()]
-
-
-class LikeTensors(ArrayRules):
-    """The rules of a recording whose values stand for eager tensors."""
-
-    tensors = True
-
-    def __init__(self) -> None:
-        self.boxed = set()
-
-    def note(self, value: Traced) -> None:
-        """Do nothing: a tensor never changes."""
-
-    def changed(self, old: Traced, made: Traced) -> Traced:
-        """Return x + v: `x += v` makes another tensor."""
-        return made
-
-    def hashed(self, value: Traced) -> int:
-        """Return the hash of a value: of its identity."""
-        return object.__hash__(value)
-
-    def beside(self, value: Traced, other: Any) -> Any:
-        """Return a list as it is: a tensor has no operators with one."""
-        return other
-
-    def kind(self, value: Traced) -> type:
-        """Return the class that `isinstance` compares with."""
-        return Tensor if _asked_by_program(sys._getframe(2)) else type(value)
-
-    def shown(self, value: Traced) -> Any:
-        """Return what a text of the program shows; None for texts of others."""
-        by_program = _asked_by_program(sys._getframe(3))
-        return tensor(value._elements("a text")) if by_program else None
-
-
-def _asked_by_program(frame: FrameType | None) -> bool:
-    while frame is not None and frame.f_globals.get("__name__", "") in _PASSED:
-        frame = frame.f_back
-    return frame is not None and not is_library(frame.f_globals.get("__name__", ""))

@@ -24,7 +24,7 @@ def _length(x: Traced, axis: int) -> int:
     return dim
 
 
-def _sorted(x: Traced, axis: int | None) -> tuple[Traced, Traced]:
+def in_order(x: Traced, axis: int | None) -> tuple[Traced, Traced]:
     """Return the elements in ascending order along an axis, and where they were; ties in order."""
     x = x.ravel() if axis is None else x
     axis = -1 if axis is None else axis
@@ -35,11 +35,11 @@ def _sorted(x: Traced, axis: int | None) -> tuple[Traced, Traced]:
 
 
 def _sort(recorder: Recorder, x: Any, axis: int | None = -1, kind: Any = None) -> Any:
-    return _sorted(lifted(recorder, x), axis)[0]
+    return in_order(lifted(recorder, x), axis)[0]
 
 
 def _argsort(recorder: Recorder, x: Any, axis: int | None = -1, kind: Any = None) -> Any:
-    return _sorted(lifted(recorder, x), axis)[1]
+    return in_order(lifted(recorder, x), axis)[1]
 
 
 def _searchsorted(recorder: Recorder, x: Any, v: Any, side: str = "left") -> Any:

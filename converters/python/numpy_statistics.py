@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from trireme.converters.python.lifting import lifted, where
+from trireme.converters.python.numpy_calls import in_order
 from trireme.converters.python.scope import Recorder, Traced
 from trireme.support.errors import GraphError, ShapeError
 
@@ -29,8 +30,7 @@ def _columns(recorder: Recorder, x: Any, axis: int | None) -> tuple[Traced, Trac
         raise ShapeError(f"axis {at} of {value.type} has no known length")
     order = [at, *(i for i in range(value.ndim) if i != at)]
     value = value.transpose(*order)
-    options = {"axis": 0, "largest": 0, "sorted": 1}
-    found = recorder.apply("top_k", [value, np.array([count], np.int64)], options, 2)[0]
+    found, _ = in_order(value, 0)
     return found, (value == value).all(axis=0), count
 
 

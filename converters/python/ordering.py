@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 
 from trireme.converters.python.control import Refused, described
-from trireme.converters.python.dtypes import common, is_weak, to_type, type_of
+from trireme.converters.python.dtypes import common, is_weak, to_type, typed
 from trireme.converters.python.lifting import contains_traced, where
 from trireme.converters.python.lists import items_of
+from trireme.converters.python.numpy_calls import in_order
 from trireme.converters.python.python_calls import truth
 from trireme.converters.python.scope import Recorder, Traced
 from trireme.converters.python.state import is_numeric, is_same, like, parts_of, shape_of
@@ -65,15 +66,14 @@ def chosen(recorder: Recorder, condition: Any, a: Any, b: Any) -> Any:
         return like(a, {k: chosen(recorder, condition, x, others[k]) for k, x in parts_of(a)})
     if not is_numeric(a) or not is_numeric(b):
         raise Refused(f"{described(a)} or {described(b)} is taken, and only a run knows which")
-    types = type_of(a), type_of(b)
-    weak = [is_weak(x) and type.dtype != "bool" for x, type in zip((a, b), types, strict=True)]
-    type = common(types[0], weak[0], types[1], weak[1])
-    if types[0].shape != types[1].shape:
-        raise Refused(f"{types[0]} or {types[1]} is taken; they need one shape")
-    if type is None:  # a whole number or a real one: as arithmetic has them side by side
+    (first, _), (second, _) = both = typed(a), typed(b)
+    if first.shape != second.shape:
+        raise Refused(f"{first} or {second} is taken; they need one shape")
+    found = common(*both)
+    if found is None:  # a whole number or a real one: as arithmetic has them side by side
         return where(recorder, condition, a, b)
-    values = [to_type(recorder, one, type.dtype) for one in (a, b)]
-    return replace(where(recorder, condition, *values), weak=all(weak))
+    values = [to_type(recorder, one, found[0].dtype) for one in (a, b)]
+    return replace(where(recorder, condition, *values), weak=found[1])
 
 
 def replaced(recorder: Recorder, items: list[Any], place: Traced, value: Any) -> list[Any]:
@@ -113,9 +113,7 @@ def _sorted_places(recorder: Recorder, keys: Any) -> Any:
     if column.ndim != 1:
         raise Refused(f"rows of {column.type} are sorted")
     column = cast(column, np.dtype(np.int64)) if column.dtype.kind == "b" else column
-    count = np.array([len(column)], np.int64)
-    options = {"axis": 0, "largest": 0, "sorted": 1}
-    return recorder.apply("top_k", [column, count], options, 2)[1]
+    return in_order(column, 0)[1]
 
 
 def taken(recorder: Recorder, items: Sequence[Any], order: Any) -> list[Any]:

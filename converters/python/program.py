@@ -6,9 +6,9 @@ import inspect
 from functools import partial
 from typing import Any
 
+from trireme.converters.python.array_like import is_library
 from trireme.converters.python.callables import with_owner
 from trireme.converters.python.control import Refused
-from trireme.converters.python.like_arrays import is_library
 from trireme.converters.python.loops import Loops
 from trireme.converters.python.scope import Recorder, Traced
 from trireme.converters.python.source import (

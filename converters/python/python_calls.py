@@ -21,24 +21,23 @@ from trireme.converters.python.scope import Recorder, Traced
 from trireme.runtime.operands import cast
 from trireme.support.errors import GraphError, ShapeError
 
-_MATH: dict[Any, tuple[np.ufunc, str]] = {
-    math.sqrt: (np.sqrt, "sqrt"),
-    math.exp: (np.exp, "exp"),
-    math.sin: (np.sin, "sin"),
-    math.cos: (np.cos, "cos"),
-    math.tan: (np.tan, "tan"),
-    math.tanh: (np.tanh, "tanh"),
-    math.fabs: (np.absolute, "abs"),
-    math.isnan: (np.isnan, "is_nan"),
-    math.isinf: (np.isinf, "is_inf"),
-    math.atan: (np.arctan, "atan"),
-    math.asin: (np.arcsin, "asin"),
-    math.acos: (np.arccos, "acos"),
-    math.sinh: (np.sinh, "sinh"),
-    math.cosh: (np.cosh, "cosh"),
+_OF_NUMPY = (
+    *("ceil", "cos", "cosh", "exp", "floor", "log", "reciprocal", "sign", "sin", "sinh", "sqrt"),
+    *("square", "tan", "tanh"),
+)
+UFUNCS: dict[str, np.ufunc] = {op: getattr(np, op) for op in _OF_NUMPY} | {
+    "abs": np.absolute,
+    "neg": np.negative,
+    "round": np.rint,
+    "is_inf": np.isinf,
+    "is_nan": np.isnan,
+    "atan": np.arctan,
+    "asin": np.arcsin,
+    "acos": np.arccos,
 }
-
-
+"""The ops of one operand, each with the function of numpy that computes it."""
+_MATH = ("sqrt", "exp", "sin", "cos", "tan", "tanh", "atan", "asin", "acos", "sinh", "cosh")
+"""The functions of math that are ops of their names."""
 _OPERATORS = (
     *(operator.add, operator.sub, operator.mul, operator.truediv, operator.floordiv, operator.mod),
     *(operator.pow, operator.matmul, operator.lt, operator.le, operator.gt, operator.ge),
@@ -46,7 +45,8 @@ _OPERATORS = (
 )
 
 
-def _operator(function: Known, recorder: Recorder, x: Any, y: Any) -> Any:
+def operator_of(function: Known, recorder: Recorder, x: Any, y: Any) -> Any:
+    """Return an operator of Python, of two operands."""
     return binary(function, lifted(recorder, x), y)
 
 
@@ -91,17 +91,13 @@ def _round(recorder: Recorder, x: Any, ndigits: int | None = None) -> Any:
     return as_weak(value.round(ndigits), value)
 
 
-def _power(recorder: Recorder, x: Any, y: Any) -> Any:
-    return binary(operator.pow, lifted(recorder, x), y)
-
-
-def _on_real(ufunc: np.ufunc, op: str, recorder: Recorder, x: Any) -> Any:
+def _on_real(op: str, recorder: Recorder, x: Any) -> Any:
     """A function of math: of a float of Python, whatever the dtype of its operand is."""
-    return unary(ufunc, op, recorder, real(recorder, x))
+    return unary(UFUNCS[op], op, recorder, real(recorder, x))
 
 
 def _logarithm(recorder: Recorder, x: Any, *base: Any) -> Any:
-    made = _on_real(np.log, "log", recorder, x)
+    made = _on_real("log", recorder, x)
     return binary(operator.truediv, made, _logarithm(recorder, *base)) if base else made
 
 
@@ -184,7 +180,7 @@ PYTHON: dict[Any, Known] = {
     tuple: lambda r, x: tuple(_rows(r, x)),
     math.floor: lambda r, x: whole(r, unary(np.floor, "floor", r, x)),
     math.ceil: lambda r, x: whole(r, unary(np.ceil, "ceil", r, x)),
-    pow: _power,
+    pow: partial(operator_of, operator.pow),
     math.trunc: whole,
     math.log: _logarithm,
     math.atan2: _angle,
@@ -192,6 +188,9 @@ PYTHON: dict[Any, Known] = {
     math.degrees: partial(_times, 180 / math.pi),
     math.radians: partial(_times, math.pi / 180),
     math.pow: lambda r, x, y: binary(operator.pow, real(r, x), real(r, y)),
-    **{function: partial(_on_real, *own) for function, own in _MATH.items()},
-    **{function: partial(_operator, function) for function in _OPERATORS},
+    math.fabs: partial(_on_real, "abs"),
+    math.isnan: partial(_on_real, "is_nan"),
+    math.isinf: partial(_on_real, "is_inf"),
+    **{getattr(math, op): partial(_on_real, op) for op in _MATH},
+    **{function: partial(operator_of, function) for function in _OPERATORS},
 }

@@ -22,8 +22,8 @@ from typing import Any
 
 import numpy as np
 
+from trireme.converters.python.array_like import is_library
 from trireme.converters.python.callables import bound_to, called
-from trireme.converters.python.like_arrays import is_library
 from trireme.converters.python.outer import is_fresh
 from trireme.converters.python.scope import Traced
 from trireme.runtime.eager import tensor

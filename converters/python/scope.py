@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from trireme.converters.python.array_like import ArrayLike, ArrayRules
+from trireme.converters.python.array_like import ArrayLike, TensorRules
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import Graph, Node, Quant, TensorType, Value
 from trireme.ir.interpreter import evaluate
@@ -43,7 +43,7 @@ class Traced(ArrayLike):
         if self.recorder.like_arrays is not None:
             self.recorder.like_arrays.note(self)
 
-    def _rules(self) -> ArrayRules | None:
+    def _rules(self) -> TensorRules | None:
         return self.recorder.like_arrays
 
     def _apply(self, op: str, *inputs: Any, **attrs: Any) -> Any:
@@ -121,21 +121,20 @@ class RowList(Traced):
 
     def __getitem__(self, key: Any) -> Traced:  # type: ignore[override]
         made = super().__getitem__(key)
-        return self._rows(made, self.depth) if isinstance(key, slice) else self.as_item(made)
+        if isinstance(key, slice):
+            return self.recorder.rows(replace(made, weak=self.weak), self.depth)
+        return self.as_item(made)
 
     def as_item(self, made: Traced) -> Traced:
         """Return an item as what it is in Python."""
         one = replace(made, weak=self.weak)
-        return self._rows(one, self.depth - 1) if self.depth > 1 else one
-
-    def _rows(self, made: Traced, depth: int) -> RowList:
-        return RowList(made.scope, made.id, made.type, self.recorder, self.weak, depth)
+        return self.recorder.rows(one, self.depth - 1) if self.depth > 1 else one
 
 
 class GraphScope:
     """A graph or a body under construction, and the outer values that it reads.
 
-    before: the variables of every frame when the body began
+    before: what the variables held when the body began
     captured: for each outer value that is read here, by its id there, its id here
     examples: elements of some inputs, from which `Recorder.example` computes the others
     rows: for each input that holds rows of an outer tensor, one a turn, that tensor
@@ -145,7 +144,7 @@ class GraphScope:
         self,
         name: str,
         parent: GraphScope | None = None,
-        before: Sequence[Mapping[str, Any]] = (),
+        before: Sequence[Any] = (),
     ) -> None:
         self.builder = GraphBuilder(name)
         self.before = before
@@ -230,7 +229,7 @@ class Recorder:
         self.known = known
         self.on_value: Callable[[Traced, str], Array] | None = None
         self.on_rows: Callable[[Traced], None] | None = None
-        self.like_arrays: ArrayRules | None = None
+        self.like_arrays: TensorRules | None = None
         self.eager = False
 
     def call(self, function: Any, args: Sequence[Any], options: Mapping[str, Any]) -> Any:

@@ -14,11 +14,12 @@ from typing import Any
 
 import numpy as np
 
+from trireme.converters.python.arguments import leaves
 from trireme.converters.python.control import Refused
 from trireme.converters.python.iteration import Numbered, Zipped
 from trireme.converters.python.scope import GraphScope, Traced
 from trireme.converters.python.source import base_name, changed_names, stored_names
-from trireme.converters.python.state import Maybe, Names, parts_of, shape_of
+from trireme.converters.python.state import Names, known
 from trireme.ir.graph import Graph, Node
 from trireme.ir.op import get_op
 from trireme.ops.repeats import bodies_of, repeat_of
@@ -47,7 +48,12 @@ def expect_own(names: Names, name: str, old: Any) -> None:
             f"{name} is an argument, which its caller shares; assign to {name}.copy() instead",
             final=True,
         )
-    users = [(own, leaf) for frame in names for own, v in frame.items() for leaf in _leaves(v)]
+    users = [
+        (own, known(leaf))
+        for frame in names
+        for own, held in frame.items()
+        for _, leaf in leaves(own, held)
+    ]
     sharing = [own for own, leaf in users if _shares(leaf, old, roots)]
     others = sorted({own for own in sharing if own != name})
     if others or len(sharing) > 1:
@@ -67,7 +73,7 @@ def changes_own_rows(node: ast.For, values: Any, names: Names) -> bool:
         name
         for frame in names
         for name, held in frame.items()
-        if any(not roots.isdisjoint(roots_of(leaf)) for leaf in _leaves(held))
+        if any(not roots.isdisjoint(roots_of(known(leaf))) for _, leaf in leaves(name, held))
     ]
     changed = changed_names(node.body)
     rows = {one.id for one in ast.walk(node.target) if isinstance(one, ast.Name)}
@@ -143,16 +149,6 @@ def _shares(one: Any, other: Any, roots: frozenset[Root]) -> bool:
         return not roots.isdisjoint(roots_of(one))
     arrays = isinstance(one, np.ndarray) and isinstance(other, np.ndarray)
     return arrays and np.may_share_memory(one, other)
-
-
-def _leaves(value: Any) -> Iterator[Any]:
-    if isinstance(value, Maybe):
-        value = value.value
-    if shape_of(value) is None:
-        yield value
-    else:
-        for _, part in parts_of(value):
-            yield from _leaves(part)
 
 
 def roots_of(value: Any) -> frozenset[Root]:

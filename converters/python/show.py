@@ -16,6 +16,7 @@ import numpy as np
 
 from trireme.ir.graph import Graph, Node, TensorType
 from trireme.ir.op import get_op
+from trireme.ops.repeats import Repeat, repeat_of
 from trireme.support.dtypes import FLOATS
 
 _INFIX = {
@@ -84,7 +85,7 @@ class _Text:
         for node in nodes:
             for value in node.outputs:
                 names[value] = self._new(graph.values[value].name)
-            special = {"if": self._if, "loop": self._loop, "scan": self._scan}.get(node.op)
+            special = {"if": self._if, "loop": self._repeat, "scan": self._repeat}.get(node.op)
             if special is not None:
                 special(graph, names, node, depth)
                 continue
@@ -165,57 +166,55 @@ class _Text:
             body = node.attrs[part]
             self._body(body, self._inner(outer, body, 0), targets, 0, depth + 1)
 
-    def _loop(self, graph: Graph, names: dict[int, str], node: Node, depth: int) -> None:
-        body, carried = node.attrs["body"], node.attrs["carried"]
+    def _repeat(self, graph: Graph, names: dict[int, str], node: Node, depth: int) -> None:
+        form = repeat_of(node.attrs)
+        assert form is not None
+        body, own = form.body, form.first + form.carried + len(form.slices)
         outer = ["" if i is None else self._operand(graph, names, i) for i in node.inputs]
-        targets = [names[value] for value in node.outputs[:carried]]
-        lists = [names[value] for value in node.outputs[carried:]]
-        inner = self._inner(outer, body, 2 + carried)
-        inner |= dict(zip(body.inputs[2 : 2 + carried], targets, strict=False))
-        ends = body.values[body.outputs[0]].data is None
-        turn, going = self._new("turn"), self._new("going") if ends else "True"
-        inner |= {body.inputs[0]: turn, body.inputs[1]: going}
-        self._assign(depth, targets, outer[2 : 2 + carried])
-        self._start(depth, lists)
-        counted = node.inputs[0] is not None
-        if ends:
-            self._add(depth, f"{going} = {outer[1] or 'True'}")
-        if counted:
-            self._add(depth, f"for {turn} in range(int({outer[0]})):", node)
-        else:
-            self._add(depth, f"while {going}:", node)
-        if counted and ends:
-            self._add(depth + 1, f"if not {going}:")
-            self._add(depth + 2, "break")
-        first = 0 if ends else 1
-        self._body(body, inner, [going, *targets][first:], first, depth + 1, lists)
-        self._stack(depth, lists)
-
-    def _scan(self, graph: Graph, names: dict[int, str], node: Node, depth: int) -> None:
-        body, carried = node.attrs["body"], node.attrs["carried"]
-        count = node.attrs["num_scan_inputs"]
-        outer = ["" if i is None else self._operand(graph, names, i) for i in node.inputs]
-        targets = [names[value] for value in node.outputs[:carried]]
-        lists = [names[value] for value in node.outputs[carried:]]
-        inner = self._inner(outer, body, carried + count)
-        inner |= dict(zip(body.inputs[:carried], targets, strict=False))
-        rows = [self._new(body.values[v].name) for v in body.inputs[carried : carried + count]]
-        inner |= dict(zip(body.inputs[carried : carried + count], rows, strict=True))
-        self._assign(depth, targets, outer[:carried])
-        self._start(depth, lists)
-        tensors = outer[carried : carried + count]
-        over = tensors[0] if count == 1 else f"zip({', '.join(tensors)})"
-        self._add(depth, f"for {', '.join(rows)} in {over}:", node)
-        self._body(body, inner, targets, 0, depth + 1, lists)
-        self._stack(depth, lists)
-
-    def _start(self, depth: int, lists: Sequence[str]) -> None:
+        targets = [names[value] for value in node.outputs[: form.carried]]
+        lists = [names[value] for value in node.outputs[form.carried :]]
+        inner = self._inner(outer, body, own)
+        states = slice(form.first, form.first + form.carried)
+        inner |= dict(zip(body.inputs[states], targets, strict=True))
+        self._assign(depth, targets, outer[states])
         for name in lists:
             self._add(depth, f"{name} = []")
-
-    def _stack(self, depth: int, lists: Sequence[str]) -> None:
+        begin = self._begin_loop if form.counts else self._begin_scan
+        going = begin(form, outer, inner, node, depth)
+        first = form.made - len(going)
+        self._body(body, inner, [*going, *targets], first, depth + 1, lists)
         for name in lists:
             self._add(depth, f"{name} = np.array({name})")
+
+    def _begin_loop(
+        self, form: Repeat, outer: Sequence[str], inner: dict[int, str], node: Node, depth: int
+    ) -> list[str]:
+        """Add the head of a loop; return the variable that says whether it goes on, if one does."""
+        ends = form.body.values[form.body.outputs[0]].data is None
+        turn, going = self._new("turn"), self._new("going") if ends else "True"
+        inner |= {form.body.inputs[0]: turn, form.body.inputs[1]: going}
+        if ends:
+            self._add(depth, f"{going} = {outer[1] or 'True'}")
+        if node.inputs[0] is None:
+            self._add(depth, f"while {going}:", node)
+            return [going] * ends
+        self._add(depth, f"for {turn} in range(int({outer[0]})):", node)
+        if ends:
+            self._add(depth + 1, f"if not {going}:")
+            self._add(depth + 2, "break")
+        return [going] * ends
+
+    def _begin_scan(
+        self, form: Repeat, outer: Sequence[str], inner: dict[int, str], node: Node, depth: int
+    ) -> list[str]:
+        """Add the head of a loop over rows."""
+        own = slice(form.carried, form.carried + len(form.slices))
+        rows = [self._new(form.body.values[value].name) for value in form.body.inputs[own]]
+        inner |= dict(zip(form.body.inputs[own], rows, strict=True))
+        tensors = outer[own]
+        over = tensors[0] if len(tensors) == 1 else f"zip({', '.join(tensors)})"
+        self._add(depth, f"for {', '.join(rows)} in {over}:", node)
+        return []
 
 
 def _word(name: str) -> str:

@@ -1,4 +1,4 @@
-"""The variables of a program that is being captured: frames, their copies for branches, and joins.
+"""The variables of a program that is being captured: frames, their snapshots, and joins of these.
 
 A variable holds a Python object that is known, a Traced, or a list, tuple, dict or deque of these.
 After a branch or in a loop, a variable may differ by the path taken. `join` says what it is then.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
@@ -22,7 +22,7 @@ Path = tuple[Any, ...]
 NUMBERS = (bool, int, float, np.generic, np.ndarray)
 """Python values that can become tensors."""
 MUTABLE = (list, dict, set, deque)
-"""Containers that a program may change; a branch or a loop works on copies of them."""
+"""Containers that a program may change; after a branch or a turn, they are put back."""
 
 
 @dataclass(eq=False)
@@ -112,44 +112,79 @@ Names = list[dict[str, Any]]
 """The variables of every frame, in the order of the frames."""
 
 
-class Copies:
-    """A copy of all variables whose containers are copies too, shared as the originals are.
+class Snapshot:
+    """The variables of every frame at one moment, and what their containers held then.
 
-    change: returns the copy of a leaf, given its path
-    lost: the paths of variables whose copies are lost, with the sentences
-    instead: what stands for some lists in the copy, by the identity of the lists
+    names: the variables
+    leaves: all that the variables and their containers held, but containers
     """
 
-    def __init__(
-        self,
-        names: Names,
-        change: Callable[[Path, Any], Any] | None = None,
-        lost: Mapping[Path, str] | None = None,
-        instead: Mapping[int, Any] | None = None,
-    ) -> None:
-        self.originals: dict[int, Any] = {}
-        self._lost = lost or {}
-        self._copied: dict[int, Any] = dict(instead or {})
-        self._change = change
-        self.names: Names = [
-            {name: self._copy((i, name), value) for name, value in frame.items()}
-            for i, frame in enumerate(names)
-        ]
+    def __init__(self, names: Sequence[dict[str, Any]]) -> None:
+        self.names: Names = [dict(frame) for frame in names]
+        self.leaves: list[Any] = []
+        self._held: dict[int, tuple[Any, dict[Any, Any]]] = {}
+        for frame in self.names:
+            for value in frame.values():
+                self._hold(value)
 
-    def _copy(self, path: Path, value: Any) -> Any:
-        if path in self._lost:
-            return Lost(self._lost[path])
-        if not isinstance(value, (*MUTABLE, tuple)):
-            return self._change(path, value) if self._change else value
+    def _hold(self, value: Any) -> None:
         if isinstance(value, tuple):
-            return like_tuple(value, [self._copy((*path, i), v) for i, v in enumerate(value)])
-        if id(value) not in self._copied:
-            made = copy.copy(value)
-            self._copied[id(value)] = made
-            self.originals[id(made)] = value
-            if not isinstance(value, set):
-                _refill(made, {key: self._copy((*path, key), v) for key, v in parts_of(value)})
-        return self._copied[id(value)]
+            parts: dict[Any, Any] = dict(enumerate(value))
+        elif not isinstance(value, MUTABLE):
+            self.leaves.append(value)
+            return
+        elif id(value) in self._held:
+            return
+        else:
+            parts = dict.fromkeys(value) if isinstance(value, set) else dict(parts_of(value))
+            self._held[id(value)] = value, parts
+        for part in () if isinstance(value, set) else parts.values():
+            self._hold(part)
+
+    def holds(self, container: Any) -> bool:
+        """Whether a container that may change was among the variables."""
+        return id(container) in self._held
+
+    def parts(self, container: Any) -> dict[Any, Any]:
+        """Return what a container held then, by positions or keys."""
+        if self.holds(container):
+            return self._held[id(container)][1]
+        return dict(parts_of(container))
+
+    def as_was(self, value: Any) -> Any:
+        """Return a value as it was: of a container, a copy."""
+        if not self.holds(value):
+            return value
+        return like(value, self.parts(value))
+
+    def restore(self) -> None:
+        """Put back what the containers held."""
+        for container, parts in self._held.values():
+            _refill(container, parts)
+
+
+def changed(names: Names, change: Callable[[Path, Any], Any]) -> Names:
+    """Return variables with their parts changed; the containers that hold them change themselves.
+
+    change: called with the path of each part; a container that it gives back is looked into
+    """
+    seen: set[int] = set()
+
+    def each(path: Path, value: Any) -> Any:
+        made = change(path, value)
+        if made is not value:
+            return made
+        if isinstance(value, tuple):
+            return like_tuple(value, [each((*path, i), part) for i, part in enumerate(value)])
+        if shape_of(value) is not None and id(value) not in seen:
+            seen.add(id(value))
+            _refill(value, {key: each((*path, key), part) for key, part in parts_of(value)})
+        return value
+
+    return [
+        {name: each((i, name), value) for name, value in frame.items()}
+        for i, frame in enumerate(names)
+    ]
 
 
 def like_tuple(model: tuple[Any, ...], parts: list[Any]) -> tuple[Any, ...]:
@@ -158,7 +193,7 @@ def like_tuple(model: tuple[Any, ...], parts: list[Any]) -> tuple[Any, ...]:
 
 
 def like(model: Any, parts: dict[Any, Any]) -> Any:
-    """Return parts in a container of the model's class."""
+    """Return parts in a container of the model's class; of a set, its items are the keys."""
     if isinstance(model, tuple):
         return like_tuple(model, list(parts.values()))
     made = copy.copy(model)
@@ -200,17 +235,18 @@ def is_same(a: Any, b: Any) -> bool:
 
 def is_numeric(value: Any) -> bool:
     """Whether a leaf can be a value of a graph."""
-    if isinstance(value, Maybe):
-        value = value.value
-    return isinstance(value, (Traced, *NUMBERS))
+    return isinstance(known(value), (Traced, *NUMBERS))
+
+
+def known(value: Any) -> Any:
+    """Return a leaf without its mark of being set on some paths only."""
+    return value.value if isinstance(value, Maybe) else value
 
 
 def plain(value: Any) -> Any:
     """Return a value without its marks of being set on some paths only."""
-    if isinstance(value, Maybe):
-        return value.value
     if shape_of(value) is None:
-        return value
+        return known(value)
     return like(value, {key: plain(part) for key, part in parts_of(value)})
 
 
@@ -224,85 +260,68 @@ def faults_in(value: Any) -> Iterator[Maybe | Lost]:
 
 
 class Join:
-    """Two versions of all variables as one: equal parts stay, and `leaf` joins the others.
+    """The variables at two moments as one: equal parts stay, and `leaf` joins the others.
 
+    before: the moment from which both paths began; a container of it that both have stays itself
     leaf: called with the path and the two versions of a part; UNSET stands for a missing one
     differ: called with the path and two containers that do not correspond
     """
 
     def __init__(
         self,
+        before: Snapshot,
+        first: Snapshot,
+        second: Snapshot,
         leaf: Callable[[Path, Any, Any], Any],
         differ: Callable[[Path, Any, Any], Any],
-        originals: tuple[dict[int, Any], dict[int, Any]],
     ) -> None:
+        self._before, self._first, self._second = before, first, second
         self._leaf, self._differ = leaf, differ
-        self._originals = originals
         self._done: dict[tuple[int, int], Any] = {}
-        self._in_place: list[tuple[Any, Any]] = []
-
-    def names(self, first: Names, second: Names) -> Names:
-        """Return the joined variables of every frame."""
-        return [
+        self._in_place: list[tuple[Any, dict[Any, Any]]] = []
+        self.names: Names = [
             {
-                name: self.value((i, name), a.get(name, UNSET), b.get(name, UNSET))
+                name: self._value((i, name), a.get(name, UNSET), b.get(name, UNSET))
                 for name in dict.fromkeys((*a, *b))
             }
-            for i, (a, b) in enumerate(zip(first, second, strict=True))
+            for i, (a, b) in enumerate(zip(first.names, second.names, strict=True))
         ]
 
-    def value(self, path: Path, a: Any, b: Any) -> Any:
+    def _value(self, path: Path, a: Any, b: Any) -> Any:
         """Return the joined version of one variable or part."""
-        form = shape_of(a) if a is not UNSET else shape_of(b)
-        if form is None and shape_of(b) is None:
-            if isinstance(a, set) and type(a) is type(b) and a == b:
-                return self._as_before(a, b, a)
-            return a if is_same(a, b) else self._leaf(path, a, b)
-        if (a is not UNSET and b is not UNSET) and form != shape_of(b):
+        x, y = self._first.as_was(a), self._second.as_was(b)
+        form = shape_of(y if a is UNSET else x)
+        if form is None and shape_of(y) is None:
+            if isinstance(x, set):
+                same = type(x) is type(y) and x == y
+                return self._kept(a, b, dict.fromkeys(x)) if same else self._leaf(path, x, y)
+            return a if is_same(a, b) else self._leaf(path, x, y)
+        if (a is not UNSET and b is not UNSET) and form != shape_of(y):
             return self._differ(path, a, b)
         if (id(a), id(b)) not in self._done:
-            self._done[id(a), id(b)] = self._container(path, a, b)
+            first, second = (
+                {} if one is UNSET else moment.parts(one)
+                for one, moment in ((a, self._first), (b, self._second))
+            )
+            made = {
+                key: self._value((*path, key), first.get(key, UNSET), second.get(key, UNSET))
+                for key in first or second
+            }
+            self._done[id(a), id(b)] = self._kept(a, b, made)
         return self._done[id(a), id(b)]
 
-    def _container(self, path: Path, a: Any, b: Any) -> Any:
-        model = b if a is UNSET else a
-        first = dict(parts_of(model)) if a is UNSET else dict(parts_of(a))
-        made = {
-            key: self.value(
-                (*path, key),
-                UNSET if a is UNSET else first[key],
-                UNSET if b is UNSET else dict(parts_of(b))[key],
-            )
-            for key in first
-        }
-        joined = like(model, made)
-        return joined if isinstance(model, tuple) else self._as_before(a, b, joined)
+    def _kept(self, a: Any, b: Any, parts: dict[Any, Any]) -> Any:
+        """Return a container with joined parts: the one of before, if both versions are it."""
+        if a is not b or not self._before.holds(a):
+            return like(b if a is UNSET else a, parts)
+        self._in_place.append((a, parts))
+        return a
 
-    def _as_before(self, a: Any, b: Any, joined: Any) -> Any:
-        """Return the container of before that two copies stand for; it becomes as `joined`."""
-        old = self._originals[0].get(id(a))
-        if old is not None and old is self._originals[1].get(id(b)):
-            self._in_place.append((old, joined))
-            return old
-        return joined
-
-    def fill(self, finished: Callable[[Any], Any], names: Names) -> Names:
-        """Return joined variables with each leaf finished; containers of before change in place."""
-        seen: dict[int, Any] = {}
-
-        def fill(value: Any) -> Any:
-            if isinstance(value, tuple):
-                return like_tuple(value, [fill(each) for each in value])
-            if isinstance(value, set) or not isinstance(value, MUTABLE):
-                return finished(value)
-            if id(value) not in seen:
-                seen[id(value)] = value
-                _refill(value, {key: fill(part) for key, part in parts_of(value)})
-            return value
-
-        for old, joined in self._in_place:
-            _refill(old, dict.fromkeys(joined) if isinstance(old, set) else dict(parts_of(joined)))
-        return [{name: fill(value) for name, value in frame.items()} for frame in names]
+    def finished(self, change: Callable[[Any], Any]) -> Names:
+        """Return the joined variables with each part changed; containers of before become so."""
+        for container, parts in self._in_place:
+            _refill(container, parts)
+        return changed(self.names, lambda _, value: change(value))
 
 
 def _refill(container: Any, parts: dict[Any, Any]) -> None:

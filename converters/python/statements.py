@@ -40,7 +40,6 @@ from trireme.converters.python.source import (
 from trireme.converters.python.state import (
     MUTABLE,
     UNSET,
-    Frame,
     Lost,
     faults_in,
 )
@@ -80,18 +79,6 @@ class Statements(Expressions, ABC):
             ast.Delete: self._delete,
         }
 
-    @contextmanager
-    def entered(self, frame: Frame) -> Iterator[None]:
-        """Make a frame the innermost for a while."""
-        self.frames.append(frame)
-        self._entered.append(frame)
-        try:
-            yield
-        finally:
-            self._entered.pop()
-            if not frame.kept and any(one is frame for one in self.frames):
-                self.frames[:] = [one for one in self.frames if one is not frame]
-
     @abstractmethod
     def block(self, statements: Sequence[ast.stmt]) -> None:
         """Read statements one after another."""
@@ -99,10 +86,16 @@ class Statements(Expressions, ABC):
     def _statement(self, statement: ast.stmt) -> None:
         self.node = statement
         reader = self.readers.get(type(statement))
-        try:
+        with self.reported(statement):
             if reader is None:
                 raise Refused(f"a `{_WORDS.get(type(statement), 'statement')}` cannot be captured")
             reader(statement)
+
+    @contextmanager
+    def reported(self, statement: ast.stmt) -> Iterator[None]:
+        """Run in Python, or note as refused, a statement that cannot be read."""
+        try:
+            yield
         except InternalError:
             raise
         except Exception as error:  # the program's own code may raise anything

@@ -13,6 +13,7 @@ from typing import Any
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import Graph, Node
 from trireme.ir.op import get_op
+from trireme.ops.repeats import Repeat, repeat_of
 
 
 @dataclass(frozen=True)
@@ -103,51 +104,36 @@ def _if(node: Node, kept: Sequence[int]) -> _Step:
     return _Step(node, inputs, attrs, tuple(node.outputs[i] for i in kept))
 
 
-def _needed(body: Graph, kept: Sequence[int], carried: int, first: int, own: int) -> list[int]:
-    """Return the outputs of a loop that stay: those that are read, and what these need.
-
-    first: the body's outputs before the carried ones; own: its inputs before them
-    """
+def _needed(form: Repeat, kept: Sequence[int]) -> list[int]:
+    """Return the outputs of a repeat that stay: those that are read, and what these need."""
     needed = set(kept)
     while True:
-        ends = [*range(first), *(first + i for i in sorted(needed))]
-        read = _reads(_cut(body, ends))
-        more = {i - own for i in read if 0 <= i - own < carried} - needed
+        ends = [*range(form.made), *(form.made + i for i in sorted(needed))]
+        read = _reads(_cut(form.body, ends))
+        more = {i - form.first for i in read if 0 <= i - form.first < form.carried} - needed
         if not more:
             return sorted(needed)
         needed |= more
 
 
-def _loop(node: Node, kept: Sequence[int]) -> _Step:
-    body, carried = node.attrs["body"], node.attrs["carried"]
-    needed = _needed(body, kept, carried, 1, 2)
-    states = [i for i in needed if i < carried]
-    trimmed = _cut(body, [0, *(1 + i for i in needed)])
-    read = sorted(i for i in _reads(trimmed) if i >= 2 + carried)
-    formal = [0, 1, *(2 + i for i in states), *read]
+def _repeat(node: Node, kept: Sequence[int]) -> _Step:
+    form = repeat_of(node.attrs)
+    assert form is not None
+    needed = _needed(form, kept)
+    states = [form.first + i for i in needed if i < form.carried]
+    trimmed = _cut(form.body, [*range(form.made), *(form.made + i for i in needed)])
+    after = form.first + form.carried
+    slices = range(after, after + len(form.slices))
+    read = [i for i in sorted(_reads(trimmed)) if i >= slices.stop]
+    formal = [*range(form.first), *states, *slices, *read]
     attrs = {**node.attrs, "carried": len(states)}
     attrs["body"] = _cut(trimmed, range(len(trimmed.outputs)), formal)
-    inputs = (*node.inputs[:2], *(node.inputs[i] for i in formal[2:]))
+    inputs = tuple(node.inputs[i] for i in formal)
     return _Step(node, inputs, attrs, tuple(node.outputs[i] for i in needed))
-
-
-def _scan(node: Node, kept: Sequence[int]) -> _Step:
-    body, carried = node.attrs["body"], node.attrs["carried"]
-    rows = node.attrs["num_scan_inputs"]
-    needed = _needed(body, kept, carried, 0, 0)
-    states = [i for i in needed if i < carried]
-    trimmed = _cut(body, needed)
-    read = [i for i in sorted(_reads(trimmed)) if i >= carried + rows]
-    formal = [*states, *range(carried, carried + rows), *read]
-    attrs = {**node.attrs, "carried": len(states)}
-    attrs["body"] = _cut(trimmed, range(len(trimmed.outputs)), formal)
-    return _Step(
-        node, tuple(node.inputs[i] for i in formal), attrs, tuple(node.outputs[i] for i in needed)
-    )
 
 
 _TRIMS: dict[str, Callable[[Node, Sequence[int]], _Step]] = {
     "if": _if,
-    "loop": _loop,
-    "scan": _scan,
+    "loop": _repeat,
+    "scan": _repeat,
 }

@@ -17,9 +17,10 @@ import numpy as np
 
 from trireme.converters.python.arguments import as_inputs, held_in, is_held, is_input, leaves
 from trireme.converters.python.array_calls import recording
+from trireme.converters.python.array_like import TensorRules, is_library
 from trireme.converters.python.callables import with_owner
 from trireme.converters.python.calls import known_call
-from trireme.converters.python.like_arrays import LikeArrays, LikeTensors, is_library
+from trireme.converters.python.like_arrays import LikeArrays
 from trireme.converters.python.outer import Freezer
 from trireme.converters.python.questions import Questions, Unanswerable, is_of_recording
 from trireme.converters.python.scope import Recorder, Traced
@@ -80,7 +81,7 @@ def record(
     name = getattr(function, "__name__", "traced")
     recorder = Recorder(name, place, known_call)
     recorder.like_arrays = (
-        LikeTensors() if has_tensors(arguments) else LikeArrays(on_loss and _copies(on_loss))
+        TensorRules() if has_tensors(arguments) else LikeArrays(on_loss and _copies(on_loss))
     )
     inputs = as_inputs(recorder, arguments, types, exact=on_loss is None)
     recorder.on_value, recorder.on_rows = on_value, on_rows

@@ -21,21 +21,26 @@ from trireme.converters.python.control import (
     name_of,
     two_forms,
 )
-from trireme.converters.python.dtypes import as_weak, common, is_weak, to_type, type_of, zeros
+from trireme.converters.python.dtypes import as_weak, common, type_of, typed
 from trireme.converters.python.lifting import leaves_of
 from trireme.converters.python.lists import depth_of, item_of, items_of, joined_lists
-from trireme.converters.python.scope import GraphScope, Recorder, RowList, Traced
+from trireme.converters.python.scope import GraphScope, RowList, Traced
 from trireme.converters.python.state import (
     UNSET,
-    Copies,
     Growing,
     Join,
     Lost,
     Maybe,
     Names,
     Path,
+    Snapshot,
+    changed,
     is_numeric,
     is_same,
+    known,
+    like,
+    parts_of,
+    shape_of,
 )
 from trireme.ir.graph import TensorType
 
@@ -54,22 +59,20 @@ class _Carried:
 
 @dataclass(eq=False)
 class _Pass:
-    """One reading of a loop's body."""
+    """One reading of a body: the variables before the loop, as a turn has them, and after it.
+
+    ends: what the turn leaves in each part that it changes
+    """
 
     scope: GraphScope
-    start: Copies
-    pristine: Copies
-    formals: dict[Path, Traced] = field(default_factory=dict)
-    own: list[Traced] = field(default_factory=list)
-    growing: dict[int, Growing] = field(default_factory=dict)
-    end: Names = field(default_factory=list)
-    going: Any = True
+    before: Snapshot
+    start: Snapshot
+    end: Snapshot
+    going: Any
+    formals: dict[Path, Traced]
+    own: list[Traced]
+    growing: dict[int, Growing]
     ends: dict[Path, Any] = field(default_factory=dict)
-
-    def originals(self) -> dict[int, Any]:
-        """Return the container of before the loop for each copy, by the copy's identity."""
-        first = self.start.originals
-        return {key: first[id(old)] for key, old in self.pristine.originals.items()}
 
 
 @dataclass
@@ -153,65 +156,61 @@ class Repetitions(Control):
 
     def _read_body(self, plan: LoopPlan, changes: _Changes) -> _Pass:
         """Run the body once on variables that stand for any turn."""
-        outer, before = self.recorder.scope, self.names()
-        self.recorder.scope = scope = GraphScope("body", outer, before)
-        formals: dict[Path, Traced] = {}
-        own = []
-        if plan.scanned:
-            rows = [TensorType(x.type.shape[1:], x.type.dtype) for x in plan.scanned]
-            own = [self.recorder.input(f"row_{i}", type) for i, type in enumerate(rows)]
-            for row, tensor in zip(own, plan.scanned, strict=True):
-                scope.rows[row.id] = tensor
-                whole = self.recorder.example(tensor)
-                if whole is not None and len(whole):
-                    scope.examples[row.id] = whole[0]
-        else:
-            own = [
+        with self.apart("body", changes.new) as (scope, before):
+            own = self._own_inputs(scope, plan)
+            formals: dict[Path, Traced] = {}
+            growing = {
+                key: Growing(name_of(path), scope, self.recorder)
+                for key, (path, _) in changes.growing.items()
+            }
+
+            def entering(path: Path, leaf: Any) -> Any:
+                if path in changes.lost:
+                    return Lost(changes.lost[path])
+                if id(leaf) in growing:
+                    return growing[id(leaf)]
+                may_change = path[:2] in plan.assigned and path not in changes.fixed
+                if path not in changes.carried and may_change and is_numeric(leaf):
+                    changes.carried[path] = _Carried(leaf, *typed(known(leaf)))
+                if path not in changes.carried:
+                    return leaf
+                one = changes.carried[path]
+                example = self._initial_example(one)
+                formals[path] = self.recorder.input(name_of(path), one.type, example)
+                maybe = is_maybe(one.initial)
+                return self.given(formals[path], one.weak, one.initial, name_of(path), maybe)
+
+            self.install(changed(self.names(), entering))
+            start = Snapshot(self.names())
+            going = plan.body(None if plan.scanned else own[0], own if plan.scanned else [])
+            end = Snapshot(self.names()[: len(start.names)])
+        return _Pass(scope, before, start, end, going, formals, own, growing)
+
+    def _own_inputs(self, scope: GraphScope, plan: LoopPlan) -> list[Traced]:
+        """Return the inputs of a body that every loop has, or the rows of a scan."""
+        if not plan.scanned:
+            return [
                 self.recorder.input("turn", TensorType((), "int64"), np.zeros((), np.int64)),
                 self.recorder.input("going", TensorType((), "bool"), np.ones((), np.bool_)),
             ]
-
-        def entering(path: Path, leaf: Any) -> Any:
-            carried = changes.carried
-            may_change = path[:2] in plan.assigned and path not in changes.fixed
-            if path not in carried and may_change and is_numeric(leaf):
-                carried[path] = _carried(leaf)
-            if path not in carried:
-                return leaf
-            entry = carried[path]
-            formal = self.recorder.input(name_of(path), entry.type, self._initial_example(entry))
-            formals[path] = formal
-            initial = entry.initial.value if isinstance(entry.initial, Maybe) else entry.initial
-            one = self.recorder.alike(self.recorder.traced(formal.id, entry.weak), initial)
-            return Maybe(one) if is_maybe(entry.initial) else one
-
-        merged = [{**frame, **extra} for frame, extra in zip(before, changes.new, strict=True)]
-        growing = {
-            key: Growing(name_of(path), scope, self.recorder)
-            for key, (path, _) in changes.growing.items()
-        }
-        start = Copies(merged, entering, changes.lost, growing)
-        one = _Pass(scope, start, Copies(start.names), formals, own, growing)
-        self.install(start.names)
-        try:
-            turn = None if plan.scanned else own[0]
-            one.going = plan.body(turn, own if plan.scanned else [])
-            one.end = self.names()[: len(before)]
-        finally:
-            self.recorder.scope = outer
-            self.install(before)
-        return one
+        rows = [TensorType(x.type.shape[1:], x.type.dtype) for x in plan.scanned]
+        own = [self.recorder.input(f"row_{i}", type) for i, type in enumerate(rows)]
+        for row, tensor in zip(own, plan.scanned, strict=True):
+            scope.rows[row.id] = tensor
+            whole = self.recorder.example(tensor)
+            if whole is not None and len(whole):
+                scope.examples[row.id] = whole[0]
+        return own
 
     def _initial_example(self, entry: _Carried) -> Any:
         if entry.initial is UNSET:
             return None
-        initial = entry.initial.value if isinstance(entry.initial, Maybe) else entry.initial
-        found = self.recorder.example(initial)
+        found = self.recorder.example(known(entry.initial))
         return None if found is None else found.astype(entry.type.dtype)
 
     def _compare(self, one: _Pass, changes: _Changes) -> None:
         """Find what a turn changes: more carried variables, wider types, and lost variables."""
-        carried, lost, before = changes.carried, changes.lost, one.originals()
+        carried, lost = changes.carried, changes.lost
 
         def leaf(path: Path, start: Any, end: Any) -> Any:
             one.ends[path] = end
@@ -224,27 +223,26 @@ class Repetitions(Control):
             elif start is not UNSET and not is_numeric(start) or not is_numeric(end):
                 lost[path] = _two_kinds(path, start, end)
             else:
-                carried[path] = _carried(end if start is UNSET else start, start is UNSET)
+                carried[path] = _Carried(start, *typed(known(end if start is UNSET else start)))
                 _widen(carried[path], path, end, lost)
             if path in lost:
                 carried.pop(path, None)
             return end
 
-        def differ(path: Path, start: Any, end: Any) -> Any:
-            old = before.get(id(start))
+        def differ(path: Path, old: Any, new: Any) -> Any:
+            start, end = one.start.as_was(old), one.end.as_was(new)
             if isinstance(start, Lost) or isinstance(end, Lost):
                 changes.lose(path, (start if isinstance(start, Lost) else end).why)
-            elif isinstance(old, list) and isinstance(end, list) and _grows(start, end):
+            elif one.before.holds(old) and _grows(start, end):
                 changes.growing[id(old)] = path, old
             else:
                 why = two_forms(path, start, end, "before the loop", "after a turn")
                 more = isinstance(start, list) and isinstance(end, list) and len(end) > len(start)
                 rule = "; append one item a turn, which may be a tuple, and join them later"
                 changes.lose(path, why + rule * more)
-            return end
+            return new
 
-        join = Join(leaf, differ, ({}, {}))
-        join.names(one.pristine.names, one.end)
+        Join(one.before, one.start, one.end, leaf, differ)
         for key, growing in one.growing.items():
             if len(growing.items) != 1:
                 path, _ = changes.growing.pop(key)
@@ -256,31 +254,25 @@ class Repetitions(Control):
                     why = f"not every turn appends an item to {growing.name} outside its branches"
                     rule = "choose the item in the branch, and append it once after that"
                 changes.lose(path, f"{why}; {rule}")
-        for i, (start, end) in enumerate(zip(one.pristine.names, one.end, strict=True)):
-            for name in end.keys() - start.keys():
-                changes.new[i][name] = Copies([{name: end[name]}], lambda path, x: UNSET).names[0][
-                    name
-                ]
+        for new, start, end in zip(changes.new, one.start.names, one.end.names, strict=True):
+            for name in (one for one in end if one not in start):
+                new[name] = _unset(one.end, end[name])
 
     def _emit_loop(self, plan: LoopPlan, one: _Pass, changes: _Changes) -> None:
         recorder, carried = self.recorder, changes.carried
-        initial = [_initial(recorder, entry) for entry in carried.values()]
-        outer, recorder.scope = recorder.scope, one.scope
-        ends = []
-        for path, entry in carried.items():
-            end = one.ends[path]
-            value = end.value if isinstance(end, Maybe) else end
-            ends.append(recorder.use(to_type(recorder, value, entry.type.dtype)))
-        ends += [recorder.use(item_of(recorder, each.items[0])) for each in one.growing.values()]
-        if not plan.scanned:
-            going = one.going if isinstance(one.going, Traced) else np.array(bool(one.going))
-            ends.insert(0, recorder.use(going))
-        recorder.scope = outer
+        initial = [self.held(entry.initial, entry.type) for entry in carried.values()]
+        items = [item for each in one.growing.values() for item in each.items]
+        with self.inside(one.scope):
+            ends = [self.held(one.ends[path], entry.type) for path, entry in carried.items()]
+            ends += [item_of(recorder, item) for item in items]
+            if not plan.scanned:
+                ends.insert(0, recorder.lift(one.going))
+            results_of_body = list(map(recorder.use, ends))
         captures = one.scope.captures
         states = [one.formals[path].id for path in carried]
         own = [value.id for value in one.own]
         formal = [*states, *own] if plan.scanned else [*own, *states]
-        attrs: dict[str, Any] = {"body": one.scope.finish(ends, formal, captures)}
+        attrs: dict[str, Any] = {"body": one.scope.finish(results_of_body, formal, captures)}
         attrs["carried"] = len(carried)
         outside = [recorder.traced(value) for value in captures]
         results: Any = ()
@@ -321,58 +313,50 @@ class Repetitions(Control):
         def leaf(path: Path, start: Any, end: Any) -> Any:
             if path not in carried:
                 return Lost(lost.get(path, f"{name_of(path)} changes in a loop"))
-            entry, last = carried[path], results[path]
-            model = end.value if isinstance(end, Maybe) else end
-            value = self.recorder.alike(self.recorder.traced(last.id, entry.weak), model)
-            self.recorder.name(value, name_of(path))
+            entry = carried[path]
             plain = plan.surely and not isinstance(end, Maybe)
-            return value if plain or not is_maybe(entry.initial) else Maybe(value)
+            maybe = not plain and is_maybe(entry.initial)
+            return self.given(results[path], entry.weak, end, name_of(path), maybe)
 
         def differ(path: Path, start: Any, end: Any) -> Any:
             return Lost(lost[path])
 
-        originals = one.originals()
-        join = Join(leaf, differ, (originals, one.start.originals))
-        joined = join.names(one.pristine.names, one.end)
+        join = Join(one.before, one.start, one.end, leaf, differ)
         rows = {id(value): results[key] for key, value in one.growing.items()}
-        self.install(join.fill(lambda value: rows.get(id(value), value), joined))
+        self.install(join.finished(lambda value: rows.get(id(value), value)))
 
 
-def _grows(before: list[Any], after: list[Any]) -> bool:
+def _unset(end: Snapshot, value: Any) -> Any:
+    """Return a variable that a turn sets first as it is before: with nothing in its containers."""
+    value = end.as_was(value)
+    if isinstance(value, set):
+        return value
+    if shape_of(value) is None:
+        return UNSET
+    return like(value, {key: _unset(end, part) for key, part in parts_of(value)})
+
+
+def _grows(before: Any, after: Any) -> bool:
     """Whether a list is the one of before with one more item."""
-    return len(after) == len(before) + 1 and all(map(is_same, before, after))
-
-
-def _carried(leaf: Any, unset: bool = False) -> _Carried:
-    value = leaf.value if isinstance(leaf, Maybe) else leaf
-    type = type_of(value).without_quant()
-    return _Carried(UNSET if unset else leaf, type, is_weak(value) and type.dtype != "bool")
+    both = isinstance(before, list) and isinstance(after, list)
+    return both and len(after) == len(before) + 1 and all(map(is_same, before, after))
 
 
 def _widen(entry: _Carried, path: Path, end: Any, lost: dict[Path, str]) -> None:
     """Give a carried variable the type that also holds its value after a turn."""
-    value = end.value if isinstance(end, Maybe) else end
-    first = entry.initial.value if isinstance(entry.initial, Maybe) else entry.initial
+    value, first = known(end), known(entry.initial)
     is_list = isinstance(value, RowList)
     if not is_numeric(value) or (first is not UNSET and is_list != isinstance(first, RowList)):
         lost[path] = _two_kinds(path, entry.initial, value)
         return
-    other, weak = type_of(value), is_weak(value) and type_of(value).dtype != "bool"
-    type = common(entry.type, entry.weak, other, weak)
+    type = common((entry.type, entry.weak), typed(value))
     if type is None:
         lost[path] = (
-            f"{name_of(path)} is {entry.type} before a turn of the loop and {other} after it; "
-            "a tensor keeps its dtype and rank"
+            f"{name_of(path)} is {entry.type} before a turn of the loop and {type_of(value)} after "
+            "it; a tensor keeps its dtype and rank"
         )
         return
-    entry.type, entry.weak = type, entry.weak and weak
-
-
-def _initial(recorder: Recorder, entry: _Carried) -> Traced:
-    if entry.initial is UNSET:
-        return zeros(recorder, entry.type)
-    value = entry.initial.value if isinstance(entry.initial, Maybe) else entry.initial
-    return to_type(recorder, value, entry.type.dtype)
+    entry.type, entry.weak = type
 
 
 def _two_kinds(path: Path, start: Any, end: Any) -> str:

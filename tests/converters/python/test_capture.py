@@ -298,3 +298,13 @@ def test_a_value_that_is_returned_twice_is_two_outputs(graph_of):
         made = call(xs)
         np.testing.assert_array_equal(made[2], again)
         np.testing.assert_array_equal(made[3]["given"], xs)
+
+
+def test_what_a_turn_sets_first_is_carried_in_the_order_of_the_program():
+    def own(xs):
+        for x in xs:
+            first, second, third, fourth, fifth = x, x + 1, x + 2, x + 3, x + 4
+        return first + second * third - fourth * fifth
+
+    text = trireme.capture(own, np.ones(3)).source()
+    assert "first, second, third, fourth, fifth = " in text
