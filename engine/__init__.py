@@ -47,26 +47,26 @@ if TYPE_CHECKING:
     from trireme.placement.explain import explain
     from trireme.placement.options import PlacementOptions
     from trireme.quantiser.quantize import quantize
-    from trireme.runtime import eager
-    from trireme.runtime.options import ExecutionOptions
-    from trireme.runtime.requests.batcher import Batcher
-    from trireme.runtime.session import Session
+    from trireme.runtime.eager import eager
+    from trireme.runtime.program.options import ExecutionOptions
+    from trireme.runtime.session.batcher import Batcher
+    from trireme.runtime.session.replicas import Replicas
+    from trireme.runtime.session.session import Session
     from trireme.runtime.states.rules import State
-    from trireme.runtime.streams.replicas import Replicas
 
 _LATER = {
-    "Batcher": "trireme.runtime.requests.batcher",
-    "ExecutionOptions": "trireme.runtime.options",
+    "Batcher": "trireme.runtime.session.batcher",
+    "ExecutionOptions": "trireme.runtime.program.options",
     "Graph": "trireme.ir.graph",
     "PlacementOptions": "trireme.placement.options",
-    "Replicas": "trireme.runtime.streams.replicas",
-    "Session": "trireme.runtime.session",
+    "Replicas": "trireme.runtime.session.replicas",
+    "Session": "trireme.runtime.session.session",
     "State": "trireme.runtime.states.rules",
     "capture": "trireme.converters.python.capture",
     "compile": "trireme.converters.python.compile",
     "convert": "trireme.model_file.convert",
     "device": "trireme.ir.device_scope",
-    "eager": "trireme.runtime",
+    "eager": "trireme.runtime.eager",
     "explain": "trireme.placement.explain",
     "export": "trireme.model_file.export",
     "load": "trireme.model_file",

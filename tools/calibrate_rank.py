@@ -15,9 +15,9 @@ from trireme.backend.core_latency import UNKNOWN, Watch
 from trireme.backend.device import Device
 from trireme.cost.calibration import Calibration
 from trireme.ir.graph import Graph
-from trireme.runtime.feeds import random_feeds
-from trireme.runtime.options import AS_GIVEN
-from trireme.runtime.session import Session
+from trireme.runtime.program.feeds import random_feeds
+from trireme.runtime.program.options import AS_GIVEN
+from trireme.runtime.session.session import Session
 from trireme.support.dtypes import Array
 from trireme.support.timing import RepeatLimits, warm_median
 

@@ -24,11 +24,11 @@ from trireme.model_file.cache import optimised
 from trireme.placement.options import PLAIN
 from trireme.placement.place import place
 from trireme.profiling.profile import Profile
-from trireme.runtime.context import ExecutionContext
-from trireme.runtime.execute import launch_batches
-from trireme.runtime.feeds import random_feeds
-from trireme.runtime.options import AS_GIVEN
-from trireme.runtime.session import Session
+from trireme.runtime.loop.execute import launch_batches
+from trireme.runtime.program.context import ExecutionContext
+from trireme.runtime.program.feeds import random_feeds
+from trireme.runtime.program.options import AS_GIVEN
+from trireme.runtime.session.session import Session
 from trireme.support.errors import RunError
 from trireme.support.timing import RepeatLimits, collect, medians, seconds_of
 from trireme.tools.calibrate_rank import (

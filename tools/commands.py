@@ -16,8 +16,8 @@ from trireme.model_file.branches import convert_at
 from trireme.model_file.convert import optional_inputs
 from trireme.model_file.export import export
 from trireme.passes.pipeline import optimise
-from trireme.runtime.interactive import summary
-from trireme.runtime.session import Session
+from trireme.runtime.loop.executors import summary
+from trireme.runtime.session.session import Session
 from trireme.support.errors import ConvertError, DeviceError, RunError
 from trireme.support.units import bytes_text, rate_text, time_text
 from trireme.tools.feeds import make_feeds, named_inputs

@@ -25,7 +25,7 @@ from trireme.ir.op import get_op
 from trireme.passes.pipeline import optimise
 from trireme.profiling.profile import Profile
 from trireme.profiling.rows import TaskRow
-from trireme.runtime.session import Session
+from trireme.runtime.session.session import Session
 from trireme.support.dtypes import Array
 from trireme.support.showing import clipped
 from trireme.support.units import time_text

@@ -14,8 +14,8 @@ from trireme.placement.kernel_advice import advice_json, advise
 from trireme.placement.placement import Placement
 from trireme.plan.plan import Plan, make_plan
 from trireme.profiling.prediction import predict
-from trireme.runtime.program_session import ProgramSession
-from trireme.runtime.session import Session
+from trireme.runtime.session.program_session import ProgramSession
+from trireme.runtime.session.session import Session
 from trireme.support.dtypes import Array
 from trireme.support.errors import RunError
 from trireme.support.fault_events import FaultEvent

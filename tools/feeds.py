@@ -9,8 +9,8 @@ import numpy as np
 
 from trireme.ir.bind_shapes import value_at
 from trireme.ir.graph import Value
-from trireme.runtime.feeds import random_array
-from trireme.runtime.session import Session
+from trireme.runtime.program.feeds import random_array
+from trireme.runtime.session.session import Session
 from trireme.support.dtypes import Array
 from trireme.support.errors import RunError
 from trireme.tools.image import load_image

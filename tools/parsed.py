@@ -15,8 +15,8 @@ from trireme.model_file.branches import convert_at
 from trireme.placement.lock import Lock, devices_of
 from trireme.placement.lockfile import load_lock
 from trireme.placement.options import PlacementOptions, Sharding
-from trireme.runtime.options import ExecutionOptions
-from trireme.runtime.session import Session
+from trireme.runtime.program.options import ExecutionOptions
+from trireme.runtime.session.session import Session
 from trireme.support.errors import RunError
 from trireme.support.user_files import calibration_file
 from trireme.tools.options import flag_value, flagged_options

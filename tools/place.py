@@ -33,9 +33,9 @@ from trireme.placement.shards.batch import batched
 from trireme.plan.flow import Flow, flow_of
 from trireme.plan.plan import make_plan
 from trireme.profiling.prediction import predict
-from trireme.runtime.options import AS_GIVEN
-from trireme.runtime.session import Session
-from trireme.runtime.streams.measure import flow_text
+from trireme.runtime.program.options import AS_GIVEN
+from trireme.runtime.session.replicas import flow_text
+from trireme.runtime.session.session import Session
 from trireme.runtime.streams.round_robin import plan_round_robin
 from trireme.support.errors import PlacementError
 from trireme.support.showing import WIDTH

@@ -9,9 +9,8 @@ from typing import Any
 from trireme.plan.plan import make_plan
 from trireme.profiling.prediction import predict
 from trireme.profiling.profile import Profile
-from trireme.runtime.session import Session
-from trireme.runtime.streams.measure import profile_stream, streamed_s
-from trireme.runtime.streams.replicas import Replicas
+from trireme.runtime.session.replicas import Replicas, profile_stream, streamed_s
+from trireme.runtime.session.session import Session
 from trireme.support.errors import RunError
 from trireme.support.limits import MOST_THREADS
 from trireme.support.units import time_text

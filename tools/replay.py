@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from trireme.placement.lockfile import load_lock
-from trireme.runtime.replay import (
+from trireme.runtime.session.replay import (
     PLACEMENT,
     compared,
     first_divergence,

@@ -11,7 +11,7 @@ from trireme.ir.bind_shapes import bind_shapes, shapes_at
 from trireme.ir.dims import symbols_of
 from trireme.ir.graph import Graph, Value
 from trireme.passes.branches import without_branch
-from trireme.runtime.dynamic.polymorphic import usual_shapes, usual_sizes
+from trireme.runtime.shapes.polymorphic import usual_shapes, usual_sizes
 from trireme.support.dtypes import Array, numpy_dtype
 from trireme.support.errors import BranchShapeError
 

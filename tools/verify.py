@@ -13,7 +13,7 @@ import numpy as np
 from trireme.ir.graph import Graph
 from trireme.ir.op import get_op
 from trireme.quantiser.compare_models import compare_models
-from trireme.runtime.compare import NodeGap, compare_nodes, gap
+from trireme.runtime.session.compare import NodeGap, compare_nodes, gap
 from trireme.support.dtypes import Array
 from trireme.support.errors import RunError
 from trireme.tools.bench.peers import peer_of, run_peer

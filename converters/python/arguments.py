@@ -16,7 +16,7 @@ from trireme.converters.python.outer import frozen
 from trireme.converters.python.scope import Recorder, RowList, Traced
 from trireme.converters.python.state import like, parts_of, shape_of
 from trireme.ir.graph import Dim, TensorType
-from trireme.runtime.eager import Tensor
+from trireme.runtime.eager.eager import Tensor
 from trireme.support.dtypes import Array, dtype_name
 from trireme.support.errors import GraphError, RunError
 

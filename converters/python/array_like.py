@@ -14,8 +14,8 @@ from typing import Any, Self
 
 import numpy as np
 
-from trireme.runtime.eager import Tensor, tensor
-from trireme.runtime.operators import Operators
+from trireme.runtime.eager.eager import Tensor, tensor
+from trireme.runtime.eager.operators import Operators
 from trireme.support.errors import GraphError
 
 _LIBRARIES = frozenset(

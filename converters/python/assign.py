@@ -17,7 +17,7 @@ from trireme.converters.python.lifting import contains_traced, lifted
 from trireme.converters.python.scope import Recorder, Traced
 from trireme.converters.python.sharing import expect_own, is_array
 from trireme.converters.python.state import Names
-from trireme.runtime.operands import cast
+from trireme.runtime.eager.operands import cast
 from trireme.support.dtypes import numpy_dtype
 
 _REDUCTIONS: dict[np.ufunc, str] = {

@@ -43,8 +43,8 @@ from trireme.converters.python.python_calls import (
 )
 from trireme.converters.python.scope import Recorder, Traced
 from trireme.ir.python_op import PythonOp
-from trireme.runtime.eager import Eager
-from trireme.runtime.operators import Operators
+from trireme.runtime.eager.eager import Eager
+from trireme.runtime.eager.operators import Operators
 
 _BINARY: dict[Any, Known] = {
     np.add: operator.add,

@@ -29,8 +29,8 @@ from trireme.converters.python.trace import (
     record,
 )
 from trireme.ir.graph import Graph
-from trireme.runtime.eager import tensor
-from trireme.runtime.session import Session
+from trireme.runtime.eager.eager import tensor
+from trireme.runtime.session.session import Session
 from trireme.support.arguments import checked
 from trireme.support.dtypes import Array
 from trireme.support.errors import ConvertError, GraphError, RunError, TriremeError

@@ -14,7 +14,7 @@ import numpy as np
 
 from trireme.converters.python.scope import Recorder, RowList, Traced
 from trireme.ir.graph import UNKNOWN, TensorType
-from trireme.runtime.operands import cast, dtype_of, promoted
+from trireme.runtime.eager.operands import cast, dtype_of, promoted
 from trireme.support.dtypes import FLOATS, INTS, dtype_name, numpy_dtype
 
 _WEAK = {"int64": 1, "float64": 1.0}

@@ -48,7 +48,7 @@ from trireme.converters.python.state import (
     is_same,
 )
 from trireme.converters.python.syntax_operators import BINARY, COMPARE
-from trireme.runtime.operators import Operators
+from trireme.runtime.eager.operators import Operators
 
 _Number = bool | int | float | np.generic | np.ndarray
 

@@ -21,7 +21,7 @@ from trireme.converters.python.lifting import contains_traced, pair, where
 from trireme.converters.python.ordering import chosen, compared, order_of, taken
 from trireme.converters.python.python_calls import truth
 from trireme.converters.python.scope import Recorder, RowList, Traced
-from trireme.runtime.eager import Tensor
+from trireme.runtime.eager.eager import Tensor
 
 _NOTHING = object()
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from trireme.converters.python.dtypes import adopt, as_weak
 from trireme.converters.python.scope import Recorder, RowList, Traced
-from trireme.runtime.operands import cast, promoted
+from trireme.runtime.eager.operands import cast, promoted
 from trireme.support.errors import ShapeError
 
 Known = Callable[..., Any]

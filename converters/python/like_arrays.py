@@ -18,7 +18,7 @@ from trireme.converters.python.array_like import TensorRules, asked_by_program
 from trireme.converters.python.lifting import lifted
 from trireme.converters.python.scope import Traced
 from trireme.converters.python.sharing import arguments_of, roots_of
-from trireme.runtime.operands import cast
+from trireme.runtime.eager.operands import cast
 from trireme.support.errors import GraphError
 
 _SILENT = frozenset(["ignore", "warn"])

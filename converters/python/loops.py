@@ -37,7 +37,7 @@ from trireme.converters.python.state import (
 )
 from trireme.converters.python.statements import BREAK, CONTINUE, EXITS, RETURNED
 from trireme.converters.python.turns import LoopPlan
-from trireme.runtime.operands import cast
+from trireme.runtime.eager.operands import cast
 
 
 @dataclass

@@ -13,7 +13,7 @@ import numpy as np
 from trireme.converters.python.dtypes import as_weak
 from trireme.converters.python.lifting import Known, concatenate, lifted
 from trireme.converters.python.scope import Recorder, Traced
-from trireme.runtime.operands import cast
+from trireme.runtime.eager.operands import cast
 from trireme.support.errors import ShapeError
 
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from trireme.converters.python.lifting import lifted, where
 from trireme.converters.python.scope import Recorder, Traced
-from trireme.runtime.operands import cast, int_vector
+from trireme.runtime.eager.operands import cast, int_vector
 from trireme.support.errors import ShapeError
 
 _INT64 = np.dtype(np.int64)

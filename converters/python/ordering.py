@@ -20,7 +20,7 @@ from trireme.converters.python.numpy_calls import in_order
 from trireme.converters.python.python_calls import truth
 from trireme.converters.python.scope import Recorder, Traced
 from trireme.converters.python.state import is_numeric, is_same, like, parts_of, shape_of
-from trireme.runtime.operands import cast
+from trireme.runtime.eager.operands import cast
 
 Operator = Callable[[Any, Any], Any]
 Operate = Callable[[Operator, Any, Any], Any]

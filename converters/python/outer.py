@@ -23,7 +23,7 @@ import numpy as np
 from trireme.converters.python.callables import bound_to
 from trireme.converters.python.source import FunctionSource
 from trireme.ir.graph import digest
-from trireme.runtime.operators import Operators
+from trireme.runtime.eager.operators import Operators
 from trireme.support.errors import RunError
 
 _SHOWN = 60

@@ -18,7 +18,7 @@ import numpy as np
 from trireme.converters.python.dtypes import as_weak
 from trireme.converters.python.lifting import Known, binary, lifted, logical, pair, unary
 from trireme.converters.python.scope import Recorder, Traced
-from trireme.runtime.operands import cast
+from trireme.runtime.eager.operands import cast
 from trireme.support.errors import GraphError, ShapeError
 
 _OF_NUMPY = (

@@ -26,7 +26,7 @@ from trireme.converters.python.array_like import is_library
 from trireme.converters.python.callables import bound_to, called
 from trireme.converters.python.outer import is_fresh
 from trireme.converters.python.scope import Traced
-from trireme.runtime.eager import tensor
+from trireme.runtime.eager.eager import tensor
 from trireme.support.errors import GraphError, TriremeError
 
 

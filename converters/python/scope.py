@@ -17,8 +17,8 @@ from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import Graph, Node, Quant, TensorType, Value
 from trireme.ir.interpreter import evaluate
 from trireme.ir.op import get_op
-from trireme.runtime.eager import tensor as eager_tensor
-from trireme.runtime.operators import Operators
+from trireme.runtime.eager.eager import tensor as eager_tensor
+from trireme.runtime.eager.operators import Operators
 from trireme.support.dtypes import Array
 from trireme.support.errors import GraphError, InternalError, TriremeError
 

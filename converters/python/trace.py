@@ -28,8 +28,8 @@ from trireme.converters.python.tidy import tidy
 from trireme.ir.bind_shapes import Shapes, named_dim
 from trireme.ir.dims import Bounds
 from trireme.ir.graph import Graph, TensorType
-from trireme.runtime.eager import Tensor
-from trireme.runtime.operators import Operators
+from trireme.runtime.eager.eager import Tensor
+from trireme.runtime.eager.operators import Operators
 from trireme.support.arguments import checked
 from trireme.support.dtypes import Array
 from trireme.support.errors import ConvertError, GraphError, ShapeError

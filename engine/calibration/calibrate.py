@@ -41,8 +41,8 @@ from trireme.cost.quality import Judgement, judge
 from trireme.cost.work import generic_works, supported_part
 from trireme.ir.graph import Graph
 from trireme.passes.pipeline import optimise
-from trireme.runtime.options import AS_GIVEN
-from trireme.runtime.session import Session
+from trireme.runtime.program.options import AS_GIVEN
+from trireme.runtime.session.session import Session
 from trireme.support.arguments import checked
 from trireme.support.errors import RunError
 from trireme.support.timing import warm_median

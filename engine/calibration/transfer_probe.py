@@ -26,9 +26,9 @@ from trireme.cost.work import supported_part
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import Graph, TensorType
 from trireme.passes.pipeline import optimise
-from trireme.runtime.context import ExecutionContext
-from trireme.runtime.options import AS_GIVEN, ExecutionOptions
-from trireme.runtime.session import Session
+from trireme.runtime.program.context import ExecutionContext
+from trireme.runtime.program.options import AS_GIVEN, ExecutionOptions
+from trireme.runtime.session.session import Session
 from trireme.support.dtypes import numpy_dtype
 from trireme.support.timing import RepeatLimits, medians, warm_median
 

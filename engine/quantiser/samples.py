@@ -16,7 +16,7 @@ import numpy as np
 from trireme.ir.graph import Value
 from trireme.ir.quantization.stored import RANDOM
 from trireme.quantiser.stored_arrays import StoredArray, stored_arrays
-from trireme.runtime.feeds import as_array, misfit, random_array, refuse_names
+from trireme.runtime.program.feeds import as_array, misfit, random_array, refuse_names
 from trireme.support.dtypes import Array, dtype_name
 from trireme.support.errors import RunError
 

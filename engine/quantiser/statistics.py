@@ -15,7 +15,7 @@ from trireme.ir.graph import Graph, Quant
 from trireme.ir.verify import check
 from trireme.quantiser.encode import range_of
 from trireme.quantiser.samples import Feeds
-from trireme.runtime.session import Session
+from trireme.runtime.session.session import Session
 from trireme.support.dtypes import Array
 from trireme.support.errors import RunError
 

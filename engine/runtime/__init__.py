@@ -1,1 +1,1 @@
-"""A plan as a program, and what runs it: contexts, I/O binding, executors, sessions."""
+"""Plans as programs, and what runs them: loops, shapes, states, control, calls, sessions."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from trireme.profiling.spans import TaskSpan
-from trireme.runtime.session import Session
+from trireme.runtime.session.session import Session
 from trireme.serving.errors import ServingError
 from trireme.serving.protocol import TensorSpec, check_model_name, tensor_spec
 from trireme.support.dtypes import Array

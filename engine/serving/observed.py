@@ -9,9 +9,9 @@ from typing import Any
 
 from trireme.plan.plan import Plan
 from trireme.profiling.spans import TaskSpan
-from trireme.runtime.requests.batch_statistics import BatchReport
-from trireme.runtime.requests.batcher import Batcher
-from trireme.runtime.session import Session
+from trireme.runtime.calls.batch_statistics import BatchReport
+from trireme.runtime.session.batcher import Batcher
+from trireme.runtime.session.session import Session
 from trireme.serving.config import ModelSettings
 from trireme.serving.models import SessionModel
 from trireme.serving.usage import SAMPLE_EVERY, FinishedRun, RunFacts, Usage, busy_of

@@ -21,9 +21,9 @@ import numpy as np
 from trireme.ir.graph import Graph
 from trireme.model_file import dumps, loads
 from trireme.model_file.convert import convert
-from trireme.runtime.dynamic.polymorphic import usual_shapes
-from trireme.runtime.requests.batcher import Batcher
-from trireme.runtime.session import Session
+from trireme.runtime.session.batcher import Batcher
+from trireme.runtime.session.session import Session
+from trireme.runtime.shapes.polymorphic import usual_shapes
 from trireme.support.dtypes import Array, numpy_dtype
 from trireme.support.errors import InternalError, RunError
 

@@ -6,8 +6,8 @@ import logging
 from dataclasses import replace
 
 from trireme.backend.registry import DEFAULT_DEVICE
-from trireme.runtime.options import ExecutionOptions
-from trireme.runtime.session import Session
+from trireme.runtime.program.options import ExecutionOptions
+from trireme.runtime.session.session import Session
 from trireme.serving.config import ModelSettings
 from trireme.serving.layout import ModelFile
 from trireme.serving.observed import ObservedModel

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from trireme.profiling.spans import TaskSpan
-from trireme.runtime.session import Session
+from trireme.runtime.session.session import Session
 from trireme.serving.config import PipelineSettings
 from trireme.serving.errors import ServingError
 from trireme.serving.models import Models, ModelStatus, ServedModel

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from trireme.placement.placement import Placement
-from trireme.runtime.dynamic.reports import StageReport
-from trireme.runtime.session import Session
+from trireme.runtime.session.session import Session
+from trireme.runtime.shapes.instance import StageReport
 from trireme.serving.errors import public_text
 from trireme.serving.models import ServedModel
 from trireme.serving.observed import ObservedModel

@@ -17,7 +17,7 @@ from trireme.backend.links import link_ends
 from trireme.plan.plan import Plan
 from trireme.profiling.rows import clock_of
 from trireme.profiling.spans import TaskSpan
-from trireme.runtime.session import Session
+from trireme.runtime.session.session import Session
 from trireme.support.cache_events import cache_events
 from trireme.support.errors import DeviceError
 from trireme.support.fault_events import FaultEvent

@@ -18,7 +18,7 @@ import trireme.ops  # noqa: F401 - fills the registry
 from trireme.ir.verify import check
 from trireme.model_file import convert as converters
 from trireme.model_file.convert import Format, convert, register_converter
-from trireme.runtime.session import Session
+from trireme.runtime.session.session import Session
 from trireme.support.errors import ConvertError, ModelFileError
 
 SUFFIX = {"onnx": ".onnx", "tflite": ".tflite", "torch": ".pt2", "text": ".ops"}

@@ -26,7 +26,7 @@ from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import TensorType
 from trireme.model_file.convert import convert
 from trireme.passes.pipeline import optimise
-from trireme.runtime.session import Session
+from trireme.runtime.session.session import Session
 from trireme.support.errors import CompileError, ModelFileError
 
 RUN = 'device = "far"\nmodel = "m"\ndtype = "int8"\nms = 1\nsource = "s"'

@@ -10,7 +10,7 @@ from trireme.backend.registry import kind_named
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import TensorType
 from trireme.ir.interpreter import run_reference
-from trireme.runtime.session import Session
+from trireme.runtime.session.session import Session
 from trireme.support.errors import DeviceError, FaultKind
 
 X = np.linspace(-2, 2, 24, dtype=np.float32).reshape(3, 8)

@@ -19,11 +19,11 @@ KNOWN = {
     "devices/opencl/context.py __init__": "a forked child is refused first",
     "devices/opencl/platforms.py": "a forked child is refused first",
     "devices/opencl/programs.py __init__": "a forked child is refused first",
-    "engine/runtime/contexts.py widen": "reset_after_fork makes all of them",
-    "engine/runtime/failover/watchdog.py _run_beside": "of one call, whose thread a child lacks",
-    "engine/runtime/stored.py __init__": "a fork waits until it is set",
+    "engine/runtime/program/contexts.py widen": "reset_after_fork makes all of them",
+    "engine/runtime/loop/watchdog.py _run_beside": "of one call, whose thread a child lacks",
+    "engine/runtime/models/stored.py __init__": "a fork waits until it is set",
     "engine/runtime/streams/stream.py __init__": "nobody waits for it",
-    "engine/runtime/waiting_calls.py __init__": "of one call, whose thread a child lacks",
+    "engine/runtime/program/waiting_calls.py __init__": "of one call, whose thread a child lacks",
     "engine/support/locks.py __init__": "a latch; who holds it forgets it after a fork",
 }
 """Locks that no `reset_after_fork` of their class renews, with the reason."""

@@ -25,6 +25,10 @@ ROOMS = {
         "version", "support", "ir", "ops", "passes", "model_file", "backend", "cost", "placement",
         "plan", "profiling", "runtime", "quantiser", "calibration", "compat", "serving",
     ],
+    "trireme.runtime": [
+        "program", "loop", "shapes", "states", "control", "calls", "models", "dataflow", "streams",
+        "session", "eager",
+    ],
     "trireme.devices.cpu": ["codegen", "runtime", "kernels", "patterns", "compile"],
     "trireme.devices.cpu.kernels": [
         "lowering", "opaque", "sample", "spans", "expressions", "copies", "lines", "phases",

@@ -18,7 +18,7 @@ from trireme.ir.builder import GraphBuilder  # noqa: E402
 from trireme.ir.graph import TensorType  # noqa: E402
 from trireme.model_file import save  # noqa: E402
 from trireme.placement.options import PlacementOptions  # noqa: E402
-from trireme.runtime.session import Session  # noqa: E402
+from trireme.runtime.session.session import Session
 from trireme.serving.config import ModelSettings, ServeConfig, ServerSettings  # noqa: E402
 from trireme.serving.configured import open_models  # noqa: E402
 from trireme.serving.metrics import ServingMetrics  # noqa: E402

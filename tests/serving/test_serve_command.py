@@ -21,7 +21,7 @@ GOOD = json_request("/v2/models/small/infer", [tensor("x", X, "FP32")])
 
 SLOW = """
 import sys, time
-from trireme.runtime.session import Session
+from trireme.runtime.session.session import Session
 run = Session.run
 def slow(*given, **named):
     time.sleep(float(sys.argv.pop()))

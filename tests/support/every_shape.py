@@ -11,7 +11,7 @@ from trireme.devices.cpu.compile.program import REFERENCE
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import TensorType
 from trireme.ir.interpreter import interpret
-from trireme.runtime.dynamic.closed import ClosedGraph, why_not_closed
+from trireme.runtime.shapes.closed import ClosedGraph, why_not_closed
 from trireme.support.errors import TriremeError
 
 SHAPES = 4

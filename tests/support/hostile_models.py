@@ -131,8 +131,8 @@ CASES = {
 def main() -> None:
     import resource
 
-    from trireme.runtime.options import ExecutionOptions
-    from trireme.runtime.session import Session
+    from trireme.runtime.program.options import ExecutionOptions
+    from trireme.runtime.session.session import Session
     from trireme.support.errors import TriremeError
 
     def late(signum, frame):

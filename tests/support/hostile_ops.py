@@ -18,8 +18,8 @@ from trireme.ir.graph import TensorType
 from trireme.ir.interpreter import run_reference
 from trireme.ir.op import Sample, all_ops, get_op
 from trireme.placement.options import PlacementOptions
-from trireme.runtime.options import ExecutionOptions
-from trireme.runtime.session import Session
+from trireme.runtime.program.options import ExecutionOptions
+from trireme.runtime.session.session import Session
 from trireme.support.dtypes import dtype_name
 from trireme.support.errors import PlacementError
 

@@ -14,7 +14,7 @@ from trireme.ir.graph import Graph, TensorType
 from trireme.ir.interpreter import interpret, is_quantized, run_reference
 from trireme.passes.pipeline import optimise
 from trireme.placement.shards.shard import ShardSpec, shard
-from trireme.runtime import eager
+from trireme.runtime.eager import eager
 
 HAS_OPENCL = any(not found.checker for found in find_devices())
 X = np.random.default_rng(3).standard_normal((1, 6, 8, 5)).astype(np.float32)

@@ -10,7 +10,7 @@ from onnx.backend.test.case.node import collect_testcases
 import trireme.ops  # noqa: F401  (fills the registry)
 from trireme.converters.onnx import convert
 from trireme.ir.interpreter import interpret
-from trireme.runtime.session import Session
+from trireme.runtime.session.session import Session
 
 
 @functools.cache

@@ -6,7 +6,7 @@ from trireme.backend.capabilities import ResizableExecutable
 from trireme.devices.cpu.compile.one_shape import program_at
 from trireme.devices.cpu.kernels.lowering import Extents
 from trireme.ir.decided import DecidedValues
-from trireme.runtime.dynamic.resizable import symbols_of_inputs
+from trireme.runtime.shapes.resizable import symbols_of_inputs
 
 
 def resizable(device, graph):

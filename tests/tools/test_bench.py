@@ -15,8 +15,8 @@ from onnx import parser
 from programs import HEAD
 from zoo import zoo_path
 
-from trireme.runtime.options import ExecutionOptions
-from trireme.runtime.session import Session
+from trireme.runtime.program.options import ExecutionOptions
+from trireme.runtime.session.session import Session
 from trireme.support.installing import install_command
 from trireme.tools.bench import command, peers
 from trireme.tools.bench.model import set_batch

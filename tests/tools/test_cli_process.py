@@ -78,7 +78,7 @@ def test_the_package_leaves_signals_to_its_user():
 @pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
 def test_an_ignored_ctrl_c_stays_ignored(model, tmp_path):
     """As `nohup` and shells' background jobs have it."""
-    environment = ctrl_c_at("trireme.runtime.session", tmp_path)
+    environment = ctrl_c_at("trireme.runtime.session.session", tmp_path)
     ignore = lambda: signal.signal(signal.SIGINT, signal.SIG_IGN)  # noqa: E731
     assert run("info", model, env=environment, preexec_fn=ignore).returncode == 0
 

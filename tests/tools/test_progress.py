@@ -9,8 +9,8 @@ import sys
 import pytest
 from commands import save_small
 
-from trireme.runtime.feeds import random_feeds
-from trireme.runtime.session import Session
+from trireme.runtime.program.feeds import random_feeds
+from trireme.runtime.session.session import Session
 from trireme.tools.progress import Progress, left_text, time_left_s
 
 
@@ -109,7 +109,7 @@ def test_time_left():
 
 
 def test_a_profile_tells_how_far_it_is(monkeypatch, model):
-    monkeypatch.setattr("trireme.runtime.repeats._REPORTED_S", 0.0)
+    monkeypatch.setattr("trireme.runtime.loop.executors._REPORTED_S", 0.0)
     told = []
     with Session(model) as session:
         feeds = random_feeds(session.inputs)

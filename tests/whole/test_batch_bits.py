@@ -12,7 +12,7 @@ from zoo import zoo_path
 from trireme import ExecutionOptions, Session
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import TensorType
-from trireme.runtime.feeds import random_feeds
+from trireme.runtime.program.feeds import random_feeds
 
 SEED = 20261126
 BATCHES = (8, 1, 2, 5)

@@ -16,8 +16,8 @@ from sweep import sweep
 from trireme.ir.interpreter import run_reference
 from trireme.model_file.convert import convert
 from trireme.passes.pipeline import optimise
-from trireme.runtime.options import AS_GIVEN
-from trireme.runtime.session import Session
+from trireme.runtime.program.options import AS_GIVEN
+from trireme.runtime.session.session import Session
 
 SEED = 20261123
 CASES = 48

@@ -19,7 +19,7 @@ from zoo import zoo_path
 import trireme
 from trireme.cost.calibration import Calibration
 from trireme.passes.pipeline import optimise
-from trireme.runtime.feeds import random_array
+from trireme.runtime.program.feeds import random_array
 from trireme.tools.bench.peers import peer_of, run_peer
 from trireme.tools.image import load_image, load_labels
 from trireme.tools.verify import compare_all

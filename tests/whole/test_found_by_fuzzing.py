@@ -16,8 +16,8 @@ from lab.fuzz.peer import run_model  # noqa: E402
 
 from trireme.ir.builder import GraphBuilder  # noqa: E402
 from trireme.ir.graph import Quant, TensorType  # noqa: E402
-from trireme.runtime.options import AS_GIVEN, ExecutionOptions
-from trireme.runtime.session import Session  # noqa: E402
+from trireme.runtime.program.options import AS_GIVEN, ExecutionOptions
+from trireme.runtime.session.session import Session
 
 F32 = np.float32
 RTOL = 2e-6

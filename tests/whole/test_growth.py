@@ -13,8 +13,8 @@ from placement_cases import random_problem
 from trireme.backend import arena as memory
 from trireme.backend.arena import LiveRange, pack
 from trireme.placement import search
-from trireme.runtime.options import ExecutionOptions
-from trireme.runtime.session import Session
+from trireme.runtime.program.options import ExecutionOptions
+from trireme.runtime.session.session import Session
 
 SLACK = 2.0
 """Times linear that the quick test allows, on a machine that other processes use."""

@@ -12,7 +12,7 @@ import pytest
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import Quant, TensorType
 from trireme.ir.op import Attr
-from trireme.runtime.session import Session
+from trireme.runtime.session.session import Session
 from trireme.support.errors import GraphError, PlacementError
 
 pytest.importorskip("resource")

@@ -10,7 +10,7 @@ import pytest
 from trireme.model_file.convert import convert
 from trireme.passes.constants import constant_bytes, most_bytes
 from trireme.passes.pipeline import optimise
-from trireme.runtime.session import Session
+from trireme.runtime.session.session import Session
 from trireme.support.errors import DeviceError
 
 

@@ -17,8 +17,8 @@ from trireme.backend.registry import open_device
 from trireme.ir.graph import Quant
 from trireme.ir.interpreter import interpret
 from trireme.ir.op import Sample, get_op
-from trireme.runtime.options import ExecutionOptions
-from trireme.runtime.session import Session
+from trireme.runtime.program.options import ExecutionOptions
+from trireme.runtime.session.session import Session
 from trireme.support.errors import GraphError, RunError
 
 OPTIONS = {"cpu": {"threads": 1}, "opencl": {}, "npu": {"float32": "float16"}}

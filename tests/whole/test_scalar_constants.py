@@ -20,8 +20,8 @@ from trireme.ir.graph import TensorType, Value
 from trireme.ir.rewriter import GraphRewriter
 from trireme.ir.verify import check, check_value
 from trireme.model_file.convert import convert
-from trireme.runtime.options import ExecutionOptions
-from trireme.runtime.session import Session
+from trireme.runtime.program.options import ExecutionOptions
+from trireme.runtime.session.session import Session
 from trireme.support.errors import GraphError, InternalError
 
 OPS = ("Add", "Sub", "Mul", "Div")

@@ -15,7 +15,7 @@ from trireme.cost.calibration import Calibration
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import TensorType
 from trireme.ir.interpreter import interpret
-from trireme.runtime.options import AS_GIVEN, ExecutionOptions
+from trireme.runtime.program.options import AS_GIVEN, ExecutionOptions
 
 F = np.float32
 X = np.arange(20, dtype=F).reshape(5, 4)

@@ -23,7 +23,7 @@ from typing import Any
 from trireme.ir.bind_shapes import with_known_sizes
 from trireme.model_file.branches import convert_at
 from trireme.placement.options import PlacementOptions
-from trireme.runtime.options import ExecutionOptions
+from trireme.runtime.program.options import ExecutionOptions
 from trireme.support.timing import Turn, interleave
 from trireme.support.user_files import calibration_file
 from trireme.tools.bench.agree import judge, load_arrays, save_arrays, tolerance_of

@@ -15,9 +15,9 @@ from typing import Any
 
 from trireme.backend.device import Clock, Progress
 from trireme.plan.subgraphs import Execution, Subgraphs
-from trireme.runtime.executors import Mode
-from trireme.runtime.options import ExecutionOptions
-from trireme.runtime.session import Session
+from trireme.runtime.loop.executors import Mode
+from trireme.runtime.program.options import ExecutionOptions
+from trireme.runtime.session.session import Session
 from trireme.tools.bench.turns import Entrant, Match, matches, text_table, time_match
 
 Modes = tuple[Mode, Subgraphs, Execution]

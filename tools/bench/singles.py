@@ -19,9 +19,9 @@ from trireme.cost.model import CostModel
 from trireme.placement.objective import Objective
 from trireme.placement.placement import Placement
 from trireme.placement.singles import solve_singles
-from trireme.runtime.autotune import is_same
-from trireme.runtime.options import AS_GIVEN
-from trireme.runtime.session import Session
+from trireme.runtime.models.autotune import is_same
+from trireme.runtime.program.options import AS_GIVEN
+from trireme.runtime.session.session import Session
 from trireme.tools.bench.turns import Entrant, Match, matches, text_table, time_match
 
 CHOSEN = "as placed"

@@ -1,6 +1,6 @@
 """Compare programs of one model that take turns, for `bench --modes` and `--singles`.
 
-How they are timed: engine/runtime/autotune.py.
+How they are timed: engine/runtime/models/autotune.py.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ import numpy as np
 from trireme.backend.device import HOST, Clock, Device, Progress, no_progress
 from trireme.cost.calibration import Calibration
 from trireme.ir.bind_shapes import shape_advice
-from trireme.runtime.autotune import Timed, time_programs
-from trireme.runtime.compare import gap
-from trireme.runtime.session import Session
+from trireme.runtime.models.autotune import Timed, time_programs
+from trireme.runtime.session.compare import gap
+from trireme.runtime.session.session import Session
 from trireme.support.dtypes import Array
 from trireme.support.errors import RunError
 from trireme.tools.feeds import make_feeds

@@ -27,8 +27,8 @@ from trireme.compat.onnxruntime.providers import Provider, devices_of
 from trireme.compat.onnxruntime.signature import ModelMetadata, NodeArg, arg_of, declared_by
 from trireme.compat.onnxruntime.values import OrtValue
 from trireme.ir.dims import symbol_name
-from trireme.runtime.options import ExecutionOptions
-from trireme.runtime.session import Session
+from trireme.runtime.program.options import ExecutionOptions
+from trireme.runtime.session.session import Session
 from trireme.support.cancel import working_for
 from trireme.support.dtypes import Array, numpy_dtype
 

@@ -19,7 +19,7 @@ from trireme.quantiser.precision.budget import TOP1, LossBudget, best_class
 from trireme.quantiser.precision.pieces import SwitchedRuns
 from trireme.quantiser.samples import Feeds
 from trireme.quantiser.trial import QuantTrial
-from trireme.runtime.session import Session
+from trireme.runtime.session.session import Session
 from trireme.support.dtypes import Array
 from trireme.support.errors import RunError
 

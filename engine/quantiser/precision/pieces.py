@@ -16,7 +16,7 @@ from trireme.backend.device import Device
 from trireme.backend.registry import DEFAULT_DEVICE, open_devices
 from trireme.ir.graph import Graph
 from trireme.quantiser.samples import Feeds
-from trireme.runtime.session import Session
+from trireme.runtime.session.session import Session
 from trireme.support.dtypes import Array
 
 KEPT_BYTES = 256 << 20

@@ -19,15 +19,18 @@ from trireme.ops.repeats import GOING, TURN, Repeat, pinned_inside
 from trireme.passes.bodies import body_of
 from trireme.passes.pipeline import optimise
 from trireme.runtime.control.body import Body, Workshop
+from trireme.runtime.control.growing import (
+    GrowingForm,
+    kinds_of_sizes,
+    likeness_of,
+    steps_of,
+)
 from trireme.runtime.control.growing_loop import GrowingLoop
-from trireme.runtime.control.growth import GrowingForm, kinds_of_sizes, likeness_of, steps_of
 from trireme.runtime.control.interpreted import InterpretedBody, RunControl
-from trireme.runtime.control.open_body import Compile, OpenBody, pattern_of
-from trireme.runtime.control.open_loop import OpenLoop
-from trireme.runtime.dynamic.choices import has_branches
-from trireme.runtime.dynamic.kept import Shapes
-from trireme.runtime.dynamic.stage import has_little_work, with_symbols
-from trireme.runtime.dynamic.variants import Chosen
+from trireme.runtime.control.open_loop import Compile, OpenBody, OpenLoop, pattern_of
+from trireme.runtime.shapes.ahead import Shapes
+from trireme.runtime.shapes.stage import has_branches, has_little_work, with_symbols
+from trireme.runtime.shapes.variants import Chosen
 from trireme.support.dtypes import Array, dtype_name
 from trireme.support.errors import PlacementError, TriremeError
 

@@ -12,13 +12,13 @@ from trireme.ir.graph import Graph
 from trireme.placement.options import PlacementOptions
 from trireme.placement.place import place
 from trireme.plan.plan import make_plan
-from trireme.runtime.compile import compile_plan
-from trireme.runtime.context import ExecutionContext
-from trireme.runtime.control.watched import watch_calls
-from trireme.runtime.execute import serial_runner
-from trireme.runtime.failover.task_watch import TaskWatch, lose, works_beside_host
-from trireme.runtime.options import ExecutionOptions
-from trireme.runtime.program import Program
+from trireme.runtime.control.compile import compile_plan
+from trireme.runtime.control.operands import watch_calls
+from trireme.runtime.loop.execute import serial_runner
+from trireme.runtime.loop.task_watch import TaskWatch, lose, works_beside_host
+from trireme.runtime.program.context import ExecutionContext
+from trireme.runtime.program.options import ExecutionOptions
+from trireme.runtime.program.program import Program
 from trireme.support.dtypes import Array
 from trireme.support.errors import DeviceError
 

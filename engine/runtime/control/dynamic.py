@@ -26,10 +26,15 @@ from trireme.runtime.control.bodies import (
     range_of,
 )
 from trireme.runtime.control.body import Workshop
-from trireme.runtime.control.growing_array import GrowingArray, joined
+from trireme.runtime.control.growing import (
+    GrowingArray,
+    GrowingForm,
+    growing_form,
+    in_pieces,
+    joined,
+)
 from trireme.runtime.control.growing_loop import GrowingLoop, TurnsDone
-from trireme.runtime.control.growth import GrowingForm, growing_form, in_pieces
-from trireme.runtime.control.open_body import Compile
+from trireme.runtime.control.open_loop import Compile
 from trireme.runtime.control.operands import endless, timed_out
 from trireme.support.cancel import check_cancelled
 from trireme.support.dtypes import Array

@@ -20,13 +20,12 @@ from trireme.backend.device import Buffer, host_alloc
 from trireme.ir.dim_values import Numbers, evaluator
 from trireme.ir.graph import Graph, Node, TensorType
 from trireme.ops.repeats import Repeat
-from trireme.runtime.control.growth import growing_turn, steps_of
-from trireme.runtime.control.open_body import Compile
+from trireme.runtime.control.growing import TurnMemory, growing_turn, steps_of
+from trireme.runtime.control.open_loop import Compile
 from trireme.runtime.control.operands import timed_out
 from trireme.runtime.control.state_rooms import first_shapes, room_for, with_rooms
-from trireme.runtime.control.turn_memory import TurnMemory
-from trireme.runtime.dynamic.call_pool import grown
-from trireme.runtime.dynamic.resizable import ResizableGraph
+from trireme.runtime.shapes.call_pool import grown
+from trireme.runtime.shapes.resizable import ResizableGraph
 from trireme.support.cancel import check_cancelled
 from trireme.support.dtypes import Array
 from trireme.support.errors import CompileError, TriremeError

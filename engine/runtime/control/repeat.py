@@ -20,22 +20,28 @@ from trireme.ir.graph import Graph, Node
 from trireme.ops.repeats import Repeat
 from trireme.passes.turns import BodyTurn, has_no_end
 from trireme.plan.plan import Plan
-from trireme.runtime.context import ExecutionContext
-from trireme.runtime.control.operands import ControlOperands, endless, timed_out
-from trireme.runtime.control.rows import TurnRows
-from trireme.runtime.control.tally import WATCHED_TURNS, LazyBodySpans, Tally, watch
-from trireme.runtime.control.watched import watch_calls
-from trireme.runtime.execute import serial_order, serial_runner
-from trireme.runtime.failures import raise_named
-from trireme.runtime.io_binding import Arguments, reader_of, writer_of
-from trireme.runtime.program import Program
+from trireme.runtime.control.operands import (
+    WATCHED_TURNS,
+    ControlOperands,
+    LazyBodySpans,
+    Tally,
+    TurnRows,
+    endless,
+    timed_out,
+    watch,
+    watch_calls,
+)
+from trireme.runtime.loop.execute import serial_order, serial_runner
+from trireme.runtime.program.context import ExecutionContext
+from trireme.runtime.program.io_binding import Arguments, reader_of, writer_of
+from trireme.runtime.program.program import Program, raise_named
 from trireme.support.cancel import check_cancelled
 from trireme.support.dtypes import Array
 from trireme.support.errors import RunError
 from trireme.support.records import dataclass
 
 if TYPE_CHECKING:
-    from trireme.runtime.failover.task_watch import TaskWatch
+    from trireme.runtime.loop.task_watch import TaskWatch
 
 FindRebind = Callable[[Plan, Sequence[BoundCall], Arguments, int], Rebind | None]
 """Returns what points calls at another place of a value: `reader_of` or `writer_of`."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from trireme.ir.graph import Graph, Node
 from trireme.ops.repeats import Repeat
 from trireme.passes.turns import BodyTurn
-from trireme.runtime.control.turn_memory import TurnMemory
+from trireme.runtime.control.growing import TurnMemory
 from trireme.runtime.states.growth import concat_of, on_buffers
 from trireme.runtime.states.rules import Tie
 from trireme.support.dtypes import Array

@@ -15,8 +15,8 @@ from trireme.ir.interpreter import evaluate
 from trireme.runtime.control.body import Body, Workshop
 from trireme.runtime.dataflow.executor import Executor, PrimitiveSpan
 from trireme.runtime.dataflow.lower import lower
-from trireme.runtime.dynamic.fed import fed_arrays, handed_out
-from trireme.runtime.dynamic.reports import StageReport
+from trireme.runtime.shapes.feeds import fed_arrays, handed_out
+from trireme.runtime.shapes.instance import StageReport
 from trireme.support.dtypes import Array, dtype_name
 from trireme.support.errors import DeviceError, FaultKind, RunError, TriremeError
 from trireme.support.forks import register_at_fork

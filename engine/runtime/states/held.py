@@ -1,22 +1,75 @@
-"""States that a session holds between runs: it adds them to the feeds, and keeps what came out.
-
-A model with open shapes has past inputs and present outputs whose sizes change from run to run.
-`TiedStates` says what the caller feeds and gets. Where all shapes are fixed, the graph has
-variables instead, and only the names of the outputs are looked after here.
-"""
+"""States that a session holds between runs, and snapshots of them that a file can keep."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import io
+import os
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from trireme.ir.dims import Bounds, bounds_of, substituted, symbols_of
 from trireme.ir.effects import States, state_misfit
 from trireme.ir.graph import UNKNOWN, Dim, Graph, Value
-from trireme.runtime.feeds import as_array, refuse_names
+from trireme.runtime.program.feeds import as_array, refuse_names
 from trireme.runtime.states.rules import Tie
+from trireme.support.atomic import write_atomic
 from trireme.support.dtypes import Array
-from trireme.support.errors import RunError
+from trireme.support.errors import ModelFileError, RunError
+
+
+class StateSnapshot(Mapping[str, Array]):
+    """Copies of states by name; one that has had no value yet may be missing.
+
+    `Session.get_state` makes one, `Session.set_state` restores it.
+    """
+
+    def __init__(self, arrays: Mapping[str, Array]) -> None:
+        self._arrays = {name: np.array(array) for name, array in arrays.items()}
+
+    def __getitem__(self, name: str) -> Array:
+        return self._arrays[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._arrays)
+
+    def __len__(self) -> int:
+        return len(self._arrays)
+
+    def __repr__(self) -> str:
+        shown = (f"{n}: {a.dtype}{list(a.shape)}" for n, a in self._arrays.items())
+        return f"StateSnapshot({', '.join(shown)})"
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the states to an .npz file, whole or not at all.
+
+        Errors: ModelFileError, if it cannot be written
+        """
+        made = io.BytesIO()
+        with zipfile.ZipFile(made, "w", allowZip64=True) as archive:
+            for name, array in self._arrays.items():
+                one = io.BytesIO()
+                np.save(one, array, allow_pickle=False)
+                archive.writestr(f"{name}.npy", one.getbuffer())
+        try:
+            write_atomic(Path(path), [made.getbuffer()])
+        except ModelFileError as error:
+            raise ModelFileError(f"{path}: {error.summary}") from error
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> StateSnapshot:
+        """Return the states of a file that `save` wrote, or of any .npz file.
+
+        Errors: ModelFileError, if it cannot be read
+        """
+        try:
+            with open(path, "rb") as opened, np.lib.npyio.NpzFile(opened) as file:
+                return cls({name: file[name] for name in file.files})
+        except Exception as error:  # zipfile's parser lets many kinds out on damaged files
+            raise ModelFileError(f"{path}: no file of states: {error}") from error
 
 
 class TiedStates:

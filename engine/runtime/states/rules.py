@@ -1,22 +1,20 @@
-"""Which outputs of a model the next run reads as inputs: a rule by names becomes typed ties.
-
-    Session(model, states={"past_key_values.*": "present.*"})
-
-ties input "past_key_values.0.key" to output "present.0.key", and so on.
-"""
+"""Outputs that the next run reads as inputs: a rule by names becomes typed ties, or variables."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import count
 
 import numpy as np
 
 from trireme.ir.dims import Bounds
 from trireme.ir.effects import state_misfit, state_types
-from trireme.ir.graph import Graph, Value
+from trireme.ir.graph import Graph, Node, Value
+from trireme.ir.verify import check
 from trireme.support.arguments import check_arguments
-from trireme.support.dtypes import Array, numpy_dtype
+from trireme.support.dtypes import Array, constant_array, numpy_dtype
 from trireme.support.errors import GraphError, RunError
 from trireme.support.records import dataclass
 
@@ -153,3 +151,38 @@ def _check(tie: Tie, symbols: Mapping[str, Bounds]) -> None:
         why = state_misfit(past.type, symbols, tie.initial)
         if why:
             raise GraphError(f"states: the initial '{past.name}' {why}", facts=facts[:1])
+
+
+def as_variables(graph: Graph, ties: Sequence[Tie]) -> Graph:
+    """Return the graph with a variable for each tie; its input and output are gone.
+
+    The variable has the name of the input.
+    """
+    values = dict(graph.values)
+    new_value = count(max(values, default=-1) + 1)
+    new_node = count(max((node.id for node in graph.nodes), default=-1) + 1)
+    reads, writes = [], []
+    for tie in ties:
+        kept, given = tie.past, tie.initial
+        data = constant_array(tie.zeros(kept.type.dims) if given is None else given)
+        start = Value(next(new_value), f"{kept.name}.initial", kept.type, data)
+        end = Value(next(new_value), f"{kept.name}.assigned", kept.type)
+        values |= {start.id: start, end.id: end}
+        attrs = {"state": tie.name}
+        read = Node(next(new_node), "variable", (start.id,), (kept.id,), attrs)
+        write = Node(
+            next(new_node), "assign", (tie.present.id,), (end.id,), attrs, after=(read.id,)
+        )
+        reads.append(read)
+        writes.append(write)
+    tied = {tie.past.id for tie in ties}
+    gone = {tie.present.name for tie in ties}
+    return check(
+        replace(
+            graph,
+            inputs=tuple(value for value in graph.inputs if value not in tied),
+            outputs=tuple(v.id for v in graph.output_values() if v.name not in gone),
+            nodes=(*reads, *graph.nodes, *writes),
+            values=values,
+        )
+    )

@@ -22,10 +22,10 @@ from typing import Any
 
 from trireme.backend.device import Event
 from trireme.plan.flow import Flow
-from trireme.runtime.context import ExecutionContext
-from trireme.runtime.failover.task_watch import LOOK_S, TaskWatch, lose
-from trireme.runtime.io_binding import Given
-from trireme.runtime.program import Program
+from trireme.runtime.loop.task_watch import LOOK_S, TaskWatch, lose
+from trireme.runtime.program.context import ExecutionContext
+from trireme.runtime.program.io_binding import Given
+from trireme.runtime.program.program import Program
 from trireme.support.cached import cached_property
 from trireme.support.errors import DeviceError, FaultKind
 from trireme.support.forks import register_at_fork

@@ -20,13 +20,12 @@ from trireme.placement.options import PLAIN
 from trireme.placement.place import place
 from trireme.plan.flow import Flow, flow_of, state_waits
 from trireme.plan.plan import Plan, make_plan
-from trireme.runtime.compile import compile_plan
-from trireme.runtime.context import ExecutionContext
-from trireme.runtime.dispatch import CHEAP_S
-from trireme.runtime.execute import launch_behind, noted, serial_runner, task_runner
-from trireme.runtime.failover.task_watch import TaskWatch
-from trireme.runtime.failures import raise_named
-from trireme.runtime.program import Program
+from trireme.runtime.control.compile import compile_plan
+from trireme.runtime.loop.dispatch import CHEAP_S
+from trireme.runtime.loop.execute import launch_behind, noted, serial_runner, task_runner
+from trireme.runtime.loop.task_watch import TaskWatch
+from trireme.runtime.program.context import ExecutionContext
+from trireme.runtime.program.program import Program, raise_named
 from trireme.runtime.streams.dispatcher import Dispatcher, StreamContext, StreamStep
 from trireme.support.errors import PlacementError
 from trireme.support.units import time_text

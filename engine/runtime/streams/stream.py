@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from trireme.runtime.execute import finish
-from trireme.runtime.failures import interrupt_of
+from trireme.runtime.loop.execute import finish
+from trireme.runtime.program.program import interrupt_of
 from trireme.runtime.streams.dispatcher import Dispatcher, Item
 from trireme.support.closing import Closing
 from trireme.support.dtypes import Array
@@ -23,7 +23,8 @@ from trireme.support.errors import RunError, TriremeError
 from trireme.support.forks import register_at_fork
 
 if TYPE_CHECKING:
-    from trireme.runtime.failover.failover import StreamFailover
+    from trireme.runtime.models.failover import StreamFailover
+
 
 Feeds = Mapping[str, Any]
 

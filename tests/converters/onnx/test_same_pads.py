@@ -7,7 +7,7 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from trireme.runtime.session import Session
+from trireme.runtime.session.session import Session
 
 SEED = 20261123
 SIZES = [(1, 1), (2, 3), (7, 8), (8, 7), (9, 12), (31, 30)]

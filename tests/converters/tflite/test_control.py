@@ -26,7 +26,7 @@ from tflite_control_models import (
 
 from trireme import Session, convert
 from trireme.ir.interpreter import interpret
-from trireme.runtime.options import ExecutionOptions
+from trireme.runtime.program.options import ExecutionOptions
 from trireme.support.errors import ConvertError, InternalError, ModelFileError, TriremeError
 
 RNG = np.random.default_rng(5)

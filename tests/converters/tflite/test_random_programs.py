@@ -7,7 +7,7 @@ from tflite_builder import Op, Sub, T, constant, model_of
 
 from trireme import Session, convert
 from trireme.ir.interpreter import interpret
-from trireme.runtime.options import ExecutionOptions
+from trireme.runtime.program.options import ExecutionOptions
 
 SHAPE = (2, 3)
 VARIABLES = ("a", "b")

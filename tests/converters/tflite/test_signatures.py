@@ -11,8 +11,8 @@ from litert import interpreter
 from tflite_builder import Op, SignatureDef, Sub, T, constant, model_of
 
 import trireme
-from trireme.runtime.options import ExecutionOptions
-from trireme.runtime.session import Session
+from trireme.runtime.program.options import ExecutionOptions
+from trireme.runtime.session.session import Session
 from trireme.support.errors import ConvertError, ModelFileError, RunError, TriremeError
 from trireme.tools.cli import main
 

@@ -14,7 +14,7 @@ from trireme.devices.cpu.patterns.attention import find_attention
 from trireme.ir.builder import GraphBuilder, scalar
 from trireme.ir.graph import TensorType
 from trireme.ir.interpreter import interpret
-from trireme.runtime.session import Session
+from trireme.runtime.session.session import Session
 
 SEED = 7
 

@@ -17,7 +17,7 @@ from trireme.devices.cpu.compile.program import REFERENCE
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import TensorType
 from trireme.ir.interpreter import interpret
-from trireme.runtime.session import Session
+from trireme.runtime.session.session import Session
 
 SEED = 20261123
 BEST = available_isas()[0]

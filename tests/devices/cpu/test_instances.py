@@ -23,8 +23,8 @@ from trireme.ir.graph import TensorType
 from trireme.placement.options import PlacementOptions
 from trireme.placement.virtual_time import timeline
 from trireme.plan.plan import make_plan
-from trireme.runtime.options import AS_GIVEN, ExecutionOptions
-from trireme.runtime.session import Session
+from trireme.runtime.program.options import AS_GIVEN, ExecutionOptions
+from trireme.runtime.session.session import Session
 from trireme.support.errors import DeviceError, RunError
 
 pytestmark = pytest.mark.skipif(

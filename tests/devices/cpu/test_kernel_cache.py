@@ -247,8 +247,8 @@ def test_a_warm_load_needs_no_llvm(tmp_path):
         import sys
         import numpy as np
         from trireme.devices.cpu.codegen import ir
-        from trireme.runtime.options import ExecutionOptions
-        from trireme.runtime.session import Session
+        from trireme.runtime.program.options import ExecutionOptions
+        from trireme.runtime.session.session import Session
         made = []
         plain = ir.Function.__init__
         def counted(self, name, *rest):

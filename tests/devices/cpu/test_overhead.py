@@ -15,8 +15,8 @@ from trireme.backend.registry import open_device
 from trireme.cost.calibration import Calibration
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import TensorType
-from trireme.runtime.options import AS_GIVEN
-from trireme.runtime.session import Session
+from trireme.runtime.program.options import AS_GIVEN
+from trireme.runtime.session.session import Session
 
 RUN_US, STEP_US = 8.0, 0.5
 """The bars: a run of an empty graph, and a native step more."""

@@ -14,7 +14,7 @@ from trireme.ir.graph import Quant, TensorType
 from trireme.ir.interpreter import interpret
 from trireme.ir.op import all_ops, get_op
 from trireme.ir.verify import check, infer_types
-from trireme.runtime.dynamic.closed import ClosedGraph, why_not_closed
+from trireme.runtime.shapes.closed import ClosedGraph, why_not_closed
 from trireme.support.errors import CompileError, TriremeError
 
 SEED = 20261123

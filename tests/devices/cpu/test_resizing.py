@@ -12,7 +12,7 @@ from trireme.devices.cpu.runtime import native
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import TensorType
 from trireme.passes.pipeline import optimise
-from trireme.runtime.dynamic.closed import ClosedGraph
+from trireme.runtime.shapes.closed import ClosedGraph
 from trireme.support.errors import CompileError, RunError
 
 ISA = available_isas(variants=False)[0]

@@ -10,7 +10,7 @@ from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import TensorType
 from trireme.ir.interpreter import interpret
 from trireme.placement.explain import explain
-from trireme.runtime.options import AS_GIVEN
+from trireme.runtime.program.options import AS_GIVEN
 
 SHAPE = (3, 4)
 TYPE = TensorType(SHAPE, "float32")

@@ -13,8 +13,8 @@ from trireme.devices.cpu.kernels.lowering import native_reason
 from trireme.devices.cpu.runtime import native as runtime
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import TensorType
-from trireme.runtime.options import ExecutionOptions
-from trireme.runtime.session import Session
+from trireme.runtime.program.options import ExecutionOptions
+from trireme.runtime.session.session import Session
 
 TARGETS = {
     "neon": ("aarch64-unknown-linux-gnu", ""),

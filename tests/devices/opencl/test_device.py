@@ -17,7 +17,7 @@ from trireme.devices.opencl.lowering import Lowering, Pointer
 from trireme.devices.opencl.platforms import find_devices
 from trireme.devices.opencl.programs import build_error
 from trireme.ir.interpreter import interpret
-from trireme.runtime.session import Session
+from trireme.runtime.session.session import Session
 from trireme.support.disk_cache import DiskCache
 from trireme.support.errors import CompileError, DeviceError, FaultKind
 from trireme.tools.cli import main

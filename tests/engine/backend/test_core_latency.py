@@ -22,7 +22,7 @@ from trireme.cost.calibration import Calibration, Curve, DeviceCalibration, load
 from trireme.devices.cpu.device import CpuDevice
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import TensorType
-from trireme.runtime.session import Session
+from trireme.runtime.session.session import Session
 from trireme.support.errors import DeviceError
 from trireme.tools.cli import main
 

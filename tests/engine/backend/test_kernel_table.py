@@ -20,7 +20,7 @@ from trireme.backend.kernel_table import (
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import Quant, TensorType
 from trireme.ir.op import all_ops, get_op, has_op
-from trireme.runtime import eager
+from trireme.runtime.eager import eager
 from trireme.support.errors import PlacementError, TriremeError
 from trireme.tools.cli import main
 from trireme.tools.supported_ops import sample_graph

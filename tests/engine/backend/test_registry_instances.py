@@ -13,8 +13,8 @@ from trireme.devices.cpu.runtime.cores import all_cores, share_of, whole_cores
 from trireme.devices.cpu.runtime.native import has_futex
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import TensorType
-from trireme.runtime.options import ExecutionOptions
-from trireme.runtime.session import Session
+from trireme.runtime.program.options import ExecutionOptions
+from trireme.runtime.session.session import Session
 from trireme.support.errors import DeviceError, TriremeError
 
 pytestmark = pytest.mark.skipif(

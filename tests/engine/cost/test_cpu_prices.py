@@ -11,8 +11,8 @@ from trireme.cost.calibration import (
 )
 from trireme.cost.model import CostModel
 from trireme.passes.pipeline import optimise
-from trireme.runtime.options import AS_GIVEN
-from trireme.runtime.session import Session
+from trireme.runtime.program.options import AS_GIVEN
+from trireme.runtime.session.session import Session
 
 
 def test_an_unmeasured_cpu_is_priced_by_what_its_kernels_are_estimated_to_take():

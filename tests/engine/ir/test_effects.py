@@ -19,8 +19,8 @@ from trireme.ir.interpreter import interpret, run_reference
 from trireme.model_file import dumps, loads
 from trireme.passes.pipeline import optimise
 from trireme.placement.options import PlacementOptions
-from trireme.runtime.options import AS_GIVEN, ExecutionOptions
-from trireme.runtime.session import Session
+from trireme.runtime.program.options import AS_GIVEN, ExecutionOptions
+from trireme.runtime.session.session import Session
 from trireme.support.errors import GraphError, PlacementError, PlanError, RunError
 
 T = TensorType((3, 8), "float32")

@@ -6,7 +6,7 @@ import pytest
 from onnx import parser
 
 import trireme
-from trireme.runtime.session import Session
+from trireme.runtime.session.session import Session
 from trireme.support.errors import BranchError, ConvertError, RunError, TriremeError
 from trireme.tools.cli import main
 

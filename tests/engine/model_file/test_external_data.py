@@ -12,8 +12,8 @@ from onnx import TensorProto, helper
 
 import trireme
 from trireme.model_file.cache import optimised
-from trireme.runtime.options import ExecutionOptions
-from trireme.runtime.session import Session
+from trireme.runtime.program.options import ExecutionOptions
+from trireme.runtime.session.session import Session
 from trireme.support.errors import ModelFileError
 
 WIDTH = 64

@@ -13,7 +13,7 @@ from op_samples import assert_close, op_samples, sample_graph
 
 from trireme.backend.registry import open_device
 from trireme.ir.interpreter import interpret
-from trireme.runtime.session import Session
+from trireme.runtime.session.session import Session
 from trireme.support.errors import TriremeError
 
 SHARE = 12

@@ -8,7 +8,7 @@ from programs import HEAD
 from trireme.ir.builder import GraphBuilder, scalar
 from trireme.ir.graph import TensorType
 from trireme.ir.interpreter import run_reference
-from trireme.runtime.session import Session
+from trireme.runtime.session.session import Session
 from trireme.support.errors import ShapeError, TriremeError
 
 F = "float32"

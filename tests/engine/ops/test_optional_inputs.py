@@ -17,7 +17,7 @@ from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import TensorType
 from trireme.ir.interpreter import interpret
 from trireme.ir.op import all_ops
-from trireme.runtime.session import Session
+from trireme.runtime.session.session import Session
 from trireme.support.errors import TriremeError
 
 SEED = 31

@@ -16,7 +16,7 @@ from trireme.model_file.convert import convert
 from trireme.ops.repeats import GOING, TURN
 from trireme.passes.branches import MOST_UNROLLED
 from trireme.passes.pipeline import optimise, optimise_report
-from trireme.runtime.session import Session
+from trireme.runtime.session.session import Session
 
 SEED = 51
 

@@ -8,8 +8,8 @@ from trireme.ir.graph import TensorType
 from trireme.ir.interpreter import interpret
 from trireme.ops.repeats import GOING, TURN
 from trireme.passes.carried_states import carried_states
-from trireme.runtime.options import ExecutionOptions
-from trireme.runtime.session import Session
+from trireme.runtime.program.options import ExecutionOptions
+from trireme.runtime.session.session import Session
 from trireme.support.errors import GraphError
 
 ROW = TensorType((3,), "float32")

@@ -8,7 +8,7 @@ from sweep import sweep
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import TensorType
 from trireme.passes.padding import padded
-from trireme.runtime.dynamic.buckets import Buckets
+from trireme.runtime.shapes.buckets import Buckets
 from trireme.support.errors import GraphError, ShapeError
 
 SEED = 20261124

@@ -16,8 +16,8 @@ from trireme.model_file.cache import optimised
 from trireme.placement.options import PlacementOptions
 from trireme.placement.shards.batch import batched
 from trireme.placement.shards.choose import shard_where_it_gains
-from trireme.runtime.options import AS_GIVEN
-from trireme.runtime.session import Session
+from trireme.runtime.program.options import AS_GIVEN
+from trireme.runtime.session.session import Session
 from trireme.support.errors import PlacementError
 
 MODELS = ["ad01_int8", "kws_dscnn_int8", "resnet8_cifar10_int8", "kws_dscnn_f32", "ad01_fp32"]

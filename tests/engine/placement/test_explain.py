@@ -22,8 +22,8 @@ from trireme.placement.lock_changes import differences, remarks
 from trireme.placement.lockfile import VERSION, load_lock, lock_text, save_lock
 from trireme.placement.singles import solve_singles
 from trireme.placement.solve import solve_several
-from trireme.runtime.options import AS_GIVEN
-from trireme.runtime.session import Session
+from trireme.runtime.program.options import AS_GIVEN
+from trireme.runtime.session.session import Session
 from trireme.support.errors import ModelFileError, PlacementError
 
 

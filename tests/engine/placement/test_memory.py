@@ -34,7 +34,7 @@ from trireme.placement.stages import rules
 from trireme.placement.uncertainty import priced, rivals
 from trireme.placement.virtual_time import end_s, timeline
 from trireme.plan.plan import make_plan
-from trireme.runtime.options import AS_GIVEN
+from trireme.runtime.program.options import AS_GIVEN
 from trireme.support.units import bytes_text
 
 

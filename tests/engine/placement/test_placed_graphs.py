@@ -16,8 +16,8 @@ from sweep import sweep
 from trireme.cost.calibration import Calibration
 from trireme.ir.interpreter import run_reference
 from trireme.placement.options import PlacementOptions
-from trireme.runtime.options import AS_GIVEN
-from trireme.runtime.session import Session
+from trireme.runtime.program.options import AS_GIVEN
+from trireme.runtime.session.session import Session
 
 seeds = pytest.mark.parametrize("seed", sweep(range(25), always=range(0, 25, 5)))
 

@@ -33,8 +33,8 @@ from trireme.placement.shards.evaluate import Evaluator
 from trireme.placement.shards.shard import KINDS, ShardSpec, axis_of, extent, shard
 from trireme.placement.virtual_time import end_s, timeline
 from trireme.plan.plan import make_plan
-from trireme.runtime.options import AS_GIVEN
-from trireme.runtime.session import Session
+from trireme.runtime.program.options import AS_GIVEN
+from trireme.runtime.session.session import Session
 from trireme.support.errors import PlacementError, TriremeError
 
 F32 = "float32"

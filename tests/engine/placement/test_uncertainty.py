@@ -28,8 +28,8 @@ from trireme.placement.shards.choose import shard_where_it_gains
 from trireme.placement.singles import solve_singles
 from trireme.placement.solve import solve
 from trireme.placement.uncertainty import prefer_single_device, uncertainty_s
-from trireme.runtime.options import AS_GIVEN
-from trireme.runtime.session import Session
+from trireme.runtime.program.options import AS_GIVEN
+from trireme.runtime.session.session import Session
 
 
 def values(placement):

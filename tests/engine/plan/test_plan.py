@@ -29,9 +29,9 @@ from trireme.ir.interpreter import run_reference
 from trireme.placement.options import PlacementOptions
 from trireme.placement.virtual_time import end_s, timeline
 from trireme.plan.plan import make_plan
-from trireme.runtime.compile import compile_plan
-from trireme.runtime.options import AS_GIVEN
-from trireme.runtime.session import Session
+from trireme.runtime.control.compile import compile_plan
+from trireme.runtime.program.options import AS_GIVEN
+from trireme.runtime.session.session import Session
 from trireme.support.errors import PlacementError, PlanError
 
 

@@ -13,8 +13,8 @@ from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import TensorType
 from trireme.profiling.launch_batches import took_s
 from trireme.profiling.spans import TaskSpan
-from trireme.runtime.options import AS_GIVEN
-from trireme.runtime.session import Session
+from trireme.runtime.program.options import AS_GIVEN
+from trireme.runtime.session.session import Session
 
 
 def plan_of(*copies):

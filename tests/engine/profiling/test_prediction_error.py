@@ -9,8 +9,8 @@ from trireme.cost.calibration import (
     Calibration,
 )
 from trireme.profiling.prediction_error import TOLERANCE, prediction_error_of
-from trireme.runtime.options import AS_GIVEN
-from trireme.runtime.session import Session
+from trireme.runtime.program.options import AS_GIVEN
+from trireme.runtime.session.session import Session
 
 
 def test_prediction_errors_are_reported_with_its_remedy():

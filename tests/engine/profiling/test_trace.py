@@ -20,8 +20,8 @@ from trireme.placement.place import place
 from trireme.plan.plan import make_plan
 from trireme.profiling.prediction import predict
 from trireme.profiling.trace import chrome_trace
-from trireme.runtime.options import ExecutionOptions
-from trireme.runtime.session import Session
+from trireme.runtime.program.options import ExecutionOptions
+from trireme.runtime.session.session import Session
 from trireme.tools.demo import spread
 
 F32 = TensorType((32, 64), "float32")

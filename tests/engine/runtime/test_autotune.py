@@ -22,10 +22,10 @@ from trireme.placement.options import PlacementOptions
 from trireme.placement.pricing import FixedNodes
 from trireme.placement.singles import alone_on, solve_singles
 from trireme.placement.solve import solve_several
-from trireme.runtime import autotune as measure
-from trireme.runtime.autotune import LEAST_CALLS, Timed, distinct, time_programs
-from trireme.runtime.options import AS_GIVEN
-from trireme.runtime.session import Session
+from trireme.runtime.models import autotune as measure
+from trireme.runtime.models.autotune import LEAST_CALLS, Timed, distinct, time_programs
+from trireme.runtime.program.options import AS_GIVEN
+from trireme.runtime.session.session import Session
 from trireme.support.errors import PlacementError
 from trireme.tools.cli import main
 

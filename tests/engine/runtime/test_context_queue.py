@@ -10,8 +10,8 @@ from weakref import ref
 import pytest
 from alarm import Interrupted, alarms, needs_timers
 
-from trireme.runtime.contexts import ContextQueue
-from trireme.runtime.waiting_calls import PlaceInLine
+from trireme.runtime.program.contexts import ContextQueue
+from trireme.runtime.program.waiting_calls import PlaceInLine
 from trireme.support.cancel import CancelToken, working_for
 from trireme.support.errors import DeadlineError, RunError
 

@@ -13,8 +13,8 @@ from trireme.devices.cpu.runtime.cores import all_cores
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import TensorType
 from trireme.ir.python_op import python_op
-from trireme.runtime.options import ExecutionOptions
-from trireme.runtime.session import Session
+from trireme.runtime.program.options import ExecutionOptions
+from trireme.runtime.session.session import Session
 from trireme.support.errors import RunError
 
 SEED = 20261125

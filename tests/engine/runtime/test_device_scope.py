@@ -10,7 +10,7 @@ import trireme
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.device_scope import named_device
 from trireme.ir.graph import TensorType
-from trireme.runtime import eager
+from trireme.runtime.eager import eager
 from trireme.support.errors import DeviceError, PlacementError
 
 X = np.random.default_rng(14).standard_normal((4, 8)).astype(np.float16)

@@ -17,8 +17,8 @@ from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import TensorType
 from trireme.model_file.cache import optimised
 from trireme.plan.plan import make_plan
-from trireme.runtime.dispatch import CHEAP_S, ParallelRunner
-from trireme.runtime.execute import serial_runner
+from trireme.runtime.loop.dispatch import CHEAP_S, ParallelRunner
+from trireme.runtime.loop.execute import serial_runner
 from trireme.support.errors import DeviceError, RunError
 
 

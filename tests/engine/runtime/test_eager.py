@@ -12,7 +12,7 @@ from toy_device import ToyDevice
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import Quant, TensorType
 from trireme.ir.op import all_ops
-from trireme.runtime import eager
+from trireme.runtime.eager import eager
 from trireme.support.dtypes import dtype_name
 from trireme.support.errors import DeviceError, GraphError, PlacementError, ShapeError
 

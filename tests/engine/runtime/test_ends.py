@@ -14,7 +14,7 @@ from opencl import need_opencl
 
 from trireme.model_file import save
 from trireme.placement.options import PlacementOptions
-from trireme.runtime.session import Session
+from trireme.runtime.session.session import Session
 from trireme.support.errors import FaultKind
 
 FAULTS = [None, ("launch", None), ("wait", None), ("wait", FaultKind.HANG)]

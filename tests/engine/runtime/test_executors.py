@@ -19,10 +19,10 @@ from trireme.ir.graph import TensorType
 from trireme.ir.interpreter import run_reference
 from trireme.model_file.cache import optimised
 from trireme.placement.options import PlacementOptions
-from trireme.runtime.executors import TRIES, Executors
-from trireme.runtime.feeds import random_feeds
-from trireme.runtime.options import ExecutionOptions
-from trireme.runtime.session import Session
+from trireme.runtime.loop.executors import TRIES, Executors
+from trireme.runtime.program.feeds import random_feeds
+from trireme.runtime.program.options import ExecutionOptions
+from trireme.runtime.session.session import Session
 from trireme.tools.bench.modes import default_over_best, modes_table, time_modes
 from trireme.tools.bench.singles import chosen_over_best, singles_table, time_singles
 from trireme.tools.bench.turns import Match

@@ -5,7 +5,7 @@ import pytest
 
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import TensorType
-from trireme.runtime.session import Session
+from trireme.runtime.session.session import Session
 from trireme.support.errors import RunError
 
 IMAGE = (1, 3, 8, 6)

@@ -20,9 +20,9 @@ from trireme.devices.npu.executable import NpuCall
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import TensorType
 from trireme.placement.options import PlacementOptions
-from trireme.runtime.options import AS_GIVEN
-from trireme.runtime.session import Session
-from trireme.runtime.streams.replicas import Replicas
+from trireme.runtime.program.options import AS_GIVEN
+from trireme.runtime.session.replicas import Replicas
+from trireme.runtime.session.session import Session
 from trireme.support.errors import RunError, TriremeError
 
 T = TensorType((16, 32), "float16")

@@ -9,8 +9,8 @@ import trireme.ops  # noqa: F401
 from trireme.cost.calibration import Calibration
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import TensorType
-from trireme.runtime.options import ExecutionOptions
-from trireme.runtime.session import Session
+from trireme.runtime.program.options import ExecutionOptions
+from trireme.runtime.session.session import Session
 from trireme.support.errors import RunError
 
 LARGE, SMALL = (64, 512), (4, 4)

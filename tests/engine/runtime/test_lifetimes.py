@@ -16,9 +16,9 @@ from trireme.devices.cpu.runtime.cores import all_cores
 from trireme.devices.cpu.runtime.native import has_futex
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import TensorType
-from trireme.runtime.context import ExecutionContext
-from trireme.runtime.options import AS_GIVEN
-from trireme.runtime.session import Session
+from trireme.runtime.program.context import ExecutionContext
+from trireme.runtime.program.options import AS_GIVEN
+from trireme.runtime.session.session import Session
 from trireme.support.errors import RunError
 
 SIDE = 16
@@ -155,8 +155,8 @@ import numpy as np
 from trireme.ir.builder import GraphBuilder
 from trireme.cost.calibration import Calibration
 from trireme.ir.graph import TensorType
-from trireme.runtime.options import ExecutionOptions
-from trireme.runtime.session import Session
+from trireme.runtime.program.options import ExecutionOptions
+from trireme.runtime.session.session import Session
 
 b = GraphBuilder("left")
 x = b.input("x", TensorType((64, 64), "float32"))

@@ -15,9 +15,9 @@ from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import TensorType
 from trireme.ir.interpreter import run_reference
 from trireme.placement.options import PlacementOptions
-from trireme.runtime.compare import compare_nodes, gap
-from trireme.runtime.options import ExecutionOptions
-from trireme.runtime.session import Session
+from trireme.runtime.program.options import ExecutionOptions
+from trireme.runtime.session.compare import compare_nodes, gap
+from trireme.runtime.session.session import Session
 from trireme.support.errors import RunError
 
 MODES = ("serial", "parallel")

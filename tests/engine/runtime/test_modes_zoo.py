@@ -14,9 +14,9 @@ from zoo import zoo_path
 import trireme
 from trireme.cost.calibration import Calibration
 from trireme.model_file.cache import optimised
-from trireme.runtime.compare import gap
-from trireme.runtime.feeds import random_feeds
-from trireme.runtime.options import AS_GIVEN, ExecutionOptions
+from trireme.runtime.program.feeds import random_feeds
+from trireme.runtime.program.options import AS_GIVEN, ExecutionOptions
+from trireme.runtime.session.compare import gap
 
 QUICK = ["kws_dscnn_int8", "ad01_fp32"]
 MODELS = [

@@ -11,8 +11,8 @@ from forced import open_all
 from trireme.cost.calibration import Calibration
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import TensorType
-from trireme.runtime.options import AS_GIVEN
-from trireme.runtime.session import Session
+from trireme.runtime.program.options import AS_GIVEN
+from trireme.runtime.session.session import Session
 
 SIDE, CHANNELS = 64, 32
 TENSOR_BYTES = SIDE * SIDE * CHANNELS * 4

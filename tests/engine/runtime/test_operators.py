@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from trireme.ir.graph import Quant, TensorType
-from trireme.runtime import eager
-from trireme.runtime.operators import Operators
+from trireme.runtime.eager import eager
+from trireme.runtime.eager.operators import Operators
 from trireme.support.errors import DeviceError, GraphError, PlacementError, ShapeError
 
 SEED = 14

@@ -15,8 +15,8 @@ from trireme.ir.graph import Quant, TensorType
 from trireme.ir.interpreter import run_reference
 from trireme.ir.op import call_of, get_op
 from trireme.model_file import dumps, load, loads, save
-from trireme.runtime import eager
-from trireme.runtime.session import Session
+from trireme.runtime.eager import eager
+from trireme.runtime.session.session import Session
 from trireme.support.errors import GraphError, ModelFileError, PlacementError, RunError
 
 COMBINATIONS = list(

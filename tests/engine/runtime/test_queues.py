@@ -16,10 +16,10 @@ from trireme.cost.calibration import Calibration
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import TensorType
 from trireme.profiling.trace import chrome_trace
-from trireme.runtime.dispatch import ParallelRunner
-from trireme.runtime.execute import check_order, serial_order, serial_runner
-from trireme.runtime.options import ExecutionOptions
-from trireme.runtime.session import Session
+from trireme.runtime.loop.dispatch import ParallelRunner
+from trireme.runtime.loop.execute import check_order, serial_order, serial_runner
+from trireme.runtime.program.options import ExecutionOptions
+from trireme.runtime.session.session import Session
 from trireme.support.errors import DeviceError
 
 

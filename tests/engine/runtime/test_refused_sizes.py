@@ -5,7 +5,7 @@ import pytest
 from onnx import parser
 
 import trireme
-from trireme.runtime.session import Session
+from trireme.runtime.session.session import Session
 from trireme.support.errors import RunError, TriremeError
 
 HEAD = '<ir_version: 10, opset_import: ["" : 22]>'

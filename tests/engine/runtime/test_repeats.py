@@ -8,7 +8,7 @@ from trireme.backend.capabilities import ThreadedCall
 from trireme.devices.npu.executable import NpuCall
 from trireme.ir.interpreter import run_reference
 from trireme.placement.options import PlacementOptions
-from trireme.runtime.session import Session
+from trireme.runtime.session.session import Session
 
 
 def graph_and_feeds(keeps_state=False):

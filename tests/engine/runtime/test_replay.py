@@ -14,8 +14,8 @@ from trireme.cost.calibration import Calibration
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import TensorType
 from trireme.placement.options import PlacementOptions
-from trireme.runtime.options import ExecutionOptions
-from trireme.runtime.replay import (
+from trireme.runtime.program.options import ExecutionOptions
+from trireme.runtime.session.replay import (
     PLACEMENT,
     VERSION,
     compared,
@@ -25,7 +25,7 @@ from trireme.runtime.replay import (
     rerun,
     save_bundle,
 )
-from trireme.runtime.session import Session
+from trireme.runtime.session.session import Session
 from trireme.support.dtypes import numpy_dtype
 from trireme.support.errors import ModelFileError, RunError, TriremeError
 

@@ -14,10 +14,9 @@ from trireme.devices.cpu.runtime.native import has_futex
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import TensorType
 from trireme.placement.options import PlacementOptions
-from trireme.runtime.options import AS_GIVEN
-from trireme.runtime.session import Session
-from trireme.runtime.streams.measure import profile_stream
-from trireme.runtime.streams.replicas import Replicas
+from trireme.runtime.program.options import AS_GIVEN
+from trireme.runtime.session.replicas import Replicas, profile_stream
+from trireme.runtime.session.session import Session
 from trireme.runtime.streams.round_robin import interchangeable
 from trireme.support.errors import RunError
 

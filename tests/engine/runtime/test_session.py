@@ -23,7 +23,7 @@ from trireme.ir.interpreter import run_reference
 from trireme.placement.explain import explain
 from trireme.placement.options import PlacementOptions
 from trireme.profiling.trace import chrome_trace
-from trireme.runtime.options import AS_GIVEN
+from trireme.runtime.program.options import AS_GIVEN
 
 F32 = TensorType((3, 8), "float32")
 

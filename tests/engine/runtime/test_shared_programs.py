@@ -9,9 +9,9 @@ import pytest
 import trireme
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import TensorType
-from trireme.runtime.options import ExecutionOptions
-from trireme.runtime.session import Session
-from trireme.runtime.shared_programs import PROGRAMS
+from trireme.runtime.program.options import ExecutionOptions
+from trireme.runtime.session.choose_runner import PROGRAMS
+from trireme.runtime.session.session import Session
 
 SEED = 20261126
 

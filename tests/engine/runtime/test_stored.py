@@ -17,11 +17,11 @@ import trireme
 from trireme.devices.cpu.runtime.pool import StepPool
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import TensorType
-from trireme.runtime import stored, stored_program
-from trireme.runtime.feeds import random_feeds
-from trireme.runtime.options import ExecutionOptions
-from trireme.runtime.session import Session
-from trireme.runtime.shared_programs import PROGRAMS
+from trireme.runtime.models import stored, stored_program
+from trireme.runtime.program.feeds import random_feeds
+from trireme.runtime.program.options import ExecutionOptions
+from trireme.runtime.session.choose_runner import PROGRAMS
+from trireme.runtime.session.session import Session
 from trireme.support.errors import RunError
 
 pytestmark = pytest.mark.usefixtures("no_calibration")

@@ -16,9 +16,9 @@ from trireme.ir.graph import TensorType
 from trireme.placement.options import PlacementOptions
 from trireme.plan.flow import flow_of, state_waits, steady_s
 from trireme.plan.plan import make_plan
-from trireme.runtime.options import AS_GIVEN
-from trireme.runtime.session import Session
-from trireme.runtime.streams.measure import profile_stream
+from trireme.runtime.program.options import AS_GIVEN
+from trireme.runtime.session.replicas import profile_stream
+from trireme.runtime.session.session import Session
 from trireme.support.errors import DeviceError, PlanError, RunError
 
 

@@ -15,8 +15,8 @@ from alarm import Interrupted, alarms, needs_timers
 
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import TensorType
-from trireme.runtime.contexts import ContextQueue
-from trireme.runtime.session import Session
+from trireme.runtime.program.contexts import ContextQueue
+from trireme.runtime.session.session import Session
 from trireme.support.cancel import CancelToken, check_cancelled, working_for
 from trireme.support.errors import CancelledError, DeadlineError, RunError
 

@@ -15,8 +15,9 @@ from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import Quant, TensorType
 from trireme.placement.options import PlacementOptions
 from trireme.placement.place import place
-from trireme.runtime import eager, replay
-from trireme.runtime.options import ExecutionOptions
+from trireme.runtime.eager import eager
+from trireme.runtime.program.options import ExecutionOptions
+from trireme.runtime.session import replay
 from trireme.support.errors import GraphError, PlacementError, RunError, TriremeError
 
 X = np.ones((1, 6, 6, 3), np.float32)

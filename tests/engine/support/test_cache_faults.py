@@ -19,7 +19,7 @@ from lab import child_environment
 from lab.stress import cache_crashes
 
 import trireme
-from trireme.runtime import stored
+from trireme.runtime.models import stored
 from trireme.support import atomic
 from trireme.support.cache_events import cache_events
 from trireme.support.disk_cache import DiskCache, open_own
@@ -38,7 +38,7 @@ def home(tmp_path):
 @pytest.fixture(autouse=True)
 def apart(monkeypatch, caplog):
     """Sessions share nothing in this process, as those of several processes."""
-    from trireme.runtime.shared_programs import PROGRAMS
+    from trireme.runtime.session.choose_runner import PROGRAMS
 
     monkeypatch.setattr(PROGRAMS, "offer", lambda key, made: None)
     monkeypatch.setattr(stored, "_ENTRIES", {})

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from trireme.runtime.stored_runner import BackgroundPreparation
+from trireme.runtime.session.stored_runner import BackgroundPreparation
 from trireme.support import forks
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")

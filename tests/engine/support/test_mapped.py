@@ -11,7 +11,7 @@ from onnx.reference import ReferenceEvaluator
 
 from trireme.converters.onnx.strip import LARGE_BYTES, strip
 from trireme.model_file.convert import convert
-from trireme.runtime.session import Session
+from trireme.runtime.session.session import Session
 from trireme.support.mapped import open_file, release
 
 SEED = 11

@@ -24,7 +24,7 @@ from trireme.model_file import dumps, loads
 from trireme.model_file.convert import convert
 from trireme.placement.objective import Objective
 from trireme.placement.options import PlacementOptions
-from trireme.runtime.options import AS_GIVEN, ExecutionOptions
+from trireme.runtime.program.options import AS_GIVEN, ExecutionOptions
 from trireme.support.errors import TriremeError
 
 CONTROL = ("If", "Loop", "Scan")

@@ -15,8 +15,8 @@ from lab.fuzz.oracle import Answer, same, wide
 from trireme.placement.lock import Lock, lock
 from trireme.placement.objective import Objective
 from trireme.placement.options import PlacementOptions
-from trireme.runtime.options import ExecutionOptions
-from trireme.runtime.session import Session
+from trireme.runtime.program.options import ExecutionOptions
+from trireme.runtime.session.session import Session
 from trireme.support.errors import TriremeError
 
 ALLOWED = {

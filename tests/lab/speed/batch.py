@@ -15,7 +15,7 @@ import numpy as np
 import trireme
 from lab.speed.clients import Load, closed_loop
 from trireme.ir.bind_shapes import bind_shapes
-from trireme.runtime.feeds import random_feeds
+from trireme.runtime.program.feeds import random_feeds
 from trireme.tools.parsed import parse_shapes
 
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import trireme
 from lab.speed.peers import onnx_session, openvino_model
-from trireme.runtime.feeds import random_feeds
+from trireme.runtime.program.feeds import random_feeds
 
 REST_S = 0.03
 """Longer than any engine's threads spin after a run."""

@@ -18,7 +18,7 @@ import numpy as np
 import onnxruntime
 
 from lab.speed.peers import onnx_session, openvino_model
-from trireme.runtime.session import Session
+from trireme.runtime.session.session import Session
 
 Array = np.ndarray
 Step = Callable[[Mapping[str, Array]], Array]

@@ -19,7 +19,7 @@ from decode_loops import Sizes, decode_feeds, decode_loop
 from onnx import parser
 
 from lab.speed.peers import onnx_session
-from trireme.runtime.session import Session
+from trireme.runtime.session.session import Session
 from trireme.support.timing import seconds_of
 
 LEAST_US = 1e-3

@@ -22,7 +22,7 @@ from functools import partial
 import numpy as np
 
 from lab.speed.peers import has_openvino, onnx_session, openvino_model
-from trireme.runtime.session import Session
+from trireme.runtime.session.session import Session
 from trireme.support.timing import seconds_of
 from trireme.tools.parsed import parse_shapes
 

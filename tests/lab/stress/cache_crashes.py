@@ -29,8 +29,8 @@ import numpy as np
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import Graph, TensorType
 from trireme.model_file import dumps, save
-from trireme.runtime.options import ExecutionOptions
-from trireme.runtime.session import Session
+from trireme.runtime.program.options import ExecutionOptions
+from trireme.runtime.session.session import Session
 from trireme.support.dtypes import Array
 from trireme.support.errors import ModelFileError
 

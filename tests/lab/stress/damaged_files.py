@@ -19,9 +19,9 @@ from lab.stress.mutations import damaged_cases, read_seeds
 from trireme.ir.graph import Graph
 from trireme.ir.verify import check
 from trireme.model_file.convert import convert
-from trireme.runtime.feeds import random_array
-from trireme.runtime.options import ExecutionOptions
-from trireme.runtime.session import Session
+from trireme.runtime.program.feeds import random_array
+from trireme.runtime.program.options import ExecutionOptions
+from trireme.runtime.session.session import Session
 from trireme.support.dtypes import Array
 from trireme.support.errors import InternalError, TriremeError
 

@@ -31,9 +31,9 @@ from trireme.backend.registry import open_device
 from trireme.ir.graph import node_names
 from trireme.model_file.convert import convert
 from trireme.placement.options import PlacementOptions
-from trireme.runtime.feeds import random_array
-from trireme.runtime.options import ExecutionOptions
-from trireme.runtime.session import Session
+from trireme.runtime.program.feeds import random_array
+from trireme.runtime.program.options import ExecutionOptions
+from trireme.runtime.session.session import Session
 from trireme.support.dtypes import Array, numpy_dtype
 from trireme.support.errors import DeviceError, FaultKind, PlacementError, TriremeError
 

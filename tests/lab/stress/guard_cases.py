@@ -25,9 +25,9 @@ from trireme.backend.registry import open_device
 from trireme.devices.cpu.codegen.target import available_isas
 from trireme.ir.graph import Graph
 from trireme.ir.interpreter import interpret
-from trireme.runtime.feeds import random_array
-from trireme.runtime.options import AS_GIVEN
-from trireme.runtime.session import Session
+from trireme.runtime.program.feeds import random_array
+from trireme.runtime.program.options import AS_GIVEN
+from trireme.runtime.session.session import Session
 from trireme.support.dtypes import Array, numpy_dtype
 from trireme.support.errors import InternalError
 
@@ -103,7 +103,10 @@ class GuardedMemory:
             one.check("memory of a session")
 
 
-_ALLOCATIONS = ("trireme.runtime.context.host_alloc", "trireme.backend.host_memory.host_alloc")
+_ALLOCATIONS = (
+    "trireme.runtime.program.context.host_alloc",
+    "trireme.backend.host_memory.host_alloc",
+)
 """Where a session takes its arenas from."""
 
 

@@ -24,8 +24,8 @@ from trireme.placement.options import PLAIN, PlacementOptions
 from trireme.placement.place import place
 from trireme.plan.plan import Plan, Task, make_plan
 from trireme.plan.subgraphs import Execution, Subgraphs
-from trireme.runtime.options import AS_GIVEN, ExecutionOptions
-from trireme.runtime.session import Session
+from trireme.runtime.program.options import AS_GIVEN, ExecutionOptions
+from trireme.runtime.session.session import Session
 from trireme.support.dtypes import Array
 from trireme.support.errors import DeviceError, PlanError
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import Graph, TensorType
-from trireme.runtime.session import Session
+from trireme.runtime.session.session import Session
 from trireme.serving.admission import ServingLimits
 from trireme.serving.config import ModelSettings
 from trireme.serving.models import FixedModels, Models, SessionModel

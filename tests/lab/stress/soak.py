@@ -33,8 +33,8 @@ from lab.stress.rows import Figure, StressFailure, StressRow
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import Graph, TensorType
 from trireme.model_file import dumps, save
-from trireme.runtime.options import ExecutionOptions
-from trireme.runtime.session import Session
+from trireme.runtime.program.options import ExecutionOptions
+from trireme.runtime.session.session import Session
 
 SHAPE = (4, 64)
 CLIENTS = 4

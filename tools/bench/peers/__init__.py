@@ -88,7 +88,7 @@ PEERS = {
     )
 }
 OURSELVES = Peer(
-    OURS, "trireme.runtime.session", "trireme", (".onnx", ".tflite", ".trm"), caches=True
+    OURS, "trireme.runtime.session.session", "trireme", (".onnx", ".tflite", ".trm"), caches=True
 )
 _VERIFIERS = {".onnx": "onnxruntime", ".tflite": "litert"}
 

@@ -20,12 +20,12 @@ def open_engine(
     out where they are defaults. Its "python_ops" is the file of the Python
     operators, if any. The process's environment says where all caches are.
     """
-    from trireme.runtime.session import Session
+    from trireme.runtime.session.session import Session
 
     given = {**task["session"], "threads": task["threads"]}
     how, asked = given.pop("execution_options"), given.pop("placement_options")
     if how or task.get("python_ops"):
-        from trireme.runtime.options import ExecutionOptions
+        from trireme.runtime.program.options import ExecutionOptions
         from trireme.tools.python_ops import operators_of
 
         functions = operators_of(task.get("python_ops"))

@@ -9,8 +9,8 @@ from programs import HEAD, peer
 from trireme.runtime.control.bodies import Bodies
 from trireme.runtime.control.growing_loop import GrowingLoop
 from trireme.runtime.control.state_rooms import LEAST_ROWS
-from trireme.runtime.options import ExecutionOptions
-from trireme.runtime.session import Session
+from trireme.runtime.program.options import ExecutionOptions
+from trireme.runtime.session.session import Session
 from trireme.support.errors import RunError
 
 SIZES = Sizes(room=256)

@@ -17,7 +17,7 @@ from trireme.ops.repeats import GOING, TURN
 from trireme.runtime.control.bodies import MOST_BODIES
 from trireme.runtime.control.body import Workshop
 from trireme.runtime.control.dynamic import ControlFlow
-from trireme.runtime.options import ExecutionOptions
+from trireme.runtime.program.options import ExecutionOptions
 from trireme.support.errors import RunError
 
 

@@ -11,8 +11,8 @@ from onnx import parser
 from programs import HEAD, NESTED, UNTIL, f32
 
 from trireme import eager
-from trireme.runtime.options import ExecutionOptions
-from trireme.runtime.session import Session
+from trireme.runtime.program.options import ExecutionOptions
+from trireme.runtime.session.session import Session
 from trireme.support.errors import DeadlineError, RunError
 
 SOON_S = 0.2

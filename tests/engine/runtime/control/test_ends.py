@@ -5,8 +5,8 @@ import pytest
 from onnx import parser
 from programs import HEAD, NESTED, UNTIL, f32
 
-from trireme.runtime.options import ExecutionOptions
-from trireme.runtime.session import Session
+from trireme.runtime.program.options import ExecutionOptions
+from trireme.runtime.session.session import Session
 from trireme.support.errors import CompileError, RunError
 
 FOREVER = """

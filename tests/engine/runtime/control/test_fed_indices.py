@@ -9,7 +9,7 @@ from random_index_loops import TURNS, random_index_loop
 from sweep import sweep
 
 from trireme.devices.cpu.runtime.repeat import NativeRepeat
-from trireme.runtime.session import Session
+from trireme.runtime.session.session import Session
 from trireme.support.errors import RunError
 
 BY_HOST = "trireme.runtime.control.repeat.native_turns"

@@ -11,11 +11,10 @@ from trireme.ops.repeats import repeat_of
 from trireme.passes.appended import Appended, appended_states, rows_for
 from trireme.runtime.control.bodies import Bodies
 from trireme.runtime.control.dynamic import ControlFlow
-from trireme.runtime.control.growing_array import FIRST_ROOM, GrowingArray, joined
+from trireme.runtime.control.growing import FIRST_ROOM, GrowingArray, joined
 from trireme.runtime.control.growing_loop import GrowingLoop
-from trireme.runtime.control.open_body import OpenBody
-from trireme.runtime.control.open_loop import OpenLoop
-from trireme.runtime.session import Session
+from trireme.runtime.control.open_loop import OpenBody, OpenLoop
+from trireme.runtime.session.session import Session
 from trireme.support.errors import RunError
 
 TEXT = """

@@ -16,8 +16,8 @@ from trireme.devices.cpu.compile.resizable import CpuResizable
 from trireme.runtime.control.bodies import Bodies
 from trireme.runtime.control.dynamic import ControlFlow
 from trireme.runtime.control.growing_loop import FIRST_TURNS, GrowingLoop
-from trireme.runtime.options import ExecutionOptions
-from trireme.runtime.session import Session
+from trireme.runtime.program.options import ExecutionOptions
+from trireme.runtime.session.session import Session
 from trireme.support.errors import CompileError, RunError
 
 

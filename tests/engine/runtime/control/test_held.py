@@ -18,7 +18,7 @@ from trireme.placement.lock_changes import differences
 from trireme.placement.lockfile import load_lock, save_lock
 from trireme.placement.options import PlacementOptions
 from trireme.profiling.trace import chrome_trace
-from trireme.runtime.session import Session
+from trireme.runtime.session.session import Session
 from trireme.support.errors import PlacementError, PlanError
 
 INNER = ("y", "body", "inner", "body")

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from programs import PROGRAMS, peer
 
-from trireme.runtime.options import ExecutionOptions
-from trireme.runtime.session import Session
+from trireme.runtime.program.options import ExecutionOptions
+from trireme.runtime.session.session import Session
 
 DEVICES = (["cpu"], ["opencl", "cpu"], ["npu", "cpu"], ["cpu", "opencl", "npu"], ["cpu", "host"])
 MODES = [

@@ -16,7 +16,7 @@ from programs import COUNTED, HEAD, KEPT, NESTED, PROGRAMS, UNTIL, f32
 from trireme.backend.capabilities import RepeatableCall
 from trireme.devices.cpu.runtime.repeat import NativeRepeat
 from trireme.runtime.control.repeat import DRIVEN, NATIVE
-from trireme.runtime.session import Session
+from trireme.runtime.session.session import Session
 
 
 def drivers(session):

@@ -14,8 +14,8 @@ from trireme.converters.onnx import convert
 from trireme.ir.interpreter import interpret
 from trireme.ir.verify import check
 from trireme.passes.pipeline import PASSES, optimise
-from trireme.runtime.options import AS_GIVEN, ExecutionOptions
-from trireme.runtime.session import Session
+from trireme.runtime.program.options import AS_GIVEN, ExecutionOptions
+from trireme.runtime.session.session import Session
 
 DYNAMIC = ExecutionOptions(schedule="dynamic")
 WAYS = (

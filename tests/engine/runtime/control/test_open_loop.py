@@ -15,8 +15,8 @@ from trireme.runtime.control.body import Workshop
 from trireme.runtime.control.dynamic import ControlFlow
 from trireme.runtime.control.open_loop import FIRST_TURNS, OpenLoop
 from trireme.runtime.control.repeat import DRIVEN, NATIVE
-from trireme.runtime.options import ExecutionOptions
-from trireme.runtime.session import Session
+from trireme.runtime.program.options import ExecutionOptions
+from trireme.runtime.session.session import Session
 from trireme.support.errors import RunError
 
 ROWS = """

@@ -5,7 +5,7 @@ import pytest
 from programs import BRANCH, PROGRAMS, peer
 
 from trireme.placement.explain import explain
-from trireme.runtime.session import Session
+from trireme.runtime.session.session import Session
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda one: one.name)

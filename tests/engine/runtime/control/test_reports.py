@@ -12,7 +12,7 @@ from trireme.backend.registry import open_device
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import TensorType
 from trireme.placement.explain import explain
-from trireme.runtime.session import Session
+from trireme.runtime.session.session import Session
 
 
 def test_the_summary_has_a_line_for_each_body():

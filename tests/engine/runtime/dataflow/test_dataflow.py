@@ -18,8 +18,8 @@ from trireme.ir.interpreter import evaluate, interpret
 from trireme.ops.repeats import GOING, TURN
 from trireme.runtime.dataflow.executor import Executor
 from trireme.runtime.dataflow.lower import lower
-from trireme.runtime.options import ExecutionOptions
-from trireme.runtime.session import Session
+from trireme.runtime.program.options import ExecutionOptions
+from trireme.runtime.session.session import Session
 from trireme.support.errors import RunError
 
 ROW, NUMBER = TensorType((3,), "float32"), TensorType((), "int64")

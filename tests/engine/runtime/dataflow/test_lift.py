@@ -16,11 +16,11 @@ from trireme.ir.graph import TensorType
 from trireme.ir.interpreter import evaluate
 from trireme.ops.repeats import bodies_of
 from trireme.passes.pipeline import optimise
-from trireme.runtime.dataflow.builder import DataflowBuilder
 from trireme.runtime.dataflow.executor import Executor
+from trireme.runtime.dataflow.graph import DataflowBuilder
 from trireme.runtime.dataflow.lift import lift
 from trireme.runtime.dataflow.lower import lower
-from trireme.runtime.session import Session
+from trireme.runtime.session.session import Session
 from trireme.support.errors import GraphError
 
 ROW, NUMBER, FLAG = (TensorType(*one) for one in (((3,), "float32"), ((), "int64"), ((), "bool")))

@@ -8,8 +8,8 @@ from opencl import need_opencl
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import TensorType
 from trireme.placement.options import PlacementOptions
-from trireme.runtime.options import ExecutionOptions
-from trireme.runtime.session import Session
+from trireme.runtime.program.options import ExecutionOptions
+from trireme.runtime.session.session import Session
 from trireme.support.errors import DeviceError, FaultKind
 
 ALL = ["npu", "opencl", "cpu"]

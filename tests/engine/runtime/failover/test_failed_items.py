@@ -7,8 +7,8 @@ from faults import Fault, inject
 from opencl import need_opencl
 
 from trireme.placement.options import PlacementOptions
-from trireme.runtime.session import Session
-from trireme.runtime.streams.replicas import Replicas
+from trireme.runtime.session.replicas import Replicas
+from trireme.runtime.session.session import Session
 from trireme.support.errors import FaultKind
 
 ITEMS = [{"x": X + k} for k in range(8)]

@@ -10,9 +10,9 @@ from faults import Fault, inject
 from opencl import need_opencl
 
 from trireme.placement.options import PlacementOptions
-from trireme.runtime.options import ExecutionOptions
-from trireme.runtime.session import Session
-from trireme.runtime.streams.replicas import Replicas
+from trireme.runtime.program.options import ExecutionOptions
+from trireme.runtime.session.replicas import Replicas
+from trireme.runtime.session.session import Session
 from trireme.support.errors import FaultKind
 
 GRAPH = chain(("a", "d"))

@@ -18,9 +18,9 @@ from opencl import need_opencl
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import TensorType
 from trireme.placement.options import PlacementOptions
-from trireme.runtime.failover.task_watch import TaskWatch
-from trireme.runtime.options import ExecutionOptions
-from trireme.runtime.session import Session
+from trireme.runtime.loop.task_watch import TaskWatch
+from trireme.runtime.program.options import ExecutionOptions
+from trireme.runtime.session.session import Session
 from trireme.support.errors import DeviceError, FaultKind
 
 X = np.random.default_rng(4).standard_normal((8, 64)).astype(np.float32)

@@ -13,9 +13,9 @@ from programs import HEAD
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import TensorType
 from trireme.placement.options import PlacementOptions
-from trireme.runtime.failover import watchdog
-from trireme.runtime.options import ExecutionOptions
-from trireme.runtime.session import Session
+from trireme.runtime.loop import watchdog
+from trireme.runtime.program.options import ExecutionOptions
+from trireme.runtime.session.session import Session
 from trireme.support.errors import FaultKind
 
 X = np.random.default_rng(4).standard_normal((8, 64)).astype(np.float32)

@@ -15,9 +15,8 @@ from trireme.devices.opencl.gpu_prices import GpuFacts
 from trireme.ir.interpreter import interpret
 from trireme.model_file.convert import convert
 from trireme.passes.pipeline import optimise
-from trireme.runtime.options import ExecutionOptions
-from trireme.runtime.states.growth import growing
-from trireme.runtime.states.rooms import LEAST_ROWS
+from trireme.runtime.program.options import ExecutionOptions
+from trireme.runtime.states.growth import LEAST_ROWS, growing
 from trireme.runtime.states.rules import ties_of
 
 

@@ -6,7 +6,7 @@ import pytest
 from trireme import ModelFileError, RunError, Session
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import TensorType
-from trireme.runtime.states.snapshot import StateSnapshot
+from trireme.runtime.states.held import StateSnapshot
 from trireme.support.dtypes import numpy_dtype
 
 

@@ -7,7 +7,7 @@ from onnx import TensorProto, helper, numpy_helper
 from stateful_models import STATES
 
 from trireme import RunError, Session
-from trireme.runtime.states.steps import StateSteps
+from trireme.runtime.session.stateful_program import StateSteps
 
 
 @pytest.fixture

@@ -1,0 +1,1 @@
+"""Any op at once, on tensors that read like arrays."""

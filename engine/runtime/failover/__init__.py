@@ -1,1 +1,0 @@
-"""Faults while a session runs: the run goes to the devices that are left."""

@@ -1,0 +1,1 @@
+"""A plan with code on memory: programs, contexts, and the way of inputs and outputs."""

@@ -1,1 +1,0 @@
-"""Requests: runs that wait in a queue, have deadlines and can be cancelled."""

@@ -1,0 +1,1 @@
+"""Sessions: a model opened on devices, and the runner that serves its runs."""

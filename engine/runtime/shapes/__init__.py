@@ -1,0 +1,1 @@
+"""Programs with open shapes: sizes of a call, stages where shapes come late, instances."""
