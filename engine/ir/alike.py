@@ -7,10 +7,10 @@ small constants of equal contents. The same graph may be made again, for other s
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
 
 from trireme.ir.graph import Graph, Node, digest, hashable
 from trireme.support.dtypes import Array
+from trireme.support.records import dataclass
 
 _MOST_DIGESTED = 1 << 16
 """The most elements of a constant that is compared by its contents."""

@@ -33,8 +33,9 @@ from trireme.runtime.control.operands import (
 )
 from trireme.runtime.loop.execute import serial_order, serial_runner
 from trireme.runtime.program.context import ExecutionContext
+from trireme.runtime.program.failures import raise_named
 from trireme.runtime.program.io_binding import Arguments, reader_of, writer_of
-from trireme.runtime.program.program import Program, raise_named
+from trireme.runtime.program.program import Program
 from trireme.support.cancel import check_cancelled
 from trireme.support.dtypes import Array
 from trireme.support.errors import RunError

@@ -25,7 +25,7 @@ from trireme.backend.device import HOST, BoundCall, Done, Event
 from trireme.plan.plan import Plan
 from trireme.profiling.spans import TaskSpan, span_of
 from trireme.runtime.loop.execute import TaskListener, launch_behind
-from trireme.runtime.program.program import named_error, task_error
+from trireme.runtime.program.failures import named_error, task_error
 from trireme.support.cancel import CancelToken, current_token, working_for
 from trireme.support.errors import RunError
 from trireme.support.forks import register_at_fork

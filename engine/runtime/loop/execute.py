@@ -18,7 +18,7 @@ from trireme.backend.capabilities import driver_queue_of, runner_of
 from trireme.backend.device import HOST, BoundCall, Device, Done, Event
 from trireme.plan.plan import Plan
 from trireme.profiling.spans import TaskSpan, span_of
-from trireme.runtime.program.program import raise_named
+from trireme.runtime.program.failures import raise_named
 from trireme.support.cancel import check_cancelled
 from trireme.support.errors import RunError
 

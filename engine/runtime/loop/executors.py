@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -26,6 +25,7 @@ from trireme.runtime.loop.execute import (
     task_runner,
 )
 from trireme.support.dtypes import Array
+from trireme.support.records import dataclass
 from trireme.support.timing import RepeatLimits, seconds_of, time_calls
 from trireme.support.units import time_text
 

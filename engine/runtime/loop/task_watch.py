@@ -18,7 +18,7 @@ from trireme.backend.links import link_ends
 from trireme.ir.op import get_op
 from trireme.plan.plan import Plan, Task
 from trireme.profiling.rows import clock_of
-from trireme.runtime.program.program import task_error
+from trireme.runtime.program.failures import task_error
 from trireme.support.cancel import Clock
 from trireme.support.errors import DeviceError, FaultKind
 

@@ -38,7 +38,7 @@ from trireme.runtime.loop.task_watch import (
     keep_for_ever,
     lose,
 )
-from trireme.runtime.program.program import interrupt_of
+from trireme.runtime.program.failures import interrupt_of
 from trireme.support.cancel import current_token, working_for
 from trireme.support.errors import DeviceError, FaultKind, InternalError, RunError
 from trireme.support.forks import register_at_fork

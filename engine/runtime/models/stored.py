@@ -36,7 +36,7 @@ from trireme.runtime.models.stored_program import (
     StoredEntry,
     StoredProgram,
 )
-from trireme.runtime.program.program import described
+from trireme.runtime.program.failures import described
 from trireme.support.code_version import code_version
 from trireme.support.disk_cache import MOST_BYTES
 from trireme.support.dtypes import Array

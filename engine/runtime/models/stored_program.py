@@ -16,8 +16,8 @@ import numpy as np
 from trireme.backend.image import ImageCall, TaskImage
 from trireme.ir.graph import Quant, Rounding, TensorType, Value
 from trireme.runtime.program.contexts import MOST, ContextCount
+from trireme.runtime.program.failures import raise_at
 from trireme.runtime.program.io_binding import IOBinding, IOPort, RunInContext
-from trireme.runtime.program.program import raise_at
 from trireme.support.cached import cached_property
 from trireme.support.dtypes import Array, numpy_dtype
 from trireme.support.errors import RunError

@@ -1,8 +1,7 @@
-"""Choose the runner of a session, once; sessions of one model and options share its program."""
+"""Choose the runner of a session, once."""
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
@@ -24,88 +23,24 @@ from trireme.runtime.models.prepare import (
 from trireme.runtime.program.context import ExecutionContext
 from trireme.runtime.program.contexts import MOST, ContextCount, checked_contexts
 from trireme.runtime.program.options import ExecutionOptions, resolve_options
-from trireme.runtime.session.runners import ProgramRunner, ReadyModel
+from trireme.runtime.session.program_runner import ProgramRunner
+from trireme.runtime.session.runners import ReadyModel
 from trireme.runtime.session.shape_session import ShapeOptions
+from trireme.runtime.session.shared_programs import PROGRAMS, SharedProgram
 from trireme.runtime.session.siblings import holding
 from trireme.runtime.shapes.stage import is_open
 from trireme.support.arguments import choice
 from trireme.support.errors import RunError
-from trireme.support.forks import register_at_fork
 from trireme.support.records import dataclass
 
 if TYPE_CHECKING:
     from trireme.runtime.models.arguments import SessionArguments
     from trireme.runtime.models.stored import Entry, StoredKey
-    from trireme.runtime.program.program import Program
     from trireme.runtime.session.open_program import OpenProgram
     from trireme.runtime.session.session_faults import SessionFaults
     from trireme.runtime.session.sized_runner import SizedRunner
     from trireme.runtime.session.stateful_program import StatefulProgram
     from trireme.runtime.shapes.resizable import ShapeRun
-
-
-class SharedProgram:
-    """A prepared model and its program; closed with the last session that holds it.
-
-    model: what it was made of, which keeps its identity while this lives
-    dropped: devices that gave an error before any run
-    closing: closes the devices; users: how many sessions hold it
-    program: of static shapes; open_program: of open shapes
-    watch_regions: has the regions of open shapes watched for tasks that hang
-    """
-
-    def __init__(self, model: object) -> None:
-        self.model, self.users = model, 0
-        self.dropped: dict[str, str] = {}
-        self.closing = ExitStack()
-        self.prepared: Prepared | None = None
-        self.program: Program | None = None
-        self.open_program: OpenProgram | None = None
-        self.watch_regions: Callable[[], None] | None = None
-
-
-class SharedPrograms:
-    """The shared programs of this process, by their keys."""
-
-    def __init__(self) -> None:
-        self._known: dict[str, SharedProgram] = {}
-        self.reset_after_fork()
-        register_at_fork(self)
-
-    def has(self, key: str | None) -> bool:
-        """Whether a session may find a program by a key."""
-        return key in self._known
-
-    def take(self, key: str | None, model: object) -> SharedProgram:
-        """Return the program of a key, or a new one that is to be filled; `drop` gives it back."""
-        with self._lock:
-            found = self._known.get(key) if key is not None else None
-            if found is None:
-                found = SharedProgram(model)
-            found.users += 1
-            return found
-
-    def offer(self, key: str | None, made: SharedProgram) -> None:
-        """Let later sessions find a program that is filled."""
-        if key is not None:
-            with self._lock:
-                self._known.setdefault(key, made)
-
-    def drop(self, one: SharedProgram) -> None:
-        """Give a program back; the last one closes it."""
-        with self._lock:
-            one.users -= 1
-            if one.users:
-                return
-            self._known = {key: each for key, each in self._known.items() if each is not one}
-        one.closing.close()
-
-    def reset_after_fork(self) -> None:
-        """Be free in a forked child."""
-        self._lock = threading.RLock()  # a collector may drop programs anywhere
-
-
-PROGRAMS = SharedPrograms()
 
 
 @dataclass(frozen=True)

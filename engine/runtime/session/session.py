@@ -21,9 +21,9 @@ from trireme.runtime.calls.workers import MAX_QUEUE, SessionRequests, warm_up
 from trireme.runtime.models.arguments import LoadLog, SessionArguments
 from trireme.runtime.models.stored import stored_key
 from trireme.runtime.program.contexts import checked_contexts
-from trireme.runtime.session.choose_runner import PROGRAMS
 from trireme.runtime.session.program_session import ProgramSession
 from trireme.runtime.session.runners import ReadyModel, Runner, SessionState
+from trireme.runtime.session.shared_programs import PROGRAMS
 from trireme.runtime.session.siblings import SiblingSessions
 from trireme.runtime.session.stored_runner import BackgroundPreparation, StoredRunner
 from trireme.support.arguments import check_arguments, checked, later_names

@@ -15,8 +15,9 @@ from trireme.placement.placement import Placement
 from trireme.placement.reference_share import uses_reference
 from trireme.runtime.models.prepare import HOW_TO_AVOID, Prepared, with_reference_note
 from trireme.runtime.program.contexts import ContextCount
+from trireme.runtime.session.program_runner import ProgramRunner
 from trireme.runtime.session.program_session import ProgramSession
-from trireme.runtime.session.runners import ProgramRunner, ReadyModel
+from trireme.runtime.session.runners import ReadyModel
 from trireme.runtime.shapes.polymorphic import polymorphic_device
 from trireme.runtime.shapes.resizable import ShapeRun
 from trireme.support.errors import InternalError

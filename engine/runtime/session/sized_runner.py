@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from trireme.runtime.loop.executors import Mode
     from trireme.runtime.models.prepare import Prepared
     from trireme.runtime.program.options import ExecutionOptions
-    from trireme.runtime.session.runners import ProgramRunner
+    from trireme.runtime.session.program_runner import ProgramRunner
     from trireme.runtime.session.session_faults import SessionFaults
     from trireme.runtime.session.shape_session import Places
 
@@ -209,7 +209,7 @@ class SizedRunner:
     direct: no run has one function for all shapes
     """
 
-    direct = None
+    direct, is_sized = None, True
     store_shapes: Callable[[ShapeRun], None] | None = None
 
     def __init__(

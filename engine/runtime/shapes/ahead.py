@@ -7,12 +7,12 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Generic, Literal, Protocol, TypeVar
 
 from trireme.support.errors import TriremeError
 from trireme.support.forks import register_at_fork
 from trireme.support.locks import Latch
+from trireme.support.records import dataclass
 
 Shapes = tuple[tuple[int, ...], ...]
 Key = tuple[Shapes, ...]

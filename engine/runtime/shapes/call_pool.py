@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
@@ -15,6 +14,7 @@ from trireme.backend.capabilities import ResizableCall
 from trireme.backend.device import Buffer
 from trireme.runtime.program.io_binding import IN_PLACE_BYTES
 from trireme.support.dtypes import Array
+from trireme.support.records import dataclass
 
 Kinds = Sequence[tuple[tuple[int, ...], Any]]
 """Shapes and numpy's dtypes."""

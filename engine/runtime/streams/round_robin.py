@@ -25,7 +25,8 @@ from trireme.runtime.loop.dispatch import CHEAP_S
 from trireme.runtime.loop.execute import launch_behind, noted, serial_runner, task_runner
 from trireme.runtime.loop.task_watch import TaskWatch
 from trireme.runtime.program.context import ExecutionContext
-from trireme.runtime.program.program import Program, raise_named
+from trireme.runtime.program.failures import raise_named
+from trireme.runtime.program.program import Program
 from trireme.runtime.streams.dispatcher import Dispatcher, StreamContext, StreamStep
 from trireme.support.errors import PlacementError
 from trireme.support.units import time_text

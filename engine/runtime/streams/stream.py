@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from trireme.runtime.loop.execute import finish
-from trireme.runtime.program.program import interrupt_of
+from trireme.runtime.program.failures import interrupt_of
 from trireme.runtime.streams.dispatcher import Dispatcher, Item
 from trireme.support.closing import Closing
 from trireme.support.dtypes import Array

@@ -10,8 +10,8 @@ import trireme
 from trireme.ir.builder import GraphBuilder
 from trireme.ir.graph import TensorType
 from trireme.runtime.program.options import ExecutionOptions
-from trireme.runtime.session.choose_runner import PROGRAMS
 from trireme.runtime.session.session import Session
+from trireme.runtime.session.shared_programs import PROGRAMS
 
 SEED = 20261126
 

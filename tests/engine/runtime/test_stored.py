@@ -20,8 +20,8 @@ from trireme.ir.graph import TensorType
 from trireme.runtime.models import stored, stored_program
 from trireme.runtime.program.feeds import random_feeds
 from trireme.runtime.program.options import ExecutionOptions
-from trireme.runtime.session.choose_runner import PROGRAMS
 from trireme.runtime.session.session import Session
+from trireme.runtime.session.shared_programs import PROGRAMS
 from trireme.support.errors import RunError
 
 pytestmark = pytest.mark.usefixtures("no_calibration")

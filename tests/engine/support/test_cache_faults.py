@@ -38,7 +38,7 @@ def home(tmp_path):
 @pytest.fixture(autouse=True)
 def apart(monkeypatch, caplog):
     """Sessions share nothing in this process, as those of several processes."""
-    from trireme.runtime.session.choose_runner import PROGRAMS
+    from trireme.runtime.session.shared_programs import PROGRAMS
 
     monkeypatch.setattr(PROGRAMS, "offer", lambda key, made: None)
     monkeypatch.setattr(stored, "_ENTRIES", {})

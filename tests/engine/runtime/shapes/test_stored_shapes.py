@@ -21,8 +21,8 @@ from trireme.runtime.models import stored
 from trireme.runtime.models.stored_program import MOST_SHAPES
 from trireme.runtime.program.options import ExecutionOptions
 from trireme.runtime.session import sized_runner as stored_sizing
-from trireme.runtime.session.choose_runner import PROGRAMS
 from trireme.runtime.session.session import Session
+from trireme.runtime.session.shared_programs import PROGRAMS
 from trireme.support.errors import RunError, TriremeError
 
 pytestmark = pytest.mark.usefixtures("no_calibration")
