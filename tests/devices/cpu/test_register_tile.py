@@ -1,11 +1,13 @@
-"""The prefetches of register tiles: the tiles of a panel bring all of the next one."""
+"""Register tiles bring all of the next panel between them, and their sums stay in registers."""
 
 import re
 
+import numpy as np
 import pytest
 
+import trireme
 from trireme.devices.cpu.codegen.ir import Function, Var
-from trireme.devices.cpu.codegen.target import ISAS
+from trireme.devices.cpu.codegen.target import ISAS, available_isas
 from trireme.devices.cpu.kernels.f32.gemm import (
     PACKED,
     MatmulShape,
@@ -14,9 +16,13 @@ from trireme.devices.cpu.kernels.f32.gemm import (
     product_kernel,
 )
 from trireme.devices.cpu.kernels.f32.register_tile import LINE, multiply_tile, part_ahead
-from trireme.devices.cpu.kernels.f32.tiling import Size
+from trireme.devices.cpu.kernels.f32.tiling import Size, choose_register_tile
+from trireme.ir.builder import GraphBuilder
+from trireme.ir.graph import TensorType
+from trireme.runtime.program.options import ExecutionOptions
 
 AVX512 = ISAS["avx512"]
+_JUMP = re.compile(r"\sj\w+\s+(\.?L\w+)")
 _AT = re.compile(r"(%\w+) = getelementptr float, ptr (%\w+), i64 (\d+)")
 _BRINGS = re.compile(r"call void @llvm.prefetch.p0\(ptr (%\w+), i32 0, i32 2, i32 1\)")
 
@@ -72,3 +78,36 @@ def test_operands_in_place_are_not_prefetched():
     product = MatmulShape(Size(49, 512, 256), Strides(256), Strides(512), Strides(512))
     code, _, _ = product_kernel(AVX512, product, cut_product(AVX512, product, 1), "matmul")
     assert "llvm.prefetch" not in code.text
+
+
+def innermost_loops(assembly):
+    """Yield the lines of each loop of x86 code that has no loop inside."""
+    lines = assembly.splitlines()
+    places = {line.split(":")[0]: number for number, line in enumerate(lines) if ":" in line}
+    jumps = ((_JUMP.search(line), number) for number, line in enumerate(lines))
+    loops = {(places.get(jump[1], end), end) for jump, end in jumps if jump}
+    loops = {(start, end) for start, end in loops if start < end}
+    for start, end in loops:
+        if not any(start <= other[0] and other[1] < end for other in loops):
+            yield lines[start:end]
+
+
+def tile_columns():
+    """Return columns by tile, for each tile that products of open rows get with AVX-512."""
+    return {choose_register_tile(AVX512, 480, n, 240, 16, 240): n for n in range(16, 520, 8)}
+
+
+@pytest.mark.skipif("avx512" not in available_isas(), reason="this machine has no AVX-512")
+@pytest.mark.parametrize("columns", tile_columns().values(), ids=str)
+def test_accumulators_stay_in_registers(columns):
+    b, rng = GraphBuilder("g"), np.random.default_rng(columns)
+    x = b.input("x", TensorType(("n", 240), "float32"))
+    weights = b.constant("w", rng.standard_normal((240, columns)).astype("f4"))
+    scale = b.constant("s", rng.standard_normal(columns).astype("f4"))
+    y = b.add("hard_swish", b.add("mul", b.add("matmul", x, weights), scale))
+    options = ExecutionOptions(device_options={"cpu": {"isa": "avx512"}})
+    with trireme.Session(b.finish(y), devices=["cpu"], execution_options=options) as session:
+        session.run({"x": np.zeros((96, 240), "f4")})
+        (text,) = (text for name, text in session.kernels("asm").items() if "fully" in name)
+    main = max(innermost_loops(text), key=lambda lines: sum("vfmadd" in line for line in lines))
+    assert sum("zmm" in line and "rsp" in line for line in main) <= 4
