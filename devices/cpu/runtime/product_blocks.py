@@ -7,12 +7,15 @@ import math
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 
-_PARTS = tuple(
-    (rows, columns)
-    for rows, columns in itertools.product((1, 2, 4, 8, 16, 32), (1, 2, 4, 8, 16))
-    if rows * columns <= 32
-)
-"""Numbers of blocks of rows and groups of columns that are tried."""
+
+@lru_cache
+def _parts(threads: int) -> tuple[tuple[int, int], ...]:
+    """Return the numbers of blocks of rows and groups of columns that are tried."""
+    shares = {threads & -threads, threads}  # a power of two, and what an odd number shares evenly
+    counts = sorted({share << bits for share in shares for bits in range(7)} | {1, 2, 4, 8})
+    most = 16 * threads
+    pairs = itertools.product(counts, counts)
+    return tuple((rows, columns) for rows, columns in pairs if rows * columns <= most)
 
 
 @lru_cache(4096)
@@ -20,6 +23,8 @@ def block_words(
     lanes: int,
     l2_bytes: int,
     gathers: bool,
+    threads: int,
+    is_open: bool,
     tile_rows: int,
     vectors: int,
     slice_depth: int,
@@ -29,10 +34,11 @@ def block_words(
     depth: int,
     batch: int,
 ) -> tuple[int, int, int, int]:
-    """Return the cut with the least modelled cycles on two threads.
+    """Return the cut with the least modelled cycles on so many threads.
 
     It has rows of a block, blocks, groups of columns, and panels of a group.
-    gathers: whether A is gathered; slice_depth: depth that is done before the next, 0 for all
+    gathers: whether A is gathered; is_open: whether blocks may have any rows left; else all the
+        same, or the last alone. slice_depth: depth that is done before the next, 0 for all
     cycles: of one step of depth, as in `cycles_of_rows`
     """
     width = vectors * lanes
@@ -46,13 +52,16 @@ def block_words(
         return cycles_of_rows(block, tile_rows, cycles) * depth / width
 
     best, found = math.inf, (rows, 1, 1, panels)
-    for (block, blocks), group in _cuts(rows, tile_rows, panels, fits):
+    for (block, blocks), group in _cuts(rows, tile_rows, panels, fits, threads):
+        left = rows - (blocks - 1) * block
+        if not is_open and block % tile_rows not in (0, left % tile_rows):
+            continue
         some_columns = min(group * width, columns)
         groups = -(-panels // group)
         chunks = batch * blocks * groups
         fixed = some_columns * depth * 4 / b_rate + block * a_cycles + 400
         work = some_columns * block_cycles(block) + fixed
-        cost = -(-chunks // 2) * work + (0.25 * work if chunks > 1 else 0)
+        cost = -(-chunks // threads) * work + (0.25 * work if chunks > 1 else 0)
         if cost < best:
             best, found = cost, (block, blocks, groups, group)
     return found
@@ -65,11 +74,11 @@ def cycles_of_rows(rows: int, tile_rows: int, cycles: Sequence[float]) -> float:
 
 
 def _cuts(
-    rows: int, tile_rows: int, panels: int, fits: int
+    rows: int, tile_rows: int, panels: int, fits: int, threads: int
 ) -> Iterator[tuple[tuple[int, int], int]]:
     """Yield rows of a block, blocks, and panels of a group; blocks are whole tiles, or even."""
     tiles = -(-rows // tile_rows)
-    for by_rows, by_columns in _PARTS:
+    for by_rows, by_columns in _parts(threads):
         if by_rows > tiles or by_columns > panels:
             continue
         whole = -(-tiles // by_rows) * tile_rows

@@ -5,16 +5,16 @@ import random
 import pytest
 
 from trireme.devices.cpu.codegen.target import ISAS
-from trireme.devices.cpu.kernels.f32.open_gemm import cycles_by_rows
+from trireme.devices.cpu.kernels.f32.product_shape import cycles_by_rows, rest_heights
 from trireme.devices.cpu.kernels.f32.tiling import choose_register_tile, is_near
 from trireme.devices.cpu.runtime.product_blocks import block_words, cycles_of_rows
 
 SEED = 28
 
 
-def words(isa, tile, rows, columns, depth, batch=1):
-    cycles = tuple(cycles_by_rows(isa, *tile))
-    given = isa.lanes, isa.l2_bytes, False, *tile, depth, cycles
+def words(isa, tile, rows, columns, depth, batch=1, threads=2, is_open=True):
+    cycles = tuple(cycles_by_rows(isa, *tile, rest_heights(tile[0]) if is_open else ()))
+    given = isa.lanes, isa.l2_bytes, False, threads, is_open, *tile, depth, cycles
     return block_words(*given, rows, columns, depth, batch)
 
 
@@ -25,16 +25,19 @@ def test_blocks_and_groups_are_the_whole_product_once(name):
     for _ in range(500):
         rows, columns, depth = (round(10 ** rng.uniform(0, 3.5)) for _ in range(3))
         tile = choose_register_tile(isa, 480, columns)
-        block, blocks, groups, panels = words(isa, tile, rows, columns, depth)
+        how = {"threads": rng.choice((2, 3, 16)), "is_open": rng.random() < 0.5}
+        block, blocks, groups, panels = words(isa, tile, rows, columns, depth, **how)
         assert block * (blocks - 1) < rows <= block * blocks
         width = panels * tile[1] * isa.lanes
         assert width * (groups - 1) < columns <= width * groups
+        left = (rows - block * (blocks - 1)) % tile[0]
+        assert how["is_open"] or block % tile[0] in (0, left)
 
 
 def test_two_threads_share_few_rows_evenly():
     """28 rows in tiles of 12 were 24 and 4."""
     isa = ISAS["avx512"]
-    by_rows = tuple(cycles_by_rows(isa, 12, 2))
+    by_rows = tuple(cycles_by_rows(isa, 12, 2, rest_heights(12)))
     for rows in range(8, 200):
         block, blocks, groups, panels = words(isa, (12, 2), rows, 96, 576)
         chunks = []

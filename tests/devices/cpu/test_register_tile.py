@@ -8,12 +8,13 @@ import pytest
 import trireme
 from trireme.devices.cpu.codegen.ir import Function, Var
 from trireme.devices.cpu.codegen.target import ISAS, available_isas
-from trireme.devices.cpu.kernels.f32.gemm import (
+from trireme.devices.cpu.kernels.f32.gemm import product_kernel
+from trireme.devices.cpu.kernels.f32.product_shape import (
     PACKED,
     MatmulShape,
     Strides,
-    cut_product,
-    product_kernel,
+    blocks_of,
+    cut_of,
 )
 from trireme.devices.cpu.kernels.f32.register_tile import LINE, multiply_tile, part_ahead
 from trireme.devices.cpu.kernels.f32.tiling import Size, choose_register_tile
@@ -65,19 +66,23 @@ def test_the_tiles_bring_the_whole_panel(tiles, unroll):
     assert len(found) < lines + tiles
 
 
+def kernel_text(product):
+    cut = cut_of(AVX512, product)
+    blocks = blocks_of(AVX512, product, cut, 1, False)
+    return product_kernel(AVX512, product, cut, blocks, "gemm").text
+
+
 def test_products_by_weights_prefetch():
     """Products by packed weights bring the next panel; one row reads them as fast as they come."""
     for rows in (49, 1):
         product = MatmulShape(Size(rows, 512, 256), Strides(256), PACKED, Strides(512))
-        code, _, _ = product_kernel(AVX512, product, cut_product(AVX512, product, 1), "gemm")
-        assert ("llvm.prefetch" in code.text) is (rows > 1)
+        assert ("llvm.prefetch" in kernel_text(product)) is (rows > 1)
 
 
 def test_operands_in_place_are_not_prefetched():
     """A computed B has rows apart, so there is no next panel in one piece."""
     product = MatmulShape(Size(49, 512, 256), Strides(256), Strides(512), Strides(512))
-    code, _, _ = product_kernel(AVX512, product, cut_product(AVX512, product, 1), "matmul")
-    assert "llvm.prefetch" not in code.text
+    assert "llvm.prefetch" not in kernel_text(product)
 
 
 def innermost_loops(assembly):

@@ -25,9 +25,10 @@ from trireme.devices.cpu.codegen.kernel_cache import Code
 from trireme.devices.cpu.codegen.llvm_types import vector
 from trireme.devices.cpu.codegen.scalars import bits
 from trireme.devices.cpu.codegen.target import Isa
-from trireme.devices.cpu.kernels.f32.gemm import PACKED, Cut, MatmulEmitter, MatmulShape, Strides
+from trireme.devices.cpu.kernels.f32.gemm import MatmulEmitter
+from trireme.devices.cpu.kernels.f32.product_shape import PACKED, Cut, MatmulShape, Strides
 from trireme.devices.cpu.kernels.f32.register_tile import Prefetch
-from trireme.devices.cpu.kernels.f32.tiling import Size, Tiling
+from trireme.devices.cpu.kernels.f32.tiling import Size
 from trireme.devices.cpu.kernels.lowering import begin, deal, finish
 from trireme.devices.cpu.kernels.spans import begin_sized
 from trireme.support.dtypes import Array
@@ -170,7 +171,7 @@ def compact_kernel(
         residual=product.residual,
         activation=product.activation,
     )
-    cut = Cut(Tiling(1, 8, 0, 0, 0), WIDTH, 0, WIDTH, 0, 1, 0, 0, 0)
+    cut = Cut(1, WIDTH // LANES, 0, 0)
     _CompactRow(fn, shape, cut, pointers, chunk).compact_chunk(chunk, group)
     return finish(fn)
 

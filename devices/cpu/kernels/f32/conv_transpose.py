@@ -19,13 +19,13 @@ from trireme.devices.cpu.kernels.f32.depthwise_pool import (
     WindowKernel,
     window_step,
 )
-from trireme.devices.cpu.kernels.f32.gemm import (
+from trireme.devices.cpu.kernels.f32.im2row import ImageWindow
+from trireme.devices.cpu.kernels.f32.panels import pack_panels, panel_bytes
+from trireme.devices.cpu.kernels.f32.product_shape import (
     PACKED_EACH,
     MatmulShape,
     Strides,
 )
-from trireme.devices.cpu.kernels.f32.im2row import ImageWindow
-from trireme.devices.cpu.kernels.f32.panels import pack_panels, panel_bytes
 from trireme.devices.cpu.kernels.f32.product_step import Operands, product_step
 from trireme.devices.cpu.kernels.f32.products import conv_reason
 from trireme.devices.cpu.kernels.f32.tiling import Size

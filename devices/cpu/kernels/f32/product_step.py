@@ -2,18 +2,20 @@
 
 Comes in: what gives the shape of a product (gemm.py), and its operands. Weights of a decoder that
 no cache holds become compact (compact.py). Others are packed in panels as wide as the cut says.
-Where sizes vary, one cut serves every shape (open_gemm.py), and variants serve some of them.
+Where sizes vary, one cut serves every shape, and variants serve some of them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from trireme.devices.cpu.codegen.kernel_cache import Code
 from trireme.devices.cpu.codegen.target import Isa
+from trireme.devices.cpu.codegen.value import Word
 from trireme.devices.cpu.kernels.f32.compact import (
     LANES,
     compact_chunks,
@@ -23,10 +25,14 @@ from trireme.devices.cpu.kernels.f32.compact import (
     has_compact,
     of_one_row,
 )
-from trireme.devices.cpu.kernels.f32.gemm import (
+from trireme.devices.cpu.kernels.f32.gemm import product_kernel
+from trireme.devices.cpu.kernels.f32.product_shape import (
+    CUT_WORDS,
+    Blocks,
     MatmulShape,
-    cut_product,
-    product_kernel,
+    blocks_of,
+    cut_of,
+    local_bytes,
 )
 from trireme.devices.cpu.kernels.lowering import (
     ELEMENTWISE,
@@ -105,18 +111,18 @@ def _fixed_step(
         compact = _compact_weights(context, node, product, operands)
     if compact is not None:
         return _compact_step(context, node, product, operands, compact, what)
-    cut = cut_product(context.isa, product, context.threads)
-    code, chunks, local_bytes = context.kernel(product_kernel, product, cut, what)
-    b = operands.b(cut.width) if callable(operands.b) else operands.b
+    cut = cut_of(context.isa, product)
+    blocks = blocks_of(context.isa, product, cut, context.threads, False)
+    b = operands.b(cut.vectors * context.isa.lanes) if callable(operands.b) else operands.b
     return Step(
-        code,
+        context.kernel(product_kernel, product, cut, blocks, what),
         (operands.a, b, *operands.extra),
         (operands.c,),
-        chunks,
-        local_bytes,
+        product.size.batch * blocks.blocks * blocks.groups,
+        local_bytes(cut, blocks, product),
         seconds=_product_s(context.isa, product),
         nodes=(node.id,),
-        columns=cut.groups,
+        columns=blocks.groups,
         family=_FAMILIES.get(what, ELEMENTWISE),
     )
 
@@ -152,21 +158,16 @@ def _open_step(
     what: str,
     others: Sequence[ProductVariant],
 ) -> Step:
-    from trireme.devices.cpu.kernels.f32.open_gemm import (
-        CUT_WORDS,
-        blocks_of,
-        cut_for_all,
-        sized_product_kernel,
-    )
-
     isa, product = context.isa, product_of(context.graph, node)
-    cut = cut_for_all(isa, product)
+    cut = cut_of(isa, product)
     known, count, words = generalised(product, node.label)
+    at: list[Any] = [Word(count + k) for k in range(CUT_WORDS)]
     variants = others or _one_row(context, node, product, operands, what)
     more = [read for variant in variants for read in variant.reads]
-    code = context.kernel(sized_product_kernel, known, cut, what, count, len(more))
+    cut_at, all_words = Blocks(*at), count + CUT_WORDS
+    code = context.kernel(product_kernel, known, cut, cut_at, what, all_words, len(more))
     codes = (code, *(variant.code for variant in variants))
-    room = max(count + CUT_WORDS, *(variant.words for variant in variants), 0)
+    room = max(all_words, *(variant.words for variant in variants), 0)
 
     def size(graph: Graph) -> Sized:
         one = product_of(graph, node)
@@ -176,13 +177,12 @@ def _open_step(
             found = variant.size(graph, one)
             if found is not None:
                 return replace(found, words=_filled(found.words, room), variant=k)
-        blocks = blocks_of(isa, one, cut)
-        local = 4 * cut.stride * min(blocks.block_rows, one.size.rows) if one.window else 0
+        blocks = blocks_of(isa, one, cut, context.threads, True)
         return Sized(
-            _filled((*words(one), *blocks.words), room),
+            _filled((*words(one), *blocks), room),
             one.size.batch * blocks.blocks * blocks.groups,
             _product_s(isa, one),
-            local,
+            local_bytes(cut, blocks, one),
             blocks.groups,
         )
 

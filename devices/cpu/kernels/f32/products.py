@@ -9,14 +9,14 @@ from functools import partial
 import numpy as np
 
 from trireme.devices.cpu.kernels.expressions import ACTIVATIONS
-from trireme.devices.cpu.kernels.f32.gemm import (
+from trireme.devices.cpu.kernels.f32.im2row import ImageWindow
+from trireme.devices.cpu.kernels.f32.panels import pack_panels, panel_bytes
+from trireme.devices.cpu.kernels.f32.product_shape import (
     PACKED,
     PACKED_EACH,
     MatmulShape,
     Strides,
 )
-from trireme.devices.cpu.kernels.f32.im2row import ImageWindow
-from trireme.devices.cpu.kernels.f32.panels import pack_panels, panel_bytes
 from trireme.devices.cpu.kernels.f32.product_step import (
     Operands,
     product_step,

@@ -18,12 +18,12 @@ import numpy as np
 from trireme.devices.cpu.codegen.index import known
 from trireme.devices.cpu.codegen.kernel_cache import Code
 from trireme.devices.cpu.codegen.target import Isa
-from trireme.devices.cpu.kernels.f32.gemm import (
+from trireme.devices.cpu.kernels.f32.panels import pack_panels, panel_bytes
+from trireme.devices.cpu.kernels.f32.product_shape import (
     PACKED,
     MatmulShape,
     Strides,
 )
-from trireme.devices.cpu.kernels.f32.panels import pack_panels, panel_bytes
 from trireme.devices.cpu.kernels.f32.product_step import Operands, product_step
 from trireme.devices.cpu.kernels.f32.products import constant_reason
 from trireme.devices.cpu.kernels.f32.recurrent_body import recurrent_kernel

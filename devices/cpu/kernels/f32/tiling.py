@@ -1,6 +1,6 @@
-"""The cut of a matrix product: register tiles, panels of columns, slices of depth, chunks.
+"""The register tile of a matrix product, the one with the least modelled cycles.
 
-The choice is a small search over a model in cycles. It depends on shapes, the instruction set and
+The choice depends on shapes, the instruction set and
 the cache sizes only. So the same product is always computed in the same order.
 """
 
@@ -10,7 +10,6 @@ import functools
 import math
 
 from trireme.devices.cpu.codegen.target import Isa
-from trireme.support.errors import InternalError
 from trireme.support.records import dataclass
 
 _WAY_BYTES = 4096
@@ -36,23 +35,6 @@ class Size:
     columns: int
     depth: int
     batch: int = 1
-
-
-@dataclass(frozen=True)
-class Tiling:
-    """A cut of C[rows, columns] += A[rows, depth] B[depth, columns].
-
-    tile_rows, vectors: a register tile is tile_rows rows by vectors * lanes columns
-    block_tiles: tiles of rows in a chunk
-    group_panels: panels (tiles of columns) in a chunk
-    depth_slice: depth done before the next slice begins; all of it when one slice suffices
-    """
-
-    tile_rows: int
-    vectors: int
-    block_tiles: int
-    group_panels: int
-    depth_slice: int
 
 
 def tile_cycles(isa: Isa, rows: int, vectors: float) -> float:
@@ -137,70 +119,3 @@ def choose_register_tile(
     tile_rows, vectors = min(tiles, key=cycles)
     vectors = min(vectors, -(-columns // isa.lanes))
     return min(tile_rows, rows or tile_rows), vectors
-
-
-def choose_tiling(
-    isa: Isa, size: Size, *, gathered: bool, unit: int, threads: int, a_row: int = 0
-) -> Tiling:
-    """Return the tiling of a product.
-
-    gathered: whether rows of A are first copied to memory of the thread's own
-    unit: depth slices are multiples of this
-    a_row: as in choose_register_tile
-    """
-    tile_rows, vectors = choose_register_tile(isa, size.rows, size.columns, a_row, depth=size.depth)
-    width = vectors * isa.lanes
-    tiles, panels = -(-size.rows // tile_rows), -(-size.columns // width)
-    best: tuple[float, Tiling] | None = None
-    for block in _divisions(tiles):
-        for group in _divisions(panels):
-            block_rows = min(block * tile_rows, size.rows)
-            slice_ = _depth_slice(isa, block_rows, width, size.depth, unit)
-            cost = _makespan(
-                isa,
-                size,
-                (block_rows, min(group * width, size.columns)),
-                tile_cycles(isa, tile_rows, vectors) / (tile_rows * width),
-                gathered,
-                max(threads, 2),
-            )
-            cost *= 1 + 0.02 * (-(-size.depth // slice_) - 1)
-            if best is None or cost < best[0]:
-                best = (cost, Tiling(tile_rows, vectors, block, group, slice_))
-    if best is None:
-        raise InternalError("a product without rows or columns")
-    return best[1]
-
-
-def _divisions(count: int) -> list[int]:
-    """Sizes of parts worth trying: count cut into 1, 2, 3, 4, 6, 8, ... parts."""
-    parts = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
-    return sorted({-(-count // part) for part in parts if part <= count})
-
-
-def _depth_slice(isa: Isa, rows: int, width: int, depth: int, unit: int) -> int:
-    """The depth at which a block of A takes half of the L2 cache, a panel of B a quarter."""
-    most = min(isa.l2_bytes // 2 // (4 * rows), isa.l2_bytes // 4 // (4 * width))
-    slices = -(-depth // max(most, unit))
-    return min(depth, -(-depth // slices // unit) * unit)
-
-
-def _makespan(
-    isa: Isa,
-    size: Size,
-    part: tuple[int, int],
-    cycles_per_product: float,
-    gathered: bool,
-    threads: int,
-) -> float:
-    """Modelled cycles of all chunks of part[0] rows and part[1] columns on that many threads."""
-    depth = size.depth
-    chunks = size.batch * -(-size.rows // part[0]) * -(-size.columns // part[1])
-    work = part[0] * part[1] * depth * cycles_per_product
-    fits = size.columns * depth * 4 <= isa.l2_bytes // 2
-    work += part[1] * depth * 4 / (48 if fits else 8)  # B from L2 or from L3
-    work += part[0] * depth * (2.5 / isa.lanes if gathered else 0.25)
-    work += 400
-    rounds = -(-chunks // threads)
-    uneven = 0.25 * work if chunks > 1 else 0
-    return rounds * work + uneven

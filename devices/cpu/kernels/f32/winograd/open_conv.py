@@ -17,9 +17,8 @@ from trireme.devices.cpu.codegen.index import plus, times
 from trireme.devices.cpu.codegen.ir import Index, Value, Word
 from trireme.devices.cpu.codegen.kernel_cache import Code
 from trireme.devices.cpu.codegen.target import Isa
-from trireme.devices.cpu.kernels.f32.gemm import MatmulShape
 from trireme.devices.cpu.kernels.f32.im2row import ImageWindow
-from trireme.devices.cpu.kernels.f32.open_gemm import SizedCut, cut_for_all
+from trireme.devices.cpu.kernels.f32.product_shape import Cut, MatmulShape, cut_of
 from trireme.devices.cpu.kernels.f32.product_step import ProductVariant
 from trireme.devices.cpu.kernels.f32.tiling import choose_register_tile, tile_cycles
 from trireme.devices.cpu.kernels.f32.winograd.conv import (
@@ -94,7 +93,7 @@ def winograd_variants(
     known, count, words = generalised(window, node.label)
     conv = WinogradConv(0, known, outputs, product.bias, product.residual, product.activation)
     forms = [_form(isa, conv, image, size, count) for size, image in used.items()]
-    by_product = cut_for_all(isa, product)
+    by_product = cut_of(isa, product)
     direct = _direct_cost(isa, product, by_product)
     variants = []
     for k, form in enumerate(forms):
@@ -228,9 +227,7 @@ def _cycles_by_rows(isa: Isa, tile_rows: int, vectors: int) -> Iterator[float]:
         yield tile_cycles(isa, made, vectors) if rows else 0.0
 
 
-def _direct_cost(
-    isa: Isa, product: MatmulShape, by_product: SizedCut
-) -> tuple[float, float, float]:
+def _direct_cost(isa: Isa, product: MatmulShape, by_product: Cut) -> tuple[float, float, float]:
     """Return cycles of one output pixel as a product, of gathering it, and of reading weights."""
     outputs, depth = product.size.columns, product.size.depth
     one = by_product.vectors
@@ -246,13 +243,13 @@ def sized_winograd_kernel(
     isa: Isa,
     conv: WinogradConv,
     cut: WinogradCut,
-    by_product: SizedCut,
+    by_product: Cut,
     words: int,
     which: tuple[int, int],
 ) -> Code:
     """Return the kernel for every shape.
 
-    Operands: as those of `sized_product_kernel`, with transformed weights before C
+    Operands: as those of `product_kernel`, with transformed weights before C
     which: transformed weights it reads, of how many
     """
     made = scheme_of(conv.window, cut.outputs)
